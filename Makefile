@@ -1,0 +1,49 @@
+# `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV ?= .venv
+# More arguments for pytest: make test PYTEST="tests/provision -x"
+PYTEST ?=
+# More arguments for the soak: make soak SOAK="tests/soak -k kill"
+SOAK ?=
+# More arguments for the example: make train TRAIN="--hosts 2"
+TRAIN ?=
+
+BIN := $(VENV)/bin
+PROVISION := $(PYTHON) estimators/provision --venv $(VENV)
+
+.DEFAULT_GOAL := help
+.PHONY: help train test soak lint bench provision clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+train: ## make the environment, then train a digits classifier on two local hosts
+	@$(PROVISION)
+	@$(BIN)/python entrypoints/prepare_digits.py
+	@$(BIN)/python examples/train_digits.py $(TRAIN)
+
+test: ## make the environment with what the tests need, then run them
+	@$(PROVISION) --extras test
+	@$(BIN)/python -m pytest -n auto $(PYTEST)
+
+soak: ## run the long counts: random kills, fuzzing, resizes
+	@$(PROVISION) --extras test
+	@$(BIN)/python -m pytest -m soak --timeout=7200 $(SOAK)
+
+lint: ## check style, form and types
+	@$(PROVISION) --extras test --no-horovod
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: ## run the benchmarks
+	@$(PROVISION) --extras test
+	@$(BIN)/python -m benchmarks
+
+provision: ## make the environment only
+	@$(PROVISION)
+
+clean: ## remove the environment, builds, caches of tools and the prepared data
+	rm -rf $(VENV) build dist fleetfit.egg-info data .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,64 @@
+"""``python -m container COMMAND``: the programs that run on a host.
+
+``train``: a host's training process. ``debug``: the entry point alone, in the foreground. ``agent``: what SageMaker's
+platform does for a host. ``rank``, ``rsh`` and ``serve`` are started by the toolkit: the wrapper around each rank,
+mpirun's remote shell, and a parameter server.
+
+The toolkit starts this file by its path and in isolated mode (``python -I``), so that a ``container.py`` in the
+working directory is never taken for this package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> int:
+    """Run the command that ``sys.argv`` names."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if __package__ in (None, ""):
+        sys.path[:] = [os.path.dirname(here), *(path for path in sys.path if os.path.abspath(path) != here)]
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    arguments = sys.argv[2:]
+    if command == "rank":
+        from container import rank
+
+        return rank.main(arguments)
+    if command == "train":
+        from container import train
+
+        return train.main(arguments)
+    if command == "rsh":
+        from container import rsh
+
+        return rsh.main(arguments)
+    if command == "serve":
+        from container.distributed import server
+
+        return server.serve()
+    if command == "debug":
+        from container import debug
+
+        return debug.main(arguments)
+    if command == "agent":
+        from container import agent
+
+        return agent.main(arguments)
+    print(f"usage: python -m container train|debug|agent|rank|rsh|serve …; got {command!r}", file=sys.stderr)
+    return 2
+
+
+def leave(code: int) -> None:
+    """End the process now: taking the interpreter down would cost every job some milliseconds, for nothing."""
+    try:
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    if sys.argv[1:2] in (["train"], ["rank"], ["rsh"]):
+        leave(exit_code)
+    sys.exit(exit_code)

@@ -1,0 +1,79 @@
+"""The host agent: what SageMaker's platform does for a host, done by local backends on the same tree.
+
+It runs outside the training process (and container), so that any image that follows the container contract runs.
+
+* ``agent prepare --base-dir DIR… --channels FILE``: puts the input channels into each tree; FILE is JSON,
+  ``{channel: {"uri": "/data/digits", "mode": "File"}}``.
+* ``agent collect --base-dir DIR… --output DIR``: packs what the hosts left, in the order given, into
+  ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
+
+Events and words go to standard output, an error is one line on standard error; the exit code is 0, 1 after an error
+of the job's (a channel that does not exist, a full disk), 2 for a wrong command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_USAGE = (
+    "usage: python -m container agent prepare --base-dir DIR… --channels FILE | "
+    "agent collect --base-dir DIR… --output DIR"
+)
+_OPTIONS = {"prepare": "--channels", "collect": "--output"}
+
+
+class AgentError(Exception):
+    """Something that the job needs cannot be done; the message is one line that names it and the remedy."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one of the agent's commands and return its exit code."""
+    try:
+        command, base_dirs, value = _parse(argv)
+    except ValueError as error:
+        print(f"{error}; {_USAGE}", file=sys.stderr)
+        return 2
+    try:
+        if command == "prepare":
+            from container.agent import channels
+
+            wanted = channels.read_channels(Path(value))
+            for base_dir in base_dirs:
+                channels.prepare(Path(base_dir), wanted)
+        else:
+            from container.agent import artifacts
+
+            artifacts.collect([Path(base_dir) for base_dir in base_dirs], value, tell=_tell)
+    except AgentError as error:
+        sys.stdout.flush()
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _tell(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def _parse(argv: Sequence[str]) -> tuple[str, list[str], str]:
+    """Return the command, the base directories and the command's own option; argparse costs more than this."""
+    if not argv or argv[0] not in _OPTIONS:
+        raise ValueError(f"the agent has no command {argv[0] if argv else ''!r}")
+    command, rest = argv[0], list(argv[1:])
+    base_dirs: list[str] = []
+    values: list[str] = []
+    while rest:
+        option = rest.pop(0)
+        if option not in ("--base-dir", _OPTIONS[command]):
+            raise ValueError(f"agent {command} has no option {option!r}")
+        if not rest:
+            raise ValueError(f"{option} needs a value")
+        (base_dirs if option == "--base-dir" else values).append(rest.pop(0))
+    if not base_dirs:
+        raise ValueError("--base-dir is missing")
+    if len(values) != 1:
+        raise ValueError(f"{_OPTIONS[command]} must be given once")
+    return command, base_dirs, values[0]

@@ -1,0 +1,260 @@
+"""What a job leaves: ``model.tar.gz`` and ``output.tar.gz``, packed from the trees of all its hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from container.agent import AgentError
+from container.contract.environment import read_json_file
+from container.contract.layout import MLTree
+from container.contract.wire import Event
+from container.copying import link_within
+from container.locations import LocationError, local_path
+
+if TYPE_CHECKING:
+    import tarfile
+
+MODEL = "model.tar.gz"
+OUTPUT = "output.tar.gz"
+
+#: gzip's fastest: weights hardly compress, and the end of a job is waited for.
+_LEVEL = 1
+_CHUNK = 1 << 20
+_NAMED = 5  # paths in one warning
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A folder of one host that goes into an archive."""
+
+    host: str
+    path: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One path of an archive.
+
+    Attributes:
+        name: The path in the archive.
+        path: What is there.
+        status: ``os.lstat`` of it.
+        link: Where it leads, if it is a link.
+        host: Whose it is.
+    """
+
+    name: str
+    path: str
+    status: os.stat_result
+    link: str | None
+    host: str
+
+
+def collect(
+    base_dirs: Sequence[Path], output: str, *, tell: Callable[[bytes], None]
+) -> tuple[Path | None, Path | None]:
+    """Pack the hosts' models and outputs.
+
+    Where two hosts have the same path with different content, the first host's is taken, and a warning says so.
+
+    Args:
+        base_dirs: The hosts' trees, in rank order.
+        output: The folder for the archives, a path or a ``file://`` URL; made if it does not exist.
+        tell: Takes event lines: warnings, and at the end ``artifacts`` with the paths.
+
+    Returns:
+        The paths of ``model.tar.gz`` and ``output.tar.gz``; None for one that would be empty.
+
+    Raises:
+        AgentError: the archives cannot be written; no half-written one is left, and the message says where the files
+            are.
+    """
+    try:
+        target = local_path(output)
+    except LocationError as error:
+        raise AgentError(f"the output folder: {error}") from None
+    trees = [MLTree(base_dir) for base_dir in base_dirs]
+    hosts = [_host_name(tree, index) for index, tree in enumerate(trees)]
+
+    def warn(host: str, text: str) -> None:
+        tell(Event(kind="warning", host=host, data={"message": text}).to_line())
+
+    packed: dict[str, Path | None] = {}
+    for name, paths in ((MODEL, [tree.model for tree in trees]), (OUTPUT, [tree.output_data for tree in trees])):
+        folders = [Folder(host, path) for host, path in zip(hosts, paths, strict=True)]
+        packed[name] = pack(folders, target / name, warn=warn)
+    said = {name.partition(".")[0]: str(path) for name, path in packed.items() if path is not None}
+    tell(Event(kind="artifacts", host=hosts[0], data=said).to_line())
+    return packed[MODEL], packed[OUTPUT]
+
+
+def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str], None]) -> Path | None:
+    """Pack the union of the folders into one archive, which appears under its name when it is whole.
+
+    Args:
+        folders: The hosts' folders; an earlier one wins over a later one. One that does not exist counts as empty.
+        archive: The ``.tar.gz`` to write; an older one is replaced.
+        warn: Takes the host and the text of a warning.
+
+    Returns:
+        ``archive``, or None if there is nothing to pack.
+
+    Raises:
+        AgentError: as for :func:`collect`.
+    """
+    partial = archive.with_name(f".{archive.name}.{os.getpid()}.partial")
+    try:
+        entries = union(folders, warn=warn)
+        if not entries:
+            return None
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(partial, "wb") as file:
+                _write(entries, file)
+            os.replace(partial, archive)
+        finally:
+            with contextlib.suppress(OSError):  # gone after the rename
+                partial.unlink()
+    except OSError as error:
+        place = error.filename if isinstance(error.filename, str) and error.filename != str(partial) else archive
+        raise AgentError(
+            f"{place}: {error.strerror or error}, while {archive} was packed. The files are unpacked in "
+            f"{', '.join(str(folder.path) for folder in folders)}."
+        ) from error
+    return archive
+
+
+def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> list[Entry]:
+    """Everything in the folders by path: the first folder's entry where several have one, in the paths' order."""
+    found: dict[str, Entry] = {}
+    shadowed: dict[str, list[str]] = {}
+    for folder in folders:
+        taken: dict[str, Entry] = {}
+        skipped: list[str] = []
+        for entry in _walk(folder, skipped):
+            first = found.get(entry.name)
+            above = next((found[name] for name in _parents(entry.name) if name in found), None)
+            if above is not None and not stat.S_ISDIR(above.status.st_mode):
+                shadowed.setdefault(folder.host, []).append(entry.name)
+            elif first is None:
+                taken[entry.name] = entry
+            elif not _same(first, entry):
+                shadowed.setdefault(folder.host, []).append(entry.name)
+        found.update(taken)
+        if skipped:
+            warn(folder.host, f"{folder.path}: not packed, as they lead out of it or are no files: {_names(skipped)}.")
+    for folder in folders:
+        if names := shadowed.get(folder.host):
+            warn(
+                folder.host,
+                f"{folder.path}: not packed, an earlier host has other content under the same path: {_names(names)}.",
+            )
+    return sorted(found.values(), key=lambda entry: entry.name.split("/"))
+
+
+def _walk(folder: Folder, skipped: list[str]) -> Iterable[Entry]:
+    """The entries below a folder, a folder before what is in it."""
+    root = os.path.realpath(folder.path)
+    waiting = [root]
+    while waiting:
+        current = waiting.pop()
+        try:
+            names = sorted(os.listdir(current))
+        except FileNotFoundError:
+            if current == root:
+                return
+            raise
+        for name in names:
+            path = os.path.join(current, name)
+            inner = os.path.relpath(path, root)
+            status = os.lstat(path)
+            link = None
+            if stat.S_ISLNK(status.st_mode):
+                link = link_within(path, root)
+            elif stat.S_ISDIR(status.st_mode):
+                waiting.append(path)
+            if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) or link is not None:
+                yield Entry(inner, path, status, link, folder.host)
+            else:
+                skipped.append(inner)
+
+
+def _parents(name: str) -> Iterable[str]:
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
+
+
+def _same(first: Entry, second: Entry) -> bool:
+    """Whether two entries of the same path have the same content."""
+    one, other = first.status, second.status
+    if stat.S_IFMT(one.st_mode) != stat.S_IFMT(other.st_mode):
+        return False
+    if not stat.S_ISREG(one.st_mode):
+        return first.link == second.link
+    if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
+        return True
+    if one.st_size != other.st_size:
+        return False
+    with open(first.path, "rb") as a, open(second.path, "rb") as b:
+        while True:
+            chunk = a.read(_CHUNK)
+            if chunk != b.read(_CHUNK):
+                return False
+            if not chunk:
+                return True
+
+
+def _write(entries: Sequence[Entry], file: BinaryIO) -> None:
+    """Write the archive; equal content gives equal bytes."""
+    import gzip
+    import tarfile
+
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=file, mtime=0) as packed:
+        with tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, copybufsize=_CHUNK) as tar:
+            for entry in entries:
+                _add(tar, tarfile.TarInfo(entry.name), entry)
+
+
+def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: Entry) -> None:
+    import tarfile
+
+    info.mode = stat.S_IMODE(entry.status.st_mode)
+    info.mtime = int(entry.status.st_mtime)
+    if entry.link is not None:
+        info.type, info.linkname = tarfile.SYMTYPE, entry.link
+        tar.addfile(info)
+    elif stat.S_ISDIR(entry.status.st_mode):
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+    else:
+        with open(entry.path, "rb") as content:
+            info.size = os.fstat(content.fileno()).st_size
+            try:
+                tar.addfile(info, content)
+            except OSError as error:
+                if error.filename is None and "unexpected end of data" in str(error):  # tarfile's words
+                    raise OSError(
+                        0, "it became shorter while it was read: something still writes it", entry.path
+                    ) from error
+                raise
+
+
+def _host_name(tree: MLTree, index: int) -> str:
+    """The host's own name, as its configuration says it."""
+    try:
+        name = read_json_file(tree.resource_config_file, {}).get("current_host")
+    except (OSError, ValueError, AttributeError):
+        name = None  # a tree without configuration; its place in the order is its name
+    return str(name or f"algo-{index + 1}")
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(repr(name) for name in names[:_NAMED]) + more

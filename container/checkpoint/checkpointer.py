@@ -1,0 +1,641 @@
+"""The Checkpointer: saves while a model trains, restores on every rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from container import events
+from container.checkpoint import state, tensors
+from container.checkpoint.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointWriteError,
+    NoUsableCheckpointError,
+    Skipped,
+)
+from container.checkpoint.interval import BUDGET, Every, Schedule
+from container.checkpoint.manifest import Progress
+from container.checkpoint.retention import Best
+from container.checkpoint.store import CheckpointStore, Contents, Loaded
+from container.checkpoint.writer import BackgroundWriter, Stopwatch
+from container.contract import layout, variables
+from container.contract.names import unknown
+
+_SUFFIX = ".safetensors"
+#: Arrays go from rank 0 to the others in pieces of this many bytes.
+_BROADCAST_PIECE = 64 << 20
+
+_LEARNING_RATES = ("auto", "saved", "current")
+
+Value = TypeVar("Value")
+
+
+class Cluster(Protocol):
+    """What a Checkpointer asks of a cluster. ``rank`` and ``size`` are read anew each time."""
+
+    @property
+    def rank(self) -> int:
+        """This process' number."""
+
+    @property
+    def size(self) -> int:
+        """How many processes call the same methods."""
+
+    def broadcast_object(self, value: Value) -> Value:
+        """Called by all ranks: give them all rank 0's value."""
+
+    def barrier(self) -> None:
+        """Called by all ranks: wait until all have."""
+
+
+class SingleProcess:
+    """A cluster of one."""
+
+    rank = 0
+    size = 1
+
+    def broadcast_object(self, value: Value) -> Value:
+        """The value."""
+        return value
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Restored:
+    """What was restored.
+
+    Attributes:
+        name: The checkpoint.
+        progress: How far it was.
+        metrics: Values at that point.
+        metadata: The user's own.
+        size: The number of ranks that it was saved with.
+        arrays: What was saved, by file and name, when ``restore`` was given nothing to fill.
+        skipped: Newer checkpoints that are damaged, the newest first.
+    """
+
+    name: str
+    progress: Progress
+    metrics: Mapping[str, float]
+    metadata: Any
+    size: int
+    arrays: Mapping[str, Mapping[str, np.ndarray[Any, Any]]] = dataclasses.field(default_factory=dict, repr=False)
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """Finished epochs: Keras' ``initial_epoch``."""
+        return self.progress.epoch
+
+    @property
+    def step(self) -> int:
+        """Finished steps over all epochs."""
+        return self.progress.step
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Job:
+    """A snapshot on its way to the disk."""
+
+    arenas: dict[str, tensors.Arena]
+    progress: Progress
+    metrics: dict[str, float]
+    metadata: Any
+    facts: dict[str, Any]
+    snapshot_s: float
+    waited_s: float
+
+
+class Checkpointer:
+    """Saves checkpoints and restores them.
+
+    Args:
+        directory: The folder; None for ``$SM_CHECKPOINT_DIR``, or ``/opt/ml/checkpoints`` without it.
+        keep: How many of the newest stay; None for all.
+        best: What else stays: ``"val_loss"``, ``"max f1"``, or a :class:`Best`.
+        every: When :meth:`callback` saves: a number of steps, ``"30s"``, ``"5 min"``, ``"epoch"``, ``"2 epochs"``, or
+            ``"auto"``: as often as costs no more than ``budget``.
+        asynchronous: Whether a save only takes a snapshot, and a thread writes it.
+        cluster: The cluster, as ``container.distributed.init()`` gives it; ``cluster.callbacks(checkpointer=…)`` sets
+            it. None for a single process.
+        budget: The share of the training time that "auto" may cost.
+        pending: How many snapshots may be in memory at once. A save that would be one more waits.
+        learning_rate: Where the optimizer's learning rate comes from at a restore: ``"saved"``, ``"current"`` (the
+            script's), or ``"auto"``: the saved one if the cluster has the size that it had then.
+        read_only: Restores while another process may be writing, and never writes.
+        lock_timeout: How long another writer, which may be ending, is waited for, in seconds.
+
+    Attributes:
+        cluster: The cluster.
+        every: The interval.
+        progress: That of the last restore and, on rank 0, save; None before.
+        schedule: Decides when :meth:`callback` saves.
+
+    Raises:
+        ValueError: an argument makes no sense; nothing is touched before the first use.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        keep: int | None = 3,
+        best: str | Best | None = None,
+        every: int | str | datetime.timedelta | Every = "auto",
+        asynchronous: bool = True,
+        *,
+        cluster: Cluster | None = None,
+        budget: float = BUDGET,
+        pending: int = 1,
+        learning_rate: str = "auto",
+        read_only: bool = False,
+        lock_timeout: float = 10.0,
+    ) -> None:
+        if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):
+            raise ValueError(f"keep must be at least 1, or None for all, got {keep!r}.")
+        if learning_rate not in _LEARNING_RATES:
+            raise ValueError(unknown("learning_rate", learning_rate, _LEARNING_RATES))
+        self.cluster: Cluster = cluster if cluster is not None else SingleProcess()
+        self.every = Every.parse(every)
+        self.progress: Progress | None = None
+        self.schedule = Schedule(self.every, budget=budget)
+        self._store = CheckpointStore(directory if directory is not None else default_directory())
+        self._keep = keep
+        self._best = Best.parse(best)
+        self._asynchronous = asynchronous
+        self._learning_rate = learning_rate
+        self._read_only = read_only
+        self._lock_timeout = lock_timeout
+        self._state: tuple[Any, Any, state.State] | None = None
+        self._free: list[dict[str, tensors.Arena]] = []
+        self._restored: Restored | None = None
+        self._has_restored = False
+        self._pid = os.getpid()
+        publisher = _Publisher(self._store, self._keep, self._best, self.schedule, self._free)
+        self._publisher = publisher
+        self._writer = BackgroundWriter(publisher.write, pending=pending)
+        # At the interpreter's end, and when nobody uses it any more, what is under way is finished.
+        self._finalizer = weakref.finalize(self, _finish, self._writer, self._store)
+
+    def __repr__(self) -> str:
+        return f"Checkpointer({self.directory!r})"
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except CheckpointError as unseen:  # the first error is the one to raise
+            _say(f"checkpoints: {unseen}")
+
+    # --- what there is ---
+
+    @property
+    def directory(self) -> str:
+        """The folder."""
+        return self._store.directory
+
+    @property
+    def best(self) -> Best | None:
+        """What makes a checkpoint the best one."""
+        return self._best
+
+    @property
+    def completed(self) -> Progress | None:
+        """The progress of the last save that is on the disk; None before the first."""
+        return self._publisher.completed
+
+    @property
+    def idle(self) -> bool:
+        """Whether a save would not have to wait for the disk."""
+        return self._writer.idle
+
+    def checkpoints(self) -> list[str]:
+        """The checkpoints' names in the order of saving."""
+        return self._store.names()
+
+    def pin(self, label: str, name: str | None = None) -> None:
+        """Keep a checkpoint until :meth:`unpin`, whatever ``keep`` says. Restore it with ``restore(which=label)``.
+
+        Args:
+            label: A name for the reference, which is a link in the folder.
+            name: The checkpoint; None for the newest.
+
+        Raises:
+            FileNotFoundError: there is no such checkpoint.
+        """
+        if name is None:
+            self.wait()
+            name = next(reversed(self.checkpoints()), "checkpoint")
+        self._store.pin(name, label)
+
+    def unpin(self, label: str) -> None:
+        """Let a checkpoint go that :meth:`pin` kept.
+
+        Raises:
+            FileNotFoundError: there is no such label.
+        """
+        self._store.unpin(label)
+
+    # --- saving ---
+
+    def save(
+        self,
+        model: Any,
+        *,
+        epoch: int = 0,
+        step: int = 0,
+        batch: int = 0,
+        position: Any = None,
+        metrics: Mapping[str, float] | None = None,
+        metadata: Any = None,
+        optimizer: Any = None,
+        wait: bool = False,
+    ) -> None:
+        """Save a checkpoint. All ranks may call it; rank 0 alone reads the variables and writes.
+
+        Args:
+            model: A Keras model, or a mapping of names to numpy arrays or variables.
+            epoch: Finished epochs.
+            step: Finished steps over all epochs.
+            batch: Finished batches of the epoch under way.
+            position: Where the data source is, as JSON knows it.
+            metrics: Values at this point; what ``best`` looks at.
+            metadata: Anything that JSON knows, to be given back by a restore.
+            optimizer: The optimizer; None for the model's own.
+            wait: Whether to return only when the checkpoint is on the disk. Without ``asynchronous`` it always is.
+
+        Raises:
+            CheckpointWriteError: this save, or an earlier one that was under way, failed.
+            CheckpointLockedError: another process writes into the folder.
+            TypeError: metadata, position or an array has no form in a checkpoint.
+        """
+        # All ranks: an optimizer's variables may have to be made, which is a common act under some strategies.
+        source = self._state_of(model, optimizer)
+        groups = source.groups()
+        if self.cluster.rank != 0:
+            return
+        if os.getpid() != self._pid:
+            raise CheckpointError("a forked process cannot save: its parent writes into the same folder.")
+        self._lock()
+        progress = Progress(epoch=epoch, step=step, batch=batch, position=_as_json("position", position))
+        facts = {"size": self.cluster.size, **source.facts}
+        found = {name: _number(value) for name, value in (metrics or {}).items()}
+        numbers = {name: value for name, value in found.items() if value is not None}
+        kept = _as_json("metadata", metadata)
+        began = time.monotonic()
+        with self._writer.slot() as submit:
+            waited_s = time.monotonic() - began
+            arenas = self._snapshot(groups)
+            snapshot_s = time.monotonic() - began - waited_s
+            self.schedule.saved(step, blocked_s=snapshot_s + waited_s)
+            submit(
+                _Job(
+                    arenas=arenas,
+                    progress=progress,
+                    metrics=numbers,
+                    metadata=kept,
+                    facts=facts,
+                    snapshot_s=snapshot_s,
+                    waited_s=waited_s,
+                )
+            )
+        self.progress = progress
+        if wait or not self._asynchronous:
+            self._writer.wait()
+            self.schedule.saved(step, blocked_s=time.monotonic() - began)
+
+    def wait(self) -> None:
+        """Return when every save is on the disk.
+
+        Raises:
+            CheckpointWriteError: one failed.
+        """
+        self._writer.wait()
+
+    def close(self) -> None:
+        """Finish what is under way and let others write into the folder.
+
+        Raises:
+            CheckpointWriteError: a save failed, and that has not been raised yet.
+        """
+        self._finalizer.detach()
+        self._writer.close(then=self._store.close)
+
+    # --- restoring ---
+
+    def restore(self, model: Any = None, *, optimizer: Any = None, which: str = "newest") -> Restored | None:
+        """Restore a checkpoint. All ranks must call it; all have the same afterwards.
+
+        Args:
+            model: What to fill: a built Keras model, or a mapping of names to numpy arrays or variables. None to get
+                the arrays themselves.
+            optimizer: The optimizer; None for the model's own.
+            which: ``"newest"`` (that verifies), ``"best"``, or a checkpoint's name or label.
+
+        Returns:
+            What was restored; None where there is no checkpoint yet.
+
+        Raises:
+            NoUsableCheckpointError: there are checkpoints, and all of them are damaged.
+            CheckpointMismatchError: the checkpoint is of another model or optimizer; nothing has been changed.
+            CheckpointVersionError: it is of a later format.
+            DamagedCheckpointError: the one asked for by name is damaged.
+            FileNotFoundError: there is none of that name.
+        """
+        found = self._share(self._load(which) if self.cluster.rank == 0 else None)
+        self._has_restored = True
+        if found is None:
+            return None
+        try:
+            parsed = {
+                name.removesuffix(_SUFFIX): tensors.parse(content)
+                for name, content in found.files.items()
+                if name.endswith(_SUFFIX)
+            }
+        except tensors.TensorsError as error:  # verified, and yet: another program's
+            raise CheckpointMismatchError(f"{found.name} cannot be read: {error}") from error
+        size = int(found.manifest.facts.get("size", 1))
+        if model is not None:
+            self._fill(self._state_of(model, optimizer), found, parsed, size)
+        restored = Restored(
+            name=found.name,
+            progress=found.manifest.progress,
+            metrics=found.manifest.metrics,
+            metadata=found.manifest.metadata,
+            size=size,
+            arrays=parsed if model is None else {},
+            skipped=found.skipped,
+        )
+        self.progress = restored.progress
+        self._restored = restored
+        self._tell(restored)
+        return restored
+
+    def callback(self, *, data: Any = None, metadata: Any = None, restore: bool = True) -> Any:
+        """A Keras callback (for tf_keras and Keras 3) that saves as ``every`` says, and at the end.
+
+        When the training begins it restores the newest checkpoint, unless :meth:`restore` has been called, and lets
+        ``fit`` go on with the epoch that comes next. It belongs at the end of the list of callbacks.
+
+        Args:
+            data: The data source, if it can continue within an epoch: ``position(epoch, batch)`` gives what JSON
+                knows, and ``resume(position)`` continues there and returns whether anything of that epoch is left.
+                Without one, an epoch that was interrupted begins anew.
+            metadata: To be kept with each checkpoint; a function of no arguments is called for it.
+            restore: Whether to restore at all.
+        """
+        from container.checkpoint.callback import CheckpointCallback
+
+        return CheckpointCallback(self, data=data, metadata=metadata, restore=restore)
+
+    # --- for the callback ---
+
+    @property
+    def has_restored(self) -> bool:
+        """Whether a restore has been tried; the same on all ranks."""
+        return self._has_restored
+
+    def take_restored(self) -> Restored | None:
+        """What was restored and no ``fit`` has gone on from yet."""
+        restored, self._restored = self._restored, None
+        return restored
+
+    def state_bytes(self, model: Any, optimizer: Any = None) -> int:
+        """The size of what a save writes."""
+        groups = self._state_of(model, optimizer).groups()
+        return sum(slot.spec.bytes for slots in groups.values() for slot in slots)
+
+    # --- within ---
+
+    def _lock(self) -> None:
+        if self._read_only:
+            raise CheckpointError("this Checkpointer is read_only")
+        self._store.lock(self._lock_timeout)
+
+    def _state_of(self, model: Any, optimizer: Any) -> state.State:
+        known = self._state
+        if known is None or known[0] is not model or known[1] is not optimizer:
+            known = self._state = (model, optimizer, state.state_of(model, optimizer))
+        return known[2]
+
+    def _snapshot(self, groups: Mapping[str, list[state.Slot]]) -> dict[str, tensors.Arena]:
+        """Copy everything into memory of our own, which an earlier snapshot has used if there is such."""
+        arenas = self._free.pop() if self._free else {}
+        if {group: tuple(slot.spec for slot in slots) for group, slots in groups.items()} != {
+            group: arena.specs for group, arena in arenas.items()
+        }:
+            arenas = {group: tensors.Arena([slot.spec for slot in slots]) for group, slots in groups.items()}
+        for group, slots in groups.items():
+            views = arenas[group].views
+            for slot in slots:
+                np.copyto(views[slot.spec.name], slot.read(), casting="no")
+        return arenas
+
+    def _load(self, which: str) -> Loaded | _Refusal | None:
+        """Rank 0's part of a restore; what goes wrong is for all ranks to know."""
+        try:
+            if not self._read_only:
+                # No earlier process may add a checkpoint after we have chosen.
+                self._lock()
+                self.wait()
+            if which == "newest":
+                return self._store.read_newest()
+            if which == "best":
+                if self._best is None:
+                    raise ValueError('which="best" needs to know what is: Checkpointer(best="val_loss").')
+                return self._store.read_best(self._best)
+            return self._store.read(which)
+        except (CheckpointError, OSError, ValueError) as error:
+            if isinstance(error, NoUsableCheckpointError):
+                events.emit("checkpoint", action="unusable", damage=[str(damage) for damage in error.skipped])
+            return _Refusal(error)
+
+    def _share(self, found: Loaded | _Refusal | None) -> Loaded | None:
+        """Give every rank what rank 0 has found."""
+        cluster = self.cluster
+        if cluster.size > 1:
+            head: Any = found
+            if isinstance(found, Loaded):
+                sizes = {name: content.nbytes for name, content in found.files.items()}
+                head = (dataclasses.replace(found, files={}), sizes)
+            head = cluster.broadcast_object(head)
+            if isinstance(head, tuple):
+                loaded, sizes = head
+                files = dict(found.files) if isinstance(found, Loaded) else {}
+                for name, size in sizes.items():
+                    files[name] = self._share_bytes(files.get(name), size)
+                found = dataclasses.replace(loaded, files=files)
+            else:
+                found = head
+        if isinstance(found, _Refusal):
+            raise found.error
+        return found
+
+    def _share_bytes(self, content: np.ndarray[Any, Any] | None, size: int) -> np.ndarray[Any, Any]:
+        whole = content if content is not None else np.empty(size, np.uint8)
+        for begin in range(0, size, _BROADCAST_PIECE):
+            end = min(size, begin + _BROADCAST_PIECE)
+            piece = self.cluster.broadcast_object(whole[begin:end].tobytes() if content is not None else None)
+            if content is None:
+                assert piece is not None
+                whole[begin:end] = np.frombuffer(piece, np.uint8)
+        return whole
+
+    def _fill(
+        self,
+        target: state.State,
+        found: Loaded,
+        parsed: Mapping[str, Mapping[str, np.ndarray[Any, Any]]],
+        size: int,
+    ) -> None:
+        """Assign everything, after having compared everything."""
+        target.check(found.manifest.facts)
+        groups = target.groups()
+        loose = isinstance(target, state.KerasState)
+        for group, slots in groups.items():
+            if group not in parsed:
+                raise CheckpointMismatchError(f"{found.name} holds no {group}; it holds {', '.join(parsed)}.")
+            try:
+                state.compare(group, slots, parsed[group], loose=loose)
+            except CheckpointMismatchError as error:
+                raise CheckpointMismatchError(f"{found.name}: {error}") from None
+        mine = self._learning_rate == "current" or (self._learning_rate == "auto" and size != self.cluster.size)
+        for group, slots in groups.items():
+            arrays = parsed[group]
+            contents = arrays.values() if loose else [arrays[slot.spec.name] for slot in slots]
+            for slot, content in zip(slots, contents, strict=True):
+                if not (mine and group == "optimizer" and loose and state.is_learning_rate(slot.spec.name)):
+                    slot.assign(content)
+
+    def _tell(self, restored: Restored) -> None:
+        if self.cluster.rank != 0:
+            return
+        for damage in restored.skipped:
+            _say(f"checkpoints: skipped {damage}")
+            events.emit("checkpoint", action="skipped", name=damage.name, file=damage.file, reason=damage.reason)
+        progress = restored.progress
+        within = f", batch {progress.batch}" if progress.batch else ""
+        _say(f"checkpoints: restored {restored.name}: epoch {progress.epoch}{within}, step {progress.step}")
+        events.emit(
+            "checkpoint",
+            action="restored",
+            name=restored.name,
+            epoch=progress.epoch,
+            step=progress.step,
+            batch=progress.batch,
+        )
+
+
+class _Publisher:
+    """Writes snapshots; the part of a Checkpointer that its thread knows."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        keep: int | None,
+        best: Best | None,
+        schedule: Schedule,
+        free: list[dict[str, tensors.Arena]],
+    ) -> None:
+        self._store = store
+        self._keep = keep
+        self._best = best
+        self._schedule = schedule
+        self._free = free
+        self.completed: Progress | None = None
+
+    def write(self, job: _Job) -> None:
+        """Write one snapshot, and delete what need not stay any more."""
+        watch = Stopwatch()
+        progress = job.progress
+        files = {group + _SUFFIX: arena.buffers() for group, arena in job.arenas.items()}
+        try:
+            name, manifest = self._store.write(
+                Contents(progress=progress, files=files, metrics=job.metrics, metadata=job.metadata, facts=job.facts)
+            )
+        except CheckpointWriteError as error:
+            events.emit("checkpoint", action="failed", epoch=progress.epoch, step=progress.step, reason=str(error))
+            raise
+        finally:
+            self._free.append(job.arenas)
+        self.completed = progress
+        events.emit(
+            "checkpoint",
+            action="saved",
+            name=name,
+            epoch=progress.epoch,
+            step=progress.step,
+            batch=progress.batch,
+            bytes=manifest.total_bytes,
+            snapshot_s=round(job.snapshot_s, 6),
+            waited_s=round(job.waited_s, 6),
+            write_s=round(watch.wall_s, 6),
+            metrics=job.metrics,
+        )
+        self._store.prune(keep=self._keep, best=self._best)
+        self._schedule.written(write_s=watch.wall_s, processor_s=watch.processor_s)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Refusal:
+    """What kept rank 0 from restoring."""
+
+    error: Exception
+
+
+def default_directory() -> str:
+    """``$SM_CHECKPOINT_DIR``, or where SageMaker keeps checkpoints."""
+    return os.environ.get(variables.CHECKPOINT_DIR) or f"{layout.DEFAULT_BASE_DIR}/checkpoints"
+
+
+def _finish(writer: BackgroundWriter[_Job], store: CheckpointStore) -> None:
+    """Write what is under way; nobody is left to raise to."""
+    try:
+        writer.close(then=store.close)
+    except Exception as error:  # noqa: BLE001 - nobody is left to raise it to
+        _say(f"checkpoints: {error}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _as_json(what: str, value: Any) -> Any:
+    """A copy of the value, as a reader will have it.
+
+    Raises:
+        TypeError: JSON has no form for it.
+    """
+    if value is None:
+        return None
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{what} must be something that JSON can hold: {error}") from None
+
+
+def _number(value: Any) -> float | None:
+    """The number that a value is; None for something else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+__all__: Sequence[str] = ["Checkpointer", "Cluster", "Restored", "SingleProcess", "default_directory"]

@@ -1,0 +1,95 @@
+"""The exclusive right to write into a folder of checkpoints.
+
+The kernel gives it back when its holder ends, however that happens. It is not inherited by forked children, whose
+lives may be longer (a data loader's, say).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+import warnings
+
+from container.checkpoint.errors import CheckpointLockedError
+
+FILE_NAME = ".lock"
+
+#: How often it is tried again, in seconds.
+_RETRY_S = 0.05
+
+#: Folders that this process writes into, as (process, device, inode). Record locks belong to processes: a second lock
+#: in the same one would succeed, and closing its file would free the first one's.
+_held: set[tuple[int, int, int]] = set()
+
+
+class WriterLock:
+    """A held lock.
+
+    Args:
+        directory: The folder; it must exist.
+        timeout: How long a holder that may be ending is waited for, in seconds.
+
+    Raises:
+        CheckpointLockedError: another writer has it.
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, directory: str, timeout: float) -> None:
+        status = os.stat(directory)
+        self._key = (os.getpid(), status.st_dev, status.st_ino)
+        if self._key in _held:
+            raise CheckpointLockedError(
+                f"this process already has a Checkpointer that writes into {directory}. Use that one, or close it."
+            )
+        path = os.path.join(directory, FILE_NAME)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._acquire(directory, timeout)
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        _held.add(self._key)
+
+    def release(self) -> None:
+        """Let others write."""
+        if self._key in _held:
+            _held.discard(self._key)
+            os.close(self._fd)
+
+    def _acquire(self, directory: str, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                        warnings.warn(
+                            f"the file system of {directory} has no locks ({error.strerror}): nothing keeps a second "
+                            "process from writing checkpoints there.",
+                            RuntimeWarning,
+                            stacklevel=2,
+                        )
+                        return
+                    raise
+            if time.monotonic() >= deadline:
+                raise CheckpointLockedError(
+                    f"{self._owner()} writes checkpoints into {directory}. Wait for it or end it; give each training a "
+                    "directory of its own; in a cluster pass cluster=…, so that rank 0 alone writes; to read only, "
+                    "use Checkpointer(directory, read_only=True)."
+                )
+            time.sleep(_RETRY_S)
+
+    def _owner(self) -> str:
+        try:
+            values = json.loads(os.pread(self._fd, 4096, 0))
+            return f"process {values['pid']} on {values['host']}"
+        except (ValueError, KeyError, TypeError, OSError):
+            return "another process"

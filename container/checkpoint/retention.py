@@ -1,0 +1,99 @@
+"""Which checkpoints stay. Pure decisions over what is known of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+_MODES = ("min", "max")
+_TEXT = re.compile(r"(?:(?P<mode>\w+)\s+)?(?P<metric>\S+)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Best:
+    """What makes a checkpoint the best one.
+
+    Attributes:
+        metric: The metric's name, as in Keras' logs: ``val_accuracy``.
+        mode: ``"max"`` or ``"min"``.
+        keep: How many of the best stay.
+    """
+
+    metric: str
+    mode: str
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mode not in _MODES:
+            raise ValueError(f"best: mode must be 'min' or 'max', got {self.mode!r}.")
+        if self.keep < 1:
+            raise ValueError(f"best: keep must be at least 1, got {self.keep!r}.")
+
+    @classmethod
+    def parse(cls, value: str | Best | None) -> Best | None:
+        """Read ``"val_loss"``, ``"max f1"``, a :class:`Best` or None.
+
+        Raises:
+            ValueError: it cannot be seen whether more is better, or it is something else.
+        """
+        if value is None or isinstance(value, Best):
+            return value
+        match = _TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
+        if match is None:
+            raise ValueError(f"best must be like 'val_loss', 'max f1' or a Best, got {value!r}.")
+        metric, mode = match["metric"], match["mode"]
+        if mode is None:
+            lower = metric.lower()
+            if "loss" in lower or "error" in lower:
+                mode = "min"
+            elif "acc" in lower or "auc" in lower:
+                mode = "max"
+            else:
+                raise ValueError(f"best={value!r}: say whether more is better: 'max {metric}' or 'min {metric}'.")
+        return cls(metric=metric, mode=mode)
+
+    def rank(self, metrics: Mapping[str, Mapping[str, float]]) -> list[str]:
+        """Order checkpoints by merit, the best first; of equal ones the earlier.
+
+        Args:
+            metrics: By checkpoint, in the order of saving. Those without a number for the metric are left out.
+        """
+        sign = -1.0 if self.mode == "max" else 1.0
+        values = {name: found[self.metric] for name, found in metrics.items() if self.metric in found}
+        return sorted((name for name in values if not math.isnan(values[name])), key=lambda name: sign * values[name])
+
+
+def doomed(
+    names: Sequence[str],
+    *,
+    keep: int | None,
+    best: Best | None = None,
+    metrics: Mapping[str, Mapping[str, float]] | None = None,
+    referenced: Collection[str] = (),
+    damaged: Collection[str] = (),
+) -> list[str]:
+    """Choose the checkpoints that may go.
+
+    Args:
+        names: All of them, in the order of saving.
+        keep: How many of the newest stay; None for all. Damaged ones do not count.
+        best: What makes one the best, whose own stay too.
+        metrics: By checkpoint.
+        referenced: Those that something refers to.
+        damaged: Those known to be damaged. They go only when they are older than all that are kept as newest.
+
+    Returns:
+        Their names, the oldest first.
+    """
+    if keep is None:
+        return []
+    sound = [name for name in names if name not in damaged]
+    newest = sound[-keep:]
+    stay = {*newest, *referenced}
+    if best is not None:
+        known = {name: values for name, values in (metrics or {}).items() if name in sound}
+        stay.update(best.rank({name: known[name] for name in sound if name in known})[: best.keep])
+    oldest_kept = names.index(newest[0]) if newest else 0
+    return [name for index, name in enumerate(names) if index < oldest_kept and name not in stay]

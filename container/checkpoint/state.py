@@ -1,0 +1,336 @@
+"""What is saved: variables of a Keras model and its optimizer, or a mapping of arrays or variables.
+
+Nothing here imports TensorFlow: it works with the objects that it is given, of tf_keras and of Keras 3.
+
+Values are matched by place, since Keras numbers its names anew in every process; shapes, and names without their
+numbers, must agree. A variable that a parameter-server strategy has cut into parts is saved as one, so that it can be
+restored under another strategy, or with another number of servers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from container.checkpoint.errors import CheckpointMismatchError
+from container.checkpoint.tensors import Spec
+
+Array = np.ndarray[Any, Any]
+
+_PART = re.compile(r"(?P<whole>.+)/part_(?P<number>\d+)(?::0)?")
+_INNER_NUMBER = re.compile(r"_\d+(?=_|$)")
+_NUMBER = re.compile(r"_\d+$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A place for one array.
+
+    Attributes:
+        spec: Its name, type and shape.
+        read: Gives its value; it may be the variable's own memory.
+        assign: Takes a value.
+    """
+
+    spec: Spec
+    read: Callable[[], Array]
+    assign: Callable[[Array], None]
+
+
+class State(Protocol):
+    """Something that can be saved and restored."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What it is, to be kept with the checkpoint."""
+
+    def groups(self) -> Mapping[str, list[Slot]]:
+        """Its arrays, by the file that they go into."""
+
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint of something else.
+
+        Raises:
+            CheckpointMismatchError: it is one.
+        """
+
+
+def state_of(model: Any, optimizer: Any = None) -> State:
+    """What there is to save of a model.
+
+    Args:
+        model: A Keras model, a mapping of names to arrays or variables, or a state of one's own.
+        optimizer: The optimizer; None for the model's own, if it has been compiled with one.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if isinstance(model, Mapping):
+        if optimizer is not None:
+            raise TypeError("an optimizer can be saved with a Keras model; put its variables into the mapping.")
+        return ArrayState(model)
+    if callable(getattr(model, "groups", None)):
+        return model  # type: ignore[no-any-return]
+    if _keras_of(model) is not None:
+        return KerasState(model, optimizer)
+    raise TypeError(
+        f"a {type(model).__qualname__} cannot be saved: give a Keras model, or a mapping of names to numpy arrays or "
+        "variables."
+    )
+
+
+class ArrayState:
+    """A mapping of names to numpy arrays, which are filled in place, or to variables.
+
+    Args:
+        arrays: The mapping. A numpy scalar or number in it can be saved, and is replaced when restored.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = arrays
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """See :class:`State`."""
+        return {}
+
+    def groups(self) -> Mapping[str, list[Slot]]:
+        """See :class:`State`."""
+        return {"arrays": [self._slot(name, value) for name, value in self._arrays.items()]}
+
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """See :class:`State`."""
+
+    def _slot(self, name: str, value: Any) -> Slot:
+        if hasattr(value, "assign"):
+            return _variable_slot(name, [value])
+        array = np.asarray(value)
+        spec = Spec(name, array.dtype.name, array.shape)
+
+        def fill(content: Array) -> None:
+            if isinstance(value, np.ndarray):
+                value[...] = content
+            elif isinstance(self._arrays, MutableMapping):
+                self._arrays[name] = type(value)(content[()]) if not isinstance(value, list) else content.tolist()
+            else:
+                raise TypeError(f"{name}: a {type(value).__qualname__} cannot be filled in place")
+
+        return Slot(spec, lambda: np.asarray(self._arrays[name]), fill)
+
+
+class KerasState:
+    """A Keras model's variables, and its optimizer's.
+
+    Args:
+        model: A built model of tf_keras or Keras 3.
+        optimizer: The optimizer; None for the model's own.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None) -> None:
+        self._model = model
+        self._optimizer: Any = optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        self._keras = _keras_of(model)
+        self._key: tuple[int, ...] = ()
+        self._groups: dict[str, list[Slot]] = {}
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """See :class:`State`."""
+        return {"keras": self._keras}
+
+    def groups(self) -> Mapping[str, list[Slot]]:
+        """See :class:`State`.
+
+        Raises:
+            CheckpointMismatchError: the model has no variables yet.
+        """
+        model = self._model
+        if not getattr(model, "built", True) or not model.weights:
+            raise CheckpointMismatchError(
+                f"model {model.name!r} has no variables yet, so that nothing can be saved or restored. Begin it with "
+                "an Input of known shape, or call model.build(input_shape) first."
+            )
+        variables = {"model": [*model.weights, *self._generators()]}
+        if self._optimizer is not None:
+            variables["optimizer"] = self._optimizer_variables()
+        key = tuple(id(variable) for group in variables.values() for variable in group)
+        if key != self._key:  # finding out about variables takes longer than finding them
+            self._groups = {
+                group: [_variable_slot(f"{index}/{name}", parts) for index, (name, parts) in enumerate(_joined(found))]
+                for group, found in variables.items()
+            }
+            self._key = key
+        return self._groups
+
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """See :class:`State`."""
+        saved = facts.get("keras")
+        if saved != self._keras:
+            raise CheckpointMismatchError(
+                f"the checkpoint is of a {saved or 'mapping'} model, this one is of {self._keras}: their variables "
+                "differ. TF_USE_LEGACY_KERAS=1 selects tf_keras."
+            )
+
+    def _generators(self) -> list[Any]:
+        """The states of Keras 3's random generators."""
+        if self._keras != "keras 3":
+            return []
+        known = {id(variable) for variable in (*self._model.weights, *self._model.metrics_variables)}
+        return [variable for variable in self._model.variables if id(variable) not in known]
+
+    def _optimizer_variables(self) -> list[Any]:
+        """The optimizer's variables, made now if they are to be made at the first step."""
+        optimizer = self._optimizer
+        trainable = self._model.trainable_variables
+        if hasattr(optimizer, "_create_all_weights"):  # tf_keras' legacy optimizers
+            optimizer._create_all_weights(trainable)
+        elif not getattr(optimizer, "built", False):
+            strategy = getattr(self._model, "distribute_strategy", None)
+            if strategy is not None:
+                with strategy.scope():
+                    optimizer.build(trainable)
+            else:
+                optimizer.build(trainable)
+        found = optimizer.variables
+        found = list(found() if callable(found) and not isinstance(found, list) else found)
+        rate = getattr(optimizer, "learning_rate", None)  # tf_keras does not count it among the variables
+        if hasattr(rate, "assign") and all(rate is not variable for variable in found):
+            found.append(rate)
+        return found
+
+
+def compare(group: str, slots: Iterable[Slot], saved: Mapping[str, Array], *, loose: bool) -> None:
+    """Refuse arrays that are not those of the slots.
+
+    Args:
+        group: What they are, for messages.
+        slots: The places.
+        saved: The arrays, by saved name, in their order.
+        loose: Whether they are matched by place, as a Keras model's are, or by name.
+
+    Raises:
+        CheckpointMismatchError: they differ; the message says where first.
+    """
+    slots = list(slots)
+    if not loose and set(saved) != {slot.spec.name for slot in slots}:
+        lacking = sorted({slot.spec.name for slot in slots} - set(saved))
+        beyond = sorted(set(saved) - {slot.spec.name for slot in slots})
+        parts = [f"lacks {', '.join(lacking[:5])}" if lacking else "", f"has {', '.join(beyond[:5])}" if beyond else ""]
+        raise CheckpointMismatchError(f"the checkpoint {' and '.join(filter(None, parts))} in its {group}.")
+    pairs = zip(slots, saved.items(), strict=False)
+    for slot, (name, array) in pairs if loose else [(slot, (slot.spec.name, saved[slot.spec.name])) for slot in slots]:
+        ours, theirs = slot.spec, Spec(name, array.dtype.name, tuple(array.shape))
+        if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype) or (
+            loose and not _same(group, ours.name, theirs.name)
+        ):
+            raise CheckpointMismatchError(
+                f"the checkpoint is of another {group}: it has {_text(theirs)} where this one has {_text(ours)}."
+            )
+    if len(slots) != len(saved):
+        raise CheckpointMismatchError(
+            f"the checkpoint is of another {group}: it has {len(saved)} variables, this one has {len(slots)}."
+        )
+
+
+def is_learning_rate(name: str) -> bool:
+    """Whether an optimizer's variable of this name is its learning rate."""
+    return _bare("optimizer", name).endswith("learning_rate")
+
+
+def _same(group: str, ours: str, theirs: str) -> bool:
+    """Whether two names can be of the same variable."""
+    one, other = _bare(group, ours), _bare(group, theirs)
+    # An outer name is there or not: tf_keras has the optimizer's in front of variables that are made within a training
+    # step, Keras 3 has that of an optimizer around this one.
+    return one == other or (group == "optimizer" and (one.endswith(f"/{other}") or other.endswith(f"/{one}")))
+
+
+def _text(spec: Spec) -> str:
+    return f"{spec.name.partition('/')[2] or spec.name} {list(spec.shape)} {spec.dtype}"
+
+
+def _bare(group: str, name: str) -> str:
+    """A name without what differs between processes, strategies and optimizers' own names.
+
+    ``3/sequential_1/dense_2/kernel`` and ``3/sequential/dense/kernel`` are the same variable.
+    """
+    parts = [_NUMBER.sub("", part) for part in name.removesuffix(":0").split("/")[1:]]
+    if group == "optimizer":
+        parts = [_INNER_NUMBER.sub("", part) for part in parts]  # Keras 3 joins a variable's path by "_"
+        if len(parts) == 2:
+            parts = parts[1:]  # Keras 3: the optimizer's name
+        elif parts:
+            parts[0] = parts[0].removeprefix("Distributed")  # Horovod's name for it
+    return "/".join(parts)
+
+
+def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
+    """Variables by name, with the parts of a partitioned one together."""
+    found: list[tuple[str, list[Any]]] = []
+    # Models list the parts, optimizers what holds them together (TensorFlow's ShardedVariable).
+    for variable in (part for whole in variables for part in getattr(whole, "variables", [whole])):
+        name = str(getattr(variable, "path", None) or variable.name)
+        match = _PART.fullmatch(name)
+        if match and int(match["number"]) > 0 and found and found[-1][0] == match["whole"]:
+            found[-1][1].append(variable)
+        else:
+            found.append((match["whole"] if match else name.removesuffix(":0"), [variable]))
+    return found
+
+
+def _variable_slot(name: str, parts: list[Any]) -> Slot:
+    """The place of a variable, or of one that has been cut into parts along its first axis."""
+    shapes = [tuple(int(size) for size in part.shape) for part in parts]
+    dtype = _dtype_name(parts[0])
+    if len(parts) == 1:
+        variable = parts[0]
+        return Slot(Spec(name, dtype, shapes[0]), lambda: _value(variable), variable.assign)
+    rows = [shape[0] for shape in shapes]
+
+    def assign(content: Array) -> None:
+        for part, piece in zip(parts, np.split(content, np.cumsum(rows)[:-1]), strict=True):
+            part.assign(piece)
+
+    whole = (sum(rows), *shapes[0][1:])
+    return Slot(Spec(name, dtype, whole), lambda: np.concatenate([_value(part) for part in parts]), assign)
+
+
+def _value(variable: Any) -> Array:
+    """A variable's value, read without the other processes of the cluster.
+
+    Reading one of a multi-worker strategy in the usual way can be a collective operation, which rank 0 alone must not
+    begin. This process' own copies say the same; those that only each replica updates (moving averages) are averaged
+    over this process' replicas.
+    """
+    copies = getattr(variable, "values", None)
+    if not isinstance(copies, tuple) or not copies:
+        return np.asarray(variable.numpy())
+    if len(copies) > 1 and getattr(getattr(variable, "aggregation", None), "name", "") in ("MEAN", "SUM"):
+        on_read = getattr(getattr(variable, "synchronization", None), "name", "") == "ON_READ"
+        if on_read:
+            found = [copy.numpy() for copy in copies]
+            return np.asarray(np.mean(found, axis=0) if variable.aggregation.name == "MEAN" else np.sum(found, axis=0))
+    return np.asarray(copies[0].numpy())
+
+
+def _dtype_name(variable: Any) -> str:
+    dtype = variable.dtype
+    return str(getattr(dtype, "name", dtype))
+
+
+def _keras_of(model: Any) -> str | None:
+    """``"tf_keras"`` or ``"keras 3"``; None for something else."""
+    import sys
+
+    for kind in type(model).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package == "tf_keras":
+            return "tf_keras"
+        if package == "keras":
+            version = str(getattr(sys.modules.get("keras"), "__version__", "3"))
+            return "tf_keras" if version.startswith("2.") else "keras 3"
+    return None

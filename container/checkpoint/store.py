@@ -1,0 +1,542 @@
+"""A folder of checkpoints.
+
+::
+
+    checkpoint-00000042-step-1200/    a whole checkpoint: manifest.json and the files that it lists
+    .staging-…/                       one that is being written; what a killed writer left goes with the next one
+    .trash-…/                         one that is being deleted
+    .lock                             held by the writer
+    my-label -> checkpoint-…          a link is a reference: what it leads to is not deleted
+
+Guarantees: a folder with a checkpoint's name is whole, whenever its writer or the machine dies: every byte is on the
+disk before the rename, and the rename is on the disk before :meth:`CheckpointStore.write` returns. Readers need no
+lock; what they read is not deleted under them.
+
+Framework-agnostic, standard library and numpy only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from container.checkpoint import manifest as manifests
+from container.checkpoint import retention
+from container.checkpoint.errors import (
+    CheckpointError,
+    CheckpointWriteError,
+    DamagedCheckpointError,
+    NoUsableCheckpointError,
+    Skipped,
+)
+from container.checkpoint.lock import WriterLock
+from container.checkpoint.manifest import FileEntry, Manifest, ManifestError, Progress
+
+_NAME = re.compile(r"checkpoint-(\d+)-step-(\d+)")
+_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_STAGING = ".staging-"
+_TRASH = ".trash-"
+
+#: Written and verified in pieces of this many bytes: large enough to be fast, small enough to stay in the cache
+#: between the checksum and the write.
+_PIECE = 1 << 20
+
+#: A manifest beyond this is not read.
+_MANIFEST_LIMIT = 256 << 20
+
+#: How often the newest checkpoint may vanish between listing and reading.
+_RESCANS = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What is to be written.
+
+    Attributes:
+        progress: How far the training was.
+        files: The content of each file, in pieces.
+        metrics: Values at that point.
+        metadata: The user's own, as JSON knows it.
+        facts: What writes it.
+    """
+
+    progress: Progress
+    files: Mapping[str, Sequence[memoryview]]
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    metadata: Any = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A verified checkpoint in memory.
+
+    Attributes:
+        name: Its folder's name.
+        manifest: What it holds.
+        files: The bytes of each file (uint8), as they were when they were verified.
+        skipped: Newer ones that are damaged, the newest first.
+    """
+
+    name: str
+    manifest: Manifest
+    files: Mapping[str, np.ndarray[Any, Any]]
+    skipped: tuple[Skipped, ...] = ()
+
+
+class CheckpointStore:
+    """A folder of checkpoints, to read, and, after :meth:`lock`, to write.
+
+    Args:
+        directory: The folder. It need not exist for reading.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
+        self._lock: WriterLock | None = None
+        self._serial = 0
+        self._metrics: dict[str, Mapping[str, float]] = {}
+        self._damaged: set[str] = set()
+
+    # --- reading ---
+
+    def names(self) -> list[str]:
+        """The checkpoints' names in the order of saving; damaged ones are among them."""
+        try:
+            entries = os.listdir(self.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = [(int(match[1]), entry) for entry in entries if (match := _NAME.fullmatch(entry))]
+        return [name for _, name in sorted(found) if not os.path.islink(os.path.join(self.directory, name))]
+
+    def manifest(self, name: str) -> Manifest:
+        """What a checkpoint holds, by its manifest; its files are not looked at.
+
+        Raises:
+            DamagedCheckpointError: the manifest is damaged.
+            FileNotFoundError: there is no such checkpoint.
+        """
+        with self._reading(name) as folder:
+            return self._manifest(name, folder)
+
+    def read(self, name: str) -> Loaded:
+        """Read one checkpoint and verify it.
+
+        Args:
+            name: Its folder's name, or a label.
+
+        Raises:
+            DamagedCheckpointError: it is damaged; the error names the file.
+            FileNotFoundError: there is no such checkpoint.
+            CheckpointVersionError: it is of a later format.
+        """
+        name = self.resolve(name)
+        with self._reading(name) as folder:
+            manifest = self._manifest(name, folder)
+            files = {entry.name: self._verified(name, folder, entry) for entry in manifest.files}
+        return Loaded(name=name, manifest=manifest, files=files)
+
+    def read_newest(self) -> Loaded | None:
+        """Read the newest checkpoint that verifies; None when there is no checkpoint at all.
+
+        Raises:
+            NoUsableCheckpointError: there are some, and all are damaged.
+            CheckpointVersionError: the newest that is whole is of a later format.
+        """
+        return self._first(lambda: reversed(self.names()))
+
+    def read_best(self, best: retention.Best) -> Loaded | None:
+        """Read the best checkpoint that verifies; None when none has the metric.
+
+        Raises:
+            NoUsableCheckpointError: there are some, and all are damaged.
+        """
+        return self._first(lambda: iter(best.rank(self.metrics())))
+
+    def metrics(self) -> dict[str, Mapping[str, float]]:
+        """The metrics of each checkpoint whose manifest is whole, in the order of saving."""
+        found = {}
+        for name in self.names():
+            if name not in self._metrics:
+                try:
+                    self._metrics[name] = self.manifest(name).metrics
+                except (CheckpointError, OSError):
+                    continue
+            found[name] = self._metrics[name]
+        return found
+
+    def resolve(self, name: str) -> str:
+        """The checkpoint that a name or a label stands for.
+
+        Raises:
+            FileNotFoundError: neither exists.
+        """
+        path = os.path.join(self.directory, name)
+        target = os.path.basename(os.path.realpath(path)) if os.path.islink(path) else name
+        if not _NAME.fullmatch(target) or not os.path.isdir(os.path.join(self.directory, target)):
+            known = ", ".join([*self.names(), *self.references()]) or "none"
+            raise FileNotFoundError(errno.ENOENT, f"no such checkpoint; there are: {known}", path)
+        return target
+
+    # --- references ---
+
+    def references(self) -> dict[str, str]:
+        """The checkpoint that each label (a link in the folder) refers to."""
+        found = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    target = os.path.realpath(entry.path)
+                    if os.path.dirname(target) == os.path.realpath(self.directory):
+                        found[entry.name] = os.path.basename(target)
+        return found
+
+    def pin(self, name: str, label: str) -> None:
+        """Refer to a checkpoint, so that it stays; any process may.
+
+        Args:
+            name: The checkpoint, or another label of it.
+            label: What the reference is called. One of that name is moved.
+
+        Raises:
+            ValueError: the label is none.
+            FileNotFoundError: there is no such checkpoint.
+        """
+        if not _LABEL.fullmatch(label) or _NAME.fullmatch(label):
+            raise ValueError(f"label {label!r} must be letters, digits, '.', '_' and '-', and no checkpoint's name.")
+        path = os.path.join(self.directory, label)
+        if os.path.lexists(path) and not os.path.islink(path):
+            raise ValueError(f"label {label!r} cannot be used: {path} exists and is no link.")
+        name = self.resolve(name)
+        aside = os.path.join(self.directory, f".{label}.{os.urandom(4).hex()}")
+        with self._reading(name):  # it is not deleted meanwhile
+            os.symlink(name, aside)
+            os.rename(aside, path)
+        _sync(self.directory)
+
+    def unpin(self, label: str) -> None:
+        """Take a reference away.
+
+        Raises:
+            FileNotFoundError: there is none of that name.
+        """
+        path = os.path.join(self.directory, label)
+        if label not in self.references():
+            known = ", ".join(self.references()) or "none"
+            raise FileNotFoundError(errno.ENOENT, f"no such label; there are: {known}", path)
+        os.unlink(path)
+
+    # --- writing ---
+
+    def lock(self, timeout: float = 5.0) -> None:
+        """Become the folder's writer, make the folder where it is missing, and clear what a killed writer left.
+
+        Args:
+            timeout: How long another writer, which may be ending, is waited for, in seconds.
+
+        Raises:
+            CheckpointLockedError: another process writes there.
+            CheckpointWriteError: the folder cannot be made or written.
+        """
+        if self._lock is not None:
+            return
+        try:
+            os.makedirs(self.directory, exist_ok=True)
+            self._lock = WriterLock(self.directory, timeout)
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"checkpoints cannot be written into {self.directory}: {error.strerror}. Name another folder as "
+                "Checkpointer(directory=…) or in SM_CHECKPOINT_DIR."
+            ) from error
+        for entry in os.listdir(self.directory):
+            if entry.startswith((_STAGING, _TRASH)):
+                shutil.rmtree(os.path.join(self.directory, entry), ignore_errors=True)
+        self._serial = max((_serial(name) for name in self.names()), default=0)
+
+    def close(self) -> None:
+        """Stop being the writer."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def write(self, contents: Contents) -> tuple[str, Manifest]:
+        """Write a checkpoint, and return when it will survive the machine's sudden end.
+
+        Returns:
+            Its name and manifest.
+
+        Raises:
+            CheckpointWriteError: it cannot be written; nothing of it stays.
+        """
+        if self._lock is None:
+            raise CheckpointError("lock() the store before writing")
+        name = f"checkpoint-{self._serial + 1:08d}-step-{contents.progress.step}"
+        staging = os.path.join(self.directory, f"{_STAGING}{name}-{os.urandom(4).hex()}")
+        try:
+            os.mkdir(staging)
+            entries = []
+            for file, pieces in contents.files.items():
+                size, crc32 = _write_file(staging, file, pieces)
+                entries.append(FileEntry(name=file, bytes=size, crc32=crc32))
+            manifest = Manifest(
+                serial=self._serial + 1,
+                saved_ns=time.time_ns(),
+                progress=contents.progress,
+                files=tuple(entries),
+                metrics=contents.metrics,
+                metadata=contents.metadata,
+                facts=contents.facts,
+            )
+            _write_file(staging, manifests.FILE_NAME, [memoryview(manifest.to_bytes())])
+            _sync(staging)
+            os.rename(staging, os.path.join(self.directory, name))
+            _sync(self.directory)
+        except BaseException as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise CheckpointWriteError(self._explain(name, error, contents)) from error
+            raise
+        self._serial += 1
+        self._metrics[name] = manifest.metrics
+        return name, manifest
+
+    def prune(self, *, keep: int | None, best: retention.Best | None = None) -> list[str]:
+        """Delete what need not stay, and return the names.
+
+        Args:
+            keep: How many of the newest stay; None for all.
+            best: What else stays.
+
+        Raises:
+            CheckpointWriteError: something cannot be deleted.
+        """
+        if self._lock is None:
+            raise CheckpointError("lock() the store before pruning")
+        names = self.names()
+        metrics = self.metrics()
+        chosen = retention.doomed(
+            names,
+            keep=keep,
+            best=best,
+            metrics=metrics,
+            referenced=set(self.references().values()),
+            damaged={name for name in names if name in self._damaged or name not in metrics},
+        )
+        try:
+            return [name for name in chosen if self._delete(name)]
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"an old checkpoint cannot be deleted: {error.filename}: {error.strerror}"
+            ) from error
+
+    def _delete(self, name: str) -> bool:
+        """Delete a checkpoint, unless somebody reads or has just pinned it."""
+        path = os.path.join(self.directory, name)
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False  # the user was faster
+        try:
+            if not _flock(folder, fcntl.LOCK_EX) or name in self.references().values():
+                return False
+            trash = os.path.join(self.directory, f"{_TRASH}{name}-{os.urandom(4).hex()}")
+            os.rename(path, trash)
+        finally:
+            os.close(folder)
+        self._metrics.pop(name, None)
+        self._damaged.discard(name)
+        shutil.rmtree(trash, ignore_errors=True)  # what is left of it goes with the next writer
+        return True
+
+    def _explain(self, name: str, error: OSError, contents: Contents) -> str:
+        size = sum(piece.nbytes for pieces in contents.files.values() for piece in pieces)
+        text = f"{name} could not be written into {self.directory}: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            with contextlib.suppress(OSError):
+                free = os.statvfs(self.directory)
+                text += f" ({free.f_bavail * free.f_frsize:,} bytes are free, {size:,} are needed)"
+            text += ". Free some space, or keep fewer checkpoints"
+        return f"{text}. Those written before are untouched."
+
+    # --- reading and verifying ---
+
+    def _first(self, candidates: Any) -> Loaded | None:
+        """The first candidate that verifies. Starts again when one vanishes, as there is a newer one then."""
+        for _ in range(_RESCANS):
+            skipped: list[Skipped] = []
+            try:
+                for name in candidates():
+                    try:
+                        loaded = self.read(name)
+                    except DamagedCheckpointError as error:
+                        skipped.append(error.damage)
+                        self._damaged.add(name)
+                    else:
+                        return dataclasses.replace(loaded, skipped=tuple(skipped))
+            except FileNotFoundError:
+                continue
+            if skipped:
+                raise NoUsableCheckpointError(self.directory, skipped)
+            return None
+        raise CheckpointError(f"the checkpoints in {self.directory} vanish faster than they can be read")
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[int]:
+        """Open a checkpoint's folder and keep it from being deleted.
+
+        Raises:
+            FileNotFoundError: there is none, or it is just being deleted.
+        """
+        path = os.path.join(self.directory, name)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # A lock on the folder itself; a writer that deletes it takes an exclusive one. File systems without such
+            # locks leave the reader to notice that files have gone.
+            if not _flock(folder, fcntl.LOCK_SH) or os.fstat(folder).st_ino != os.stat(path).st_ino:
+                raise FileNotFoundError(errno.ENOENT, "it is being deleted", path)
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _manifest(self, name: str, folder: int) -> Manifest:
+        def damaged(reason: str) -> DamagedCheckpointError:
+            return DamagedCheckpointError(Skipped(name=name, file=manifests.FILE_NAME, reason=reason))
+
+        try:
+            fd = os.open(manifests.FILE_NAME, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            self._check_not_deleted(name, folder)
+            raise damaged("it is missing") from None
+        except OSError as error:
+            raise damaged(f"it cannot be opened: {error.strerror}") from error
+        try:
+            size = os.fstat(fd).st_size
+            if size > _MANIFEST_LIMIT:
+                raise damaged(f"it has {size:,} bytes, which no manifest has")
+            return Manifest.from_bytes(_read_whole(fd, size).tobytes())
+        except ManifestError as error:
+            raise damaged(str(error)) from error
+        except OSError as error:
+            raise damaged(f"it cannot be read: {error.strerror}") from error
+        finally:
+            os.close(fd)
+
+    def _verified(self, name: str, folder: int, entry: FileEntry) -> np.ndarray[Any, Any]:
+        def damaged(reason: str) -> DamagedCheckpointError:
+            return DamagedCheckpointError(Skipped(name=name, file=entry.name, reason=reason))
+
+        try:
+            fd = os.open(entry.name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            self._check_not_deleted(name, folder)
+            raise damaged("it is missing") from None
+        except OSError as error:
+            raise damaged(f"it cannot be opened: {error.strerror}") from error
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise damaged("it is no file")
+            if status.st_size != entry.bytes:
+                what = "is truncated" if status.st_size < entry.bytes else "has grown"
+                raise damaged(f"it {what}: {status.st_size:,} bytes instead of {entry.bytes:,}")
+            content = _read_whole(fd, entry.bytes)
+        except OSError as error:
+            raise damaged(f"it cannot be read: {error.strerror}") from error
+        finally:
+            os.close(fd)
+        if content.size != entry.bytes:
+            raise damaged(f"it is truncated: {content.size:,} bytes instead of {entry.bytes:,}")
+        crc32 = f"{zlib.crc32(content.data):08x}"
+        if crc32 != entry.crc32:
+            raise damaged(f"its content has changed: CRC-32 {crc32} instead of {entry.crc32}")
+        return content
+
+    def _check_not_deleted(self, name: str, folder: int) -> None:
+        """Tell a checkpoint that lacks a file from one that is just being deleted.
+
+        Raises:
+            FileNotFoundError: it is being deleted.
+        """
+        path = os.path.join(self.directory, name)
+        if os.fstat(folder).st_ino != os.stat(path).st_ino:
+            raise FileNotFoundError(errno.ENOENT, "it is being deleted", path)
+
+
+def _serial(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1])
+
+
+def _write_file(folder: str, name: str, pieces: Sequence[memoryview]) -> tuple[int, str]:
+    """Write a new file and bring it to the disk; returns its size and checksum."""
+    path = os.path.join(folder, name)
+    crc32 = size = 0
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        for piece in pieces:
+            rest = piece.cast("B") if piece.nbytes else memoryview(b"")
+            while rest:
+                part = rest[:_PIECE]
+                crc32 = zlib.crc32(part, crc32)
+                _write_all(fd, part)
+                size += part.nbytes
+                rest = rest[_PIECE:]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return size, f"{crc32:08x}"
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _read_whole(fd: int, size: int) -> np.ndarray[Any, Any]:
+    """Read up to ``size`` bytes; fewer when the file ends before."""
+    content = np.empty(size, np.uint8)
+    view = content.data
+    done = 0
+    while done < size:
+        count = os.readv(fd, [view[done : done + (64 << 20)]])
+        if not count:
+            break
+        done += count
+    return content[:done]
+
+
+def _sync(folder: str) -> None:
+    """Bring a folder's entries to the disk, where its file system has such a thing."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def _flock(fd: int, operation: int) -> bool:
+    """Try to lock an open folder; False when somebody else has it. Without such locks, everybody gets it."""
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    return True

@@ -1,0 +1,190 @@
+"""Arrays of numpy in one block of memory, which is also a file's content, in the safetensors format.
+
+The format is open (a header of JSON, then the raw arrays, back to back) and read by many libraries; a checkpoint's
+``model.safetensors`` can be used without fleetfit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import mmap
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from container.checkpoint.errors import CheckpointError
+
+#: numpy's names of the types that the format has.
+_CODES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "complex64": "C64",
+}
+_NAMES = {code: name for name, code in _CODES.items()}
+_LENGTH = struct.Struct("<Q")
+#: Longer headers are refused, as the format's own library does.
+_HEADER_LIMIT = 100_000_000
+
+
+class TensorsError(ValueError):
+    """It is not a whole file of arrays."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """An array without its values.
+
+    Attributes:
+        name: Unique in its file.
+        dtype: numpy's name of the type, ``bfloat16`` included.
+        shape: The shape.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of the values."""
+        size = dtype_of(self.dtype).itemsize
+        for dimension in self.shape:
+            size *= dimension
+        return size
+
+
+class Arena:
+    """Memory for a set of arrays, used again for every snapshot of them.
+
+    First use of fresh memory costs many times the copying itself.
+
+    Args:
+        specs: The arrays.
+
+    Attributes:
+        specs: The arrays.
+        views: The arrays by name, in the arena's memory.
+
+    Raises:
+        CheckpointError: a type has no form in the file.
+    """
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        self.specs = tuple(specs)
+        for spec in self.specs:
+            if spec.dtype not in _CODES:
+                raise CheckpointError(
+                    f"{spec.name}: arrays of type {spec.dtype} cannot be saved. Allowed: {', '.join(_CODES)}."
+                )
+        # Back to back and yet aligned: the widest types first.
+        order = sorted(self.specs, key=lambda spec: -dtype_of(spec.dtype).itemsize)
+        offsets: dict[str, int] = {}
+        end = 0
+        for spec in order:
+            offsets[spec.name] = end
+            end += spec.bytes
+        if len(offsets) != len(self.specs):
+            raise CheckpointError("two arrays have the same name")
+        self._header = _header(self.specs, offsets)
+        self._memory = _fresh_memory(end)
+        self.views = {
+            spec.name: self._memory[offsets[spec.name] : offsets[spec.name] + spec.bytes]
+            .view(dtype_of(spec.dtype))
+            .reshape(spec.shape)
+            for spec in self.specs
+        }
+
+    @property
+    def bytes(self) -> int:
+        """The size of the file."""
+        return len(self._header) + self._memory.nbytes
+
+    def buffers(self) -> list[memoryview]:
+        """The file's content."""
+        return [memoryview(self._header), self._memory.data]
+
+
+def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Read a file's content.
+
+    Args:
+        content: Its bytes (uint8).
+
+    Returns:
+        The arrays by name; they share the content's memory.
+
+    Raises:
+        TensorsError: it is not such a file.
+    """
+    if content.size < _LENGTH.size:
+        raise TensorsError("it ends within its header")
+    (length,) = _LENGTH.unpack(content[: _LENGTH.size].tobytes())
+    start = _LENGTH.size + length
+    if length > _HEADER_LIMIT or start > content.size:
+        raise TensorsError("it ends within its header")
+    arrays = {}
+    try:
+        header = json.loads(content[_LENGTH.size : start].tobytes())
+        for name, entry in header.items():
+            if name != "__metadata__":
+                begin, end = entry["data_offsets"]
+                data = content[start + begin : start + end]
+                arrays[name] = data.view(dtype_of(_NAMES[entry["dtype"]])).reshape(entry["shape"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise TensorsError(f"its header makes no sense: {error!r}") from error
+    return arrays
+
+
+def specs_of(arrays: Mapping[str, Any]) -> list[Spec]:
+    """The specs of arrays."""
+    return [Spec(name, array.dtype.name, tuple(array.shape)) for name, array in arrays.items()]
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The type of that name; those beyond numpy's own come from ml_dtypes, which TensorFlow brings."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
+
+
+def _fresh_memory(size: int) -> np.ndarray[Any, Any]:
+    """So many bytes, in huge pages where there are such: the first snapshot then meets fewer page faults."""
+    memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8, size)
+
+
+def _header(specs: Sequence[Spec], offsets: Mapping[str, int]) -> bytes:
+    header = {
+        spec.name: {
+            "dtype": _CODES[spec.dtype],
+            "shape": list(spec.shape),
+            "data_offsets": [offsets[spec.name], offsets[spec.name] + spec.bytes],
+        }
+        for spec in specs
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return _LENGTH.pack(len(text)) + text

@@ -1,0 +1,165 @@
+"""A thread that writes while the training goes on, with a bounded number of snapshots under way.
+
+Whoever wants to hand over more waits: a slow disk slows the training down rather than filling the memory. What goes
+wrong in the thread is raised by the next call that the training makes.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job")
+
+
+class BackgroundWriter(Generic[Job]):
+    """Writes jobs one after the other.
+
+    Args:
+        write: Writes one job; called in the thread.
+        pending: How many jobs may be under way, the one being written included.
+    """
+
+    def __init__(self, write: Callable[[Job], None], *, pending: int = 1) -> None:
+        if pending < 1:
+            raise ValueError(f"pending must be at least 1, got {pending!r}.")
+        self._write = write
+        self._pending = pending
+        self._queue: collections.deque[Job] = collections.deque()
+        self._under_way = 0
+        self._errors: collections.deque[Exception] = collections.deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._then: Callable[[], None] = lambda: None
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job would be taken without waiting."""
+        return self._under_way < self._pending
+
+    @contextlib.contextmanager
+    def slot(self) -> Iterator[Callable[[Job], None]]:
+        """Wait for a place among those under way; the function given hands the job over.
+
+        Yields:
+            The function. If it is not called, the place is free again.
+
+        Raises:
+            Exception: what an earlier job failed with; raised once.
+            ValueError: the writer is closed.
+        """
+        with self._changed:
+            if self._closed:
+                raise ValueError("the Checkpointer is closed; make another one to save more.")
+            self._changed.wait_for(lambda: self.idle or self._errors)
+            self._raise()
+            self._under_way += 1
+        handed_over = False
+
+        def submit(job: Job) -> None:
+            nonlocal handed_over
+            with self._changed:
+                handed_over = True
+                self._queue.append(job)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="checkpoint-writer", daemon=True)
+                    self._thread.start()
+                self._changed.notify_all()
+
+        try:
+            yield submit
+        finally:
+            if not handed_over:
+                with self._changed:
+                    self._under_way -= 1
+                    self._changed.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until everything is written.
+
+        Args:
+            timeout: How long, in seconds; None for as long as it takes.
+
+        Returns:
+            Whether everything is.
+
+        Raises:
+            Exception: what a job failed with; raised once.
+        """
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._under_way, timeout)
+            self._raise()
+            return done
+
+    def close(self, then: Callable[[], None] = lambda: None) -> None:
+        """Write what is under way, and end the thread.
+
+        Args:
+            then: Called when all is written, whether or not it could be.
+
+        Raises:
+            Exception: what a job failed with, if it has not been raised yet.
+        """
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+            if thread is threading.current_thread():
+                # Whoever used us was found to be garbage while we wrote: nobody may wait here.
+                self._then = then
+                return
+        try:
+            if thread is not None:
+                thread.join()
+        finally:
+            then()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._errors:
+            raise self._errors.popleft()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                if not self._queue:
+                    break
+                job = self._queue.popleft()
+            error = None
+            try:
+                self._write(job)
+            except Exception as caught:  # noqa: BLE001 - raised by the training's next call
+                error = caught
+            del job
+            with self._changed:
+                if error is not None:
+                    self._errors.append(error)
+                self._under_way -= 1
+                self._changed.notify_all()
+        self._then()
+
+
+class Stopwatch:
+    """Wall-clock and processor time of the calling thread, in seconds."""
+
+    def __init__(self) -> None:
+        self._wall = time.monotonic()
+        self._processor = time.thread_time()
+
+    @property
+    def wall_s(self) -> float:
+        """Since it was made."""
+        return time.monotonic() - self._wall
+
+    @property
+    def processor_s(self) -> float:
+        """Since it was made."""
+        return time.thread_time() - self._processor

@@ -1,0 +1,278 @@
+"""A host's view of its job: what the configuration files and the machine say, as one value.
+
+The ``SM_*`` variables follow SageMaker's training toolkit (``environment.py``, ``to_env_vars``), so that a script
+written for it runs unchanged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract import arguments, variables
+from container.contract import hyperparameters as codec
+from container.contract.layout import DEFAULT_BASE_DIR, MLTree
+from container.contract.membership import natural_key
+from container.contract.strategies import Distribution, strategy_from_hyperparameters
+
+#: The longest ``NAME=value`` string that Linux passes to a process (MAX_ARG_STRLEN), less the final NUL.
+_STRING_LIMIT = 131071
+
+_DEFAULT_GROUP = "homogeneousCluster"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a plan needs to know of the machine that a host is on.
+
+    Attributes:
+        python: The interpreter that runs the user's scripts and our wrappers.
+        cpus: Cores that this process may use.
+        gpus: Devices that are visible.
+        mpirun: Path of mpirun, or None where there is none.
+        mpi_major: Major version of that OpenMPI, 4 or 5.
+        shared: Whether several hosts of the cluster are processes on this one machine.
+        container_package: The folder of the ``container`` package.
+    """
+
+    python: str
+    cpus: int
+    gpus: int = 0
+    mpirun: str | None = None
+    mpi_major: int = 4
+    shared: bool = False
+    container_package: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Environment:
+    """One host's job, read from its configuration files.
+
+    Attributes:
+        tree: The host's file tree.
+        machine: What it runs on.
+        job_name: The training job's name.
+        current_host: This host's name.
+        hosts: All hosts' names, in rank order (``algo-2`` before ``algo-10``).
+        hyperparameters: The user's own, decoded.
+        framework_parameters: The reserved ones that are not the toolkit's: strategies, ``fleetfit_*``.
+        toolkit_parameters: ``sagemaker_program``, ``sagemaker_submit_directory`` …
+        resource_config: ``resourceconfig.json`` as it is.
+        input_data_config: ``inputdataconfig.json`` as it is.
+        attempt: Number of this start of the job, from 0.
+        user_environment: The variables that the user asked for (CreateTrainingJob's ``Environment``).
+    """
+
+    tree: MLTree
+    machine: Machine
+    job_name: str
+    current_host: str
+    hosts: tuple[str, ...]
+    hyperparameters: Mapping[str, Any]
+    framework_parameters: Mapping[str, Any]
+    toolkit_parameters: Mapping[str, Any]
+    resource_config: Mapping[str, Any]
+    input_data_config: Mapping[str, Any]
+    attempt: int = 0
+    user_environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_config(
+        cls,
+        *,
+        base_dir: str | Path,
+        machine: Machine,
+        hyperparameters: Mapping[str, Any],
+        resource_config: Mapping[str, Any],
+        input_data_config: Mapping[str, Any],
+        job_name: str = "",
+        attempt: int = 0,
+        user_environment: Mapping[str, str] | None = None,
+    ) -> Environment:
+        """Build it from the contents of the three configuration files.
+
+        ``/opt/ml`` in ``model_dir`` is replaced by ``base_dir``: where the tree is somewhere else (processes on one
+        machine), SageMaker's documented path would not exist.
+
+        Raises:
+            ValueError: the files contradict each other.
+        """
+        tree = MLTree(Path(base_dir))
+        decoded = codec.decode(hyperparameters)
+        user = {name: value for name, value in decoded.items() if not codec.is_reserved(name)}
+        if isinstance(user.get(codec.MODEL_DIR), str):
+            user[codec.MODEL_DIR] = _rebase(user[codec.MODEL_DIR], tree.base)
+        hosts = tuple(sorted(resource_config.get("hosts") or ["algo-1"], key=natural_key))
+        current = str(resource_config.get("current_host") or hosts[0])
+        if current not in hosts:
+            raise ValueError(f"resourceconfig.json: current_host {current!r} is not among hosts {list(hosts)}.")
+        return cls(
+            tree=tree,
+            machine=machine,
+            job_name=job_name or str(decoded.get(codec.JOB_NAME) or ""),
+            current_host=current,
+            hosts=hosts,
+            hyperparameters=user,
+            framework_parameters={
+                name: value
+                for name, value in decoded.items()
+                if codec.is_reserved(name) and name not in codec.TOOLKIT_PARAMETERS
+            },
+            toolkit_parameters={name: value for name, value in decoded.items() if name in codec.TOOLKIT_PARAMETERS},
+            resource_config=dict(resource_config),
+            input_data_config=dict(input_data_config),
+            attempt=attempt,
+            user_environment=dict(user_environment or {}),
+        )
+
+    @property
+    def strategy(self) -> Distribution | None:
+        """The distribution strategy, or None."""
+        return strategy_from_hyperparameters(self.framework_parameters)
+
+    @property
+    def program(self) -> str:
+        """The entry point: ``train.py``, ``train.sh``, or a module's name.
+
+        Raises:
+            ValueError: the job names none.
+        """
+        program = self.toolkit_parameters.get(codec.PROGRAM)
+        if not program:
+            raise ValueError(f"hyperparameters.json has no {codec.PROGRAM!r}: the job names no entry point.")
+        return str(program)
+
+    @property
+    def master(self) -> str:
+        """The first host, which coordinates."""
+        return self.hosts[0]
+
+    @property
+    def is_master(self) -> bool:
+        """Whether this host coordinates."""
+        return self.current_host == self.master
+
+    @property
+    def network_interface(self) -> str:
+        """The interface that the platform names for traffic between hosts."""
+        return str(self.resource_config.get("network_interface_name") or "eth0")
+
+    def to_cmd_args(self) -> list[str]:
+        """The user's hyperparameters as the script's arguments."""
+        return arguments.to_cmd_args(self.hyperparameters)
+
+    def for_host(self, host: str) -> Environment:
+        """The same job as another host sees it (its paths are this host's)."""
+        resource_config = {**self.resource_config, "current_host": host}
+        return dataclasses.replace(self, current_host=host, resource_config=resource_config)
+
+    def to_env_vars(self) -> dict[str, str]:
+        """The ``SM_*`` variables of this host's processes, and ``PYTHONPATH``'s and TensorFlow's needs apart.
+
+        Raises:
+            ValueError: a value is too long for a process's environment.
+        """
+        values = self._values()
+        values["training_env"] = self._training_env(values)
+        for name in self.input_data_config:
+            values[f"channel_{name}"] = str(self.tree.channel(name))
+        for name, value in self.hyperparameters.items():
+            values[f"hp_{name}"] = value
+        env = arguments.to_env_vars(values)
+        env[variables.CHECKPOINT_DIR] = str(self.tree.checkpoints)
+        for name, text in env.items():
+            if len(name) + 1 + len(text.encode()) > _STRING_LIMIT:
+                if name == "SM_TRAINING_ENV":
+                    continue
+                raise ValueError(
+                    f"{name} would have {len(text)} characters; Linux passes at most {_STRING_LIMIT} in one variable. "
+                    "Put the large values into a file of a channel."
+                )
+        if len(env["SM_TRAINING_ENV"]) + len("SM_TRAINING_ENV=") > _STRING_LIMIT:
+            del env["SM_TRAINING_ENV"]  # it repeats what the others say
+        return env
+
+    def _values(self) -> dict[str, Any]:
+        groups = self.resource_config.get("instance_groups") or []
+        group = str(self.resource_config.get("current_group_name") or _DEFAULT_GROUP)
+        distributed = [group] if self.strategy is not None else []
+        program = str(self.toolkit_parameters.get(codec.PROGRAM) or "")
+        return {
+            "hosts": list(self.hosts),
+            "network_interface_name": self.network_interface,
+            "hps": dict(self.hyperparameters),
+            "user_entry_point": program,
+            "framework_params": dict(self.framework_parameters),
+            "resource_config": dict(self.resource_config),
+            "input_data_config": dict(self.input_data_config),
+            "output_data_dir": str(self.tree.output_data),
+            "channels": sorted(self.input_data_config),
+            "current_host": self.current_host,
+            "current_instance_type": str(self.resource_config.get("current_instance_type") or "local"),
+            "current_instance_group": group,
+            "current_instance_group_hosts": next(
+                (list(item["hosts"]) for item in groups if item.get("instance_group_name") == group), []
+            ),
+            "instance_groups": [item.get("instance_group_name") for item in groups],
+            "instance_groups_dict": {item.get("instance_group_name"): item for item in groups},
+            "distribution_instance_groups": self.framework_parameters.get(
+                "sagemaker_distribution_instance_groups", distributed
+            ),
+            "is_hetero": len(groups) > 1,
+            "module_name": program[:-3] if program.endswith(".py") else program,
+            "log_level": self.toolkit_parameters.get(codec.LOG_LEVEL, 20),
+            "framework_module": None,
+            "input_dir": str(self.tree.input),
+            "input_config_dir": str(self.tree.config),
+            "output_dir": str(self.tree.output),
+            "num_cpus": self.machine.cpus,
+            "num_gpus": self.machine.gpus,
+            "num_neurons": 0,
+            "model_dir": str(self.tree.model),
+            "module_dir": str(self.toolkit_parameters.get(codec.SUBMIT_DIRECTORY) or self.tree.code),
+            "user_args": self.to_cmd_args(),
+            "output_intermediate_dir": str(self.tree.output_intermediate),
+        }
+
+    def _training_env(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in values.items() if name not in ("hps", "framework_params", "user_args")}
+        return {
+            **kept,
+            "hyperparameters": values["hps"],
+            "additional_framework_parameters": values["framework_params"],
+            "channel_input_dirs": {name: str(self.tree.channel(name)) for name in self.input_data_config},
+            "is_master": self.is_master,
+            "master_hostname": self.master,
+            "job_name": self.job_name,
+        }
+
+
+def read_json_file(path: Path, default: Any = None) -> Any:
+    """Read one of the configuration files.
+
+    Args:
+        path: The file.
+        default: What to return when it does not exist; None makes that an error.
+
+    Raises:
+        ValueError: it is missing (without a default) or is not JSON; the message names it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if default is None:
+            raise ValueError(f"{path} is missing; SageMaker and fleetfit's backends write it.") from None
+        return default
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON: {error}.") from error
+
+
+def _rebase(path: str, base: Path) -> str:
+    if path == DEFAULT_BASE_DIR or path.startswith(DEFAULT_BASE_DIR + "/"):
+        return str(base) + path[len(DEFAULT_BASE_DIR) :]
+    return path

@@ -1,0 +1,109 @@
+"""Why a job failed, as data that reads the same on every backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import signal as signals
+from typing import Any
+
+#: SageMaker shows this many characters of ``/opt/ml/output/failure``.
+REASON_LIMIT = 1024
+
+
+class Cause(enum.Enum):
+    """The kind of a failure."""
+
+    PROCESS = "process"  # a process of the cluster ended with an error or was killed
+    HOST_LOST = "host_lost"  # a host's toolkit or its connection went away
+    LAUNCH = "launch"  # something could not be started
+    PORT_TAKEN = "port_taken"  # a server found its port taken: another attempt, with other ports, may do
+    TIMEOUT = "timeout"  # a wait reached its deadline
+    CONFIGURATION = "configuration"  # the job's files or arguments are wrong
+    INTERNAL = "internal"  # a fault of fleetfit itself
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The first failure of a job.
+
+    Attributes:
+        cause: What kind it is.
+        message: One or more sentences that name what happened.
+        host: The host on which it happened, if it has one.
+        process: Name of the process (``rank 3``, ``mpirun``), if it was one.
+        rank: The rank, if it was one.
+        exit_code: The exit status, if the process exited.
+        signal: The number of the signal that killed it, if one did.
+        traceback: The user's traceback, if there was one.
+        log_tail: The last lines that the process printed, when there was no traceback.
+        hints: What the user may do about it.
+    """
+
+    cause: Cause
+    message: str
+    host: str | None = None
+    process: str | None = None
+    rank: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    traceback: str | None = None
+    log_tail: str | None = None
+    hints: tuple[str, ...] = ()
+
+    def summary(self) -> str:
+        """One line: where, and what."""
+        place = ", ".join(part for part in (self.host, self.process) if part)
+        return f"{place}: {self.message}" if place else self.message
+
+    def reason(self, limit: int = REASON_LIMIT) -> str:
+        """The text for ``FailureReason`` and ``/opt/ml/output/failure``: the summary, then the end of the traceback.
+
+        The last line of a traceback names the exception, so it is the middle that is cut when ``limit`` characters
+        do not hold everything.
+        """
+        text = self.summary()
+        detail = (self.traceback or self.log_tail or "").strip()
+        if detail:
+            room = limit - len(text) - 2
+            if room > 8:
+                if len(detail) > room:
+                    detail = "…" + detail[-(room - 1) :]
+                text = f"{text}\n\n{detail}"
+        return text[:limit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-serialisable form; :meth:`from_dict` reads it back."""
+        values = dataclasses.asdict(self)
+        values["cause"] = self.cause.value
+        values["hints"] = list(self.hints)
+        return {name: value for name, value in values.items() if value not in (None, [])}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Failure:
+        """Read what :meth:`to_dict` wrote; unknown keys of a later version are left out."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        kept = {name: value for name, value in values.items() if name in known}
+        kept["cause"] = Cause(kept.get("cause", Cause.INTERNAL.value))
+        kept["hints"] = tuple(kept.get("hints", ()))
+        return cls(**kept)
+
+    def to_json(self) -> str:
+        """The JSON text of :meth:`to_dict`."""
+        return json.dumps(self.to_dict())
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; ``signal 64`` for a number without a name."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def describe_end(exit_code: int | None, signal: int | None) -> str:
+    """Say how a process ended: ``exited with code 3``, ``was killed by SIGKILL``."""
+    if signal is not None:
+        return f"was killed by {signal_name(signal)}"
+    return f"exited with code {exit_code}"

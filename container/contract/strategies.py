@@ -1,0 +1,321 @@
+"""Distribution strategies: typed, as SageMaker's dicts, and as the hyperparameters that containers read.
+
+The dict keys and the ``sagemaker_*`` hyperparameters are those of the SageMaker SDK 2.x
+(``estimator.py``, ``_distribution_configuration``); what it has no name for travels as ``fleetfit_*``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from container.contract.names import unknown
+
+
+class Distribution:
+    """Base of the strategies. Subclasses are frozen dataclasses that validate themselves.
+
+    Attributes:
+        name: The strategy's name, as in tables and errors.
+        key: Its key in SageMaker's ``distribution`` dict.
+        launcher: Name of the launcher that starts it.
+        aliases: Other dict keys that are taken.
+        synchronous: Whether all ranks make each step together.
+    """
+
+    name: ClassVar[str]
+    key: ClassVar[str]
+    launcher: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    synchronous: ClassVar[bool] = True
+    #: Field -> hyperparameter.
+    parameters: ClassVar[Mapping[str, str]] = {}
+    enabled_parameter: ClassVar[str]
+
+    @property
+    def ranks_per_host(self) -> int:
+        """How many ranks run on each host."""
+        return int(getattr(self, "processes_per_host", 1))
+
+    def to_hyperparameters(self) -> dict[str, Any]:
+        """The hyperparameters that tell a container about the strategy; unset options are left out."""
+        values: dict[str, Any] = {self.enabled_parameter: True}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            parameter = self.parameters[field.name]
+            if parameter.startswith("fleetfit_") and value == field.default:
+                continue
+            values[parameter] = value
+        return values
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """SageMaker's dict form; options at their default are left out."""
+        options = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, field.name) != field.default
+        }
+        return {self.key: {"enabled": True, **options}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParameterServer(Distribution):
+    """TensorFlow parameter servers: one ``ps`` and one worker per host, asynchronous updates.
+
+    Attributes:
+        script_on: ``"all"``: the script runs on the chief and on every worker, as TensorFlow's guide and SageMaker do
+            it; ``"chief"``: on the chief only, for scripts that only coordinate.
+        cluster_spec: ``"coordinator"``: TensorFlow 2's chief, workers and servers; ``"sagemaker"``: the toolkit's
+            master, worker and ps cluster, for scripts of TensorFlow 1's form in which each worker trains by itself.
+    """
+
+    script_on: str = "all"
+    cluster_spec: str = "coordinator"
+
+    name: ClassVar[str] = "parameter_server"
+    key: ClassVar[str] = "parameter_server"
+    launcher: ClassVar[str] = "parameter_server"
+    synchronous: ClassVar[bool] = False
+    enabled_parameter: ClassVar[str] = "sagemaker_parameter_server_enabled"
+    parameters: ClassVar[Mapping[str, str]] = {
+        "script_on": "fleetfit_parameter_server_script_on",
+        "cluster_spec": "fleetfit_parameter_server_cluster_spec",
+    }
+
+    def __post_init__(self) -> None:
+        _one_of("ParameterServer(script_on=…)", self.script_on, ("all", "chief"))
+        _one_of("ParameterServer(cluster_spec=…)", self.cluster_spec, ("coordinator", "sagemaker"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MPI(Distribution):
+    """Horovod's ring all-reduce, or any MPI program: one ``mpirun`` for hosts x ``processes_per_host`` ranks.
+
+    Attributes:
+        processes_per_host: Ranks on each host.
+        custom_mpi_options: Further options of mpirun, quoted as for a shell; they win over the defaults.
+        fusion_threshold_mb: Horovod's tensor fusion buffer in MiB (``HOROVOD_FUSION_THRESHOLD``).
+        cycle_time_ms: Horovod's cycle in milliseconds (``HOROVOD_CYCLE_TIME``).
+        hierarchical_allreduce: ``HOROVOD_HIERARCHICAL_ALLREDUCE``.
+        autotune: ``HOROVOD_AUTOTUNE``.
+    """
+
+    processes_per_host: int = 1
+    custom_mpi_options: str = ""
+    fusion_threshold_mb: float | None = None
+    cycle_time_ms: float | None = None
+    hierarchical_allreduce: bool | None = None
+    autotune: bool | None = None
+
+    name: ClassVar[str] = "mpi"
+    key: ClassVar[str] = "mpi"
+    launcher: ClassVar[str] = "mpi"
+    enabled_parameter: ClassVar[str] = "sagemaker_mpi_enabled"
+    parameters: ClassVar[Mapping[str, str]] = {
+        "processes_per_host": "sagemaker_mpi_num_of_processes_per_host",
+        "custom_mpi_options": "sagemaker_mpi_custom_mpi_options",
+        "fusion_threshold_mb": "fleetfit_mpi_fusion_threshold_mb",
+        "cycle_time_ms": "fleetfit_mpi_cycle_time_ms",
+        "hierarchical_allreduce": "fleetfit_mpi_hierarchical_allreduce",
+        "autotune": "fleetfit_mpi_autotune",
+    }
+
+    def __post_init__(self) -> None:
+        _count("MPI(processes_per_host=…)", self.processes_per_host)
+        _typed("MPI(custom_mpi_options=…)", self.custom_mpi_options, str, "a string")
+        _amount("MPI(fusion_threshold_mb=…)", self.fusion_threshold_mb)
+        _amount("MPI(cycle_time_ms=…)", self.cycle_time_ms)
+        _flag("MPI(hierarchical_allreduce=…)", self.hierarchical_allreduce)
+        _flag("MPI(autotune=…)", self.autotune)
+
+    def horovod_environment(self) -> dict[str, str]:
+        """The ``HOROVOD_*`` variables for the options that are set.
+
+        Source: Horovod, ``runner/common/util/config_parser.py``.
+        """
+        values: dict[str, str] = {}
+        if self.fusion_threshold_mb is not None:
+            values["HOROVOD_FUSION_THRESHOLD"] = str(int(self.fusion_threshold_mb * 1024 * 1024))
+        if self.cycle_time_ms is not None:
+            values["HOROVOD_CYCLE_TIME"] = f"{self.cycle_time_ms:g}"
+        if self.hierarchical_allreduce is not None:
+            values["HOROVOD_HIERARCHICAL_ALLREDUCE"] = str(int(self.hierarchical_allreduce))
+        if self.autotune is not None:
+            values["HOROVOD_AUTOTUNE"] = str(int(self.autotune))
+        return values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CollectiveAllReduce(Distribution):
+    """TensorFlow's ``MultiWorkerMirroredStrategy``: every rank runs the script with its TF_CONFIG.
+
+    Attributes:
+        processes_per_host: Ranks on each host.
+        communication: ``"ring"``, ``"nccl"`` or ``"auto"``.
+        bytes_per_pack: Gradients are packed up to this many bytes; 0 lets TensorFlow choose.
+        timeout_seconds: How long a collective may take before it fails; None waits for ever.
+    """
+
+    processes_per_host: int = 1
+    communication: str = "auto"
+    bytes_per_pack: int = 0
+    timeout_seconds: float | None = None
+
+    name: ClassVar[str] = "collective_all_reduce"
+    key: ClassVar[str] = "multi_worker_mirrored_strategy"
+    aliases: ClassVar[tuple[str, ...]] = ("collective_all_reduce",)
+    launcher: ClassVar[str] = "collective"
+    enabled_parameter: ClassVar[str] = "sagemaker_multi_worker_mirrored_strategy_enabled"
+    parameters: ClassVar[Mapping[str, str]] = {
+        "processes_per_host": "fleetfit_collective_processes_per_host",
+        "communication": "fleetfit_collective_communication",
+        "bytes_per_pack": "fleetfit_collective_bytes_per_pack",
+        "timeout_seconds": "fleetfit_collective_timeout_seconds",
+    }
+
+    def __post_init__(self) -> None:
+        _count("CollectiveAllReduce(processes_per_host=…)", self.processes_per_host)
+        _one_of("CollectiveAllReduce(communication=…)", self.communication, ("ring", "nccl", "auto"))
+        if isinstance(self.bytes_per_pack, bool) or not isinstance(self.bytes_per_pack, int) or self.bytes_per_pack < 0:
+            raise ValueError(
+                f"CollectiveAllReduce(bytes_per_pack=…) must be a number of bytes, 0 or more; "
+                f"got {self.bytes_per_pack!r}."
+            )
+        _amount("CollectiveAllReduce(timeout_seconds=…)", self.timeout_seconds)
+
+
+#: TensorFlow's own name for it.
+MultiWorkerMirrored = CollectiveAllReduce
+
+STRATEGIES: tuple[type[Distribution], ...] = (ParameterServer, MPI, CollectiveAllReduce)
+
+#: SageMaker's strategies that are not TensorFlow's or need AWS's own libraries.
+_REFUSED = {
+    "smdistributed": "AWS's smdistributed libraries no longer support TensorFlow; use 'mpi' with Horovod",
+    "torch_distributed": "it starts PyTorch scripts, which fleetfit does not run yet",
+    "pytorchddp": "it starts PyTorch scripts, which fleetfit does not run yet",
+    "pytorchxla": "it starts PyTorch scripts, which fleetfit does not run yet",
+    "instance_groups": "heterogeneous clusters are not supported yet",
+}
+
+
+def parse_distribution(value: Any) -> Distribution | None:
+    """Read the ``distribution`` argument: a strategy, SageMaker's dict, or None for no distribution.
+
+    Args:
+        value: A :class:`Distribution`, ``{"mpi": {"enabled": True, …}}`` or None. ``{"mpi": {"enabled": False}}``
+            is none, as in the SageMaker SDK.
+
+    Returns:
+        The strategy, or None.
+
+    Raises:
+        ValueError: an unknown key, two strategies, or options out of range.
+        TypeError: neither a strategy nor a dict.
+    """
+    if value is None or isinstance(value, Distribution):
+        return value
+    if isinstance(value, type) and issubclass(value, Distribution):
+        raise TypeError(f"distribution: give an instance, {value.__name__}(), not the class.")
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"distribution must be a strategy such as MPI(processes_per_host=2) or a dict such as "
+            f"{{'mpi': {{'enabled': True}}}}; got {value!r}."
+        )
+    by_key = {key: strategy for strategy in STRATEGIES for key in (strategy.key, *strategy.aliases)}
+    enabled: list[Distribution] = []
+    for key, options in value.items():
+        if key in _REFUSED:
+            raise ValueError(f"distribution {key!r} is not available: {_REFUSED[key]}.")
+        if key not in by_key:
+            raise ValueError(unknown("distribution", key, by_key))
+        strategy = _parse_options(key, by_key[key], options)
+        if strategy is not None:
+            enabled.append(strategy)
+    if len(enabled) > 1:
+        raise ValueError(
+            f"distribution: one strategy at a time, got {', '.join(repr(s.key) for s in enabled)}; disable all but one."
+        )
+    return enabled[0] if enabled else None
+
+
+def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distribution | None:
+    """Read back what :meth:`Distribution.to_hyperparameters` rendered, or what the SageMaker SDK 2.x sends.
+
+    Args:
+        hyperparameters: Decoded values.
+
+    Raises:
+        ValueError: two strategies are enabled, or an option is out of range.
+    """
+    found: list[Distribution] = []
+    for strategy in STRATEGIES:
+        if not _truth(hyperparameters.get(strategy.enabled_parameter, False)):
+            continue
+        options = {
+            field: hyperparameters[parameter]
+            for field, parameter in strategy.parameters.items()
+            if hyperparameters.get(parameter) is not None
+        }
+        found.append(strategy(**options))
+    if len(found) > 1:
+        raise ValueError(
+            f"hyperparameters enable several strategies: {', '.join(s.enabled_parameter for s in found)}; "
+            "one at a time is possible."
+        )
+    return found[0] if found else None
+
+
+def _parse_options(key: str, strategy: type[Distribution], options: Any) -> Distribution | None:
+    fields = [field.name for field in dataclasses.fields(strategy)]  # type: ignore[arg-type]
+    if not isinstance(options, Mapping):
+        raise ValueError(
+            f"distribution {key!r}: its options must be a dict such as {{'enabled': True}}; got {options!r}."
+        )
+    for name in options:
+        if name not in ("enabled", *fields):
+            raise ValueError(unknown(f"option of distribution {key!r}", name, ("enabled", *fields)))
+    if "enabled" not in options:
+        raise ValueError(
+            f"distribution {key!r}: 'enabled' is missing, and SageMaker would train undistributed without a word; "
+            f"say {{{key!r}: {{'enabled': True, …}}}}."
+        )
+    enabled = options["enabled"]
+    if not isinstance(enabled, bool):
+        raise ValueError(f"distribution {key!r}: 'enabled' must be True or False, got {enabled!r}.")
+    strategy_object = strategy(**{name: value for name, value in options.items() if name != "enabled"})
+    return strategy_object if enabled else None
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.lower() == "true"
+    return bool(value)
+
+
+def _one_of(what: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(unknown(what, value, allowed))
+
+
+def _typed(what: str, value: Any, kind: type, article: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} must be {article}, got {value!r}.")
+
+
+def _count(what: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} must be a whole number, 1 or more; got {value!r}.")
+
+
+def _amount(what: str, value: Any) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ValueError(f"{what} must be a number, 0 or more, or None; got {value!r}.")
+
+
+def _flag(what: str, value: Any) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{what} must be True, False or None; got {value!r}.")

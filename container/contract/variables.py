@@ -1,0 +1,61 @@
+"""Environment variables that pass between a backend, the toolkit, its ranks and the training script.
+
+The ``SM_*`` variables of the training script are SageMaker's own and live in :mod:`container.contract.environment`.
+All of these are optional: on SageMaker none is set.
+"""
+
+from __future__ import annotations
+
+# --- a backend sets these for `python -m container train` ---
+
+#: Root of the host's tree, SageMaker's own variable. Default ``/opt/ml``.
+BASE_DIR = "SAGEMAKER_BASE_DIR"
+#: The job's name, SageMaker's own variable.
+JOB_NAME = "TRAINING_JOB_NAME"
+#: Number of this start of the job, from 0.
+ATTEMPT = "FLEETFIT_ATTEMPT"
+#: Inherited descriptor of the listening control socket (algo-1 on one machine, where ports are not fixed).
+CONTROL_FD = "FLEETFIT_CONTROL_FD"
+#: ``address:port`` of algo-1's control socket. Default: algo-1's host name and :data:`CONTROL_PORT`.
+CONTROL_ADDRESS = "FLEETFIT_CONTROL_ADDRESS"
+#: The fixed port of the control connection between containers.
+CONTROL_PORT = 7711
+#: A secret that hosts of the same job show each other; removed from the environment before anything else starts.
+JOB_TOKEN = "FLEETFIT_JOB_TOKEN"
+#: A private folder (0700) for sockets and MPI's session files of this host. Default: a fresh temporary folder.
+RUNTIME_DIR = "FLEETFIT_RUNTIME_DIR"
+#: Inherited descriptor whose end-of-file means that whoever started the toolkit is gone.
+LIFELINE_FD = "FLEETFIT_LIFELINE_FD"
+#: Seconds that the script has to save after a SIGTERM to the toolkit. Default 120, as on SageMaker.
+STOP_GRACE = "FLEETFIT_STOP_GRACE"
+#: "1" when several hosts of the cluster share this machine (processes instead of containers or instances).
+SHARED_MACHINE = "FLEETFIT_SHARED_MACHINE"
+#: Seconds that hosts wait for each other at the start. Default 900 (SageMaker boots hosts minutes apart).
+START_TIMEOUT = "FLEETFIT_START_TIMEOUT"
+
+# --- the toolkit sets these for its processes ---
+
+#: Path of the toolkit's unix socket, to which rank wrappers and the rsh agent connect.
+HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
+#: ``fd:inode`` of the pipe on which a rank writes events; the inode guards against a stale descriptor number.
+EVENTS = "FLEETFIT_EVENTS"
+#: A folder in shared memory for this host's MPI segments. OpenMPI names them by machine and local rank, so that hosts
+#: that share a machine would write into each other's.
+SHARED_MEMORY_DIR = "FLEETFIT_SHARED_MEMORY_DIR"
+#: The script's own TMPDIR, while MPI's programs have a private one; empty for none.
+USERS_TMPDIR = "FLEETFIT_USERS_TMPDIR"
+#: The script's own limit of open descriptors, where mpirun has a lower one.
+USERS_OPEN_FILES = "FLEETFIT_USERS_OPEN_FILES"
+#: The host's code folder. mpirun starts every rank in algo-1's, which on one machine is another.
+CODE_DIR = "FLEETFIT_CODE_DIR"
+#: The number of the signal on which a Python rank prints its stacks; set when the job has a hang timeout.
+STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"
+#: The caller's umask in octal. Our own files are the user's only; the scripts' are made as the user is used to.
+UMASK = "FLEETFIT_UMASK"
+#: Marks every process of a job, so that leftovers of a crashed machine can be found.
+JOB_MARK = "FLEETFIT_JOB"
+#: Where checkpoints go; ``/opt/ml/checkpoints`` wherever that path can be had.
+CHECKPOINT_DIR = "SM_CHECKPOINT_DIR"
+
+#: Removed from the environment before a training script starts.
+TOOLKIT_ONLY = (CONTROL_FD, CONTROL_ADDRESS, JOB_TOKEN, LIFELINE_FD, START_TIMEOUT)

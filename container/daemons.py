@@ -1,0 +1,118 @@
+"""mpirun's daemons on other hosts: our remote shell, and reading the command line that mpirun gives it.
+
+It is written for a shell on the other side, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess "env" …``
+(OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5). We run no shell:
+assignments, exports and the daemon are understood, anything else is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from container.contract import variables
+from container.contract.environment import Machine
+from container.launchers.mpi import REMOTE_SHELL
+
+#: The programs that mpirun may start on another host.
+DAEMONS = ("orted", "prted")
+
+#: How many descriptors mpirun may have open. Before each remote shell it closes every number up to its limit, one by
+#: one (``ssh_child`` in ``plm_rsh_module.c``): the million of many containers takes a tenth of a second, 2^30 minutes.
+OPEN_FILES = 4096
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
+
+
+def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Read the words that mpirun passed after the host's name.
+
+    Args:
+        words: The words, as a remote shell would join and read them.
+        environment: What ``$NAME`` refers to.
+
+    Returns:
+        The daemon's argv list, and variables to set for it.
+
+    Raises:
+        ValueError: it is anything but one of MPI's daemons.
+    """
+    line = " ".join(words)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    commands: list[list[str]] = [[]]
+    for token in lexer:
+        if set(token) == {";"}:
+            commands.append([])
+        else:
+            commands[-1].append(token)
+    added: dict[str, str] = {}
+    daemon: list[str] | None = None
+    for tokens in filter(None, commands):
+        if daemon is not None:
+            raise ValueError(f"mpirun asked for more than its daemon: {line[:300]}")
+        while tokens and (match := _ASSIGNMENT.fullmatch(tokens[0])):
+            name, value = match.groups()
+            added[name] = _expand(value, {**environment, **added})
+            tokens = tokens[1:]
+        if not tokens or tokens[0] in ("export", "unset"):
+            continue
+        if os.path.basename(tokens[0]) not in DAEMONS:
+            raise ValueError(f"mpirun asked for something else than its daemon ({', '.join(DAEMONS)}): {line[:300]}")
+        daemon = tokens
+    if daemon is None:
+        raise ValueError(f"mpirun named no daemon to start: {line[:300]}")
+    return daemon, added
+
+
+def _expand(value: str, variables: Mapping[str, str]) -> str:
+    """Put variables' values in: ``$NAME``, ``${NAME}``, ``${NAME:-default}``."""
+    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], "") or match[3] or "", value)
+
+
+def prepare(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
+    """Make the remote shell that an mpirun line refers to, and put its path into the line.
+
+    Args:
+        argv: The planned line, with :data:`REMOTE_SHELL` in it.
+        runtime_dir: The host's private folder; its path must not hold spaces, since mpirun splits there.
+        machine: What this host runs on.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    shell = runtime_dir / "rsh"
+    program = [machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rsh"]
+    shell.write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n', encoding="utf-8")
+    shell.chmod(0o700)
+    return [str(shell) if word == REMOTE_SHELL else word for word in argv]
+
+
+def session_environment(runtime_dir: Path) -> dict[str, str]:
+    """Variables for mpirun and its daemons: a private folder for their session files, which they find by TMPDIR.
+
+    The rank wrapper gives the script its own TMPDIR back, and its limit of open descriptors (:func:`limit_open_files`).
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    sessions = runtime_dir / "mpi"
+    sessions.mkdir(mode=0o700, exist_ok=True)
+    environment = {"TMPDIR": str(sessions), variables.USERS_TMPDIR: os.environ.get("TMPDIR", "")}
+    users, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if users > OPEN_FILES:
+        environment[variables.USERS_OPEN_FILES] = str(users)
+    return environment
+
+
+def limit_open_files(pid: int) -> None:
+    """Lower the limit of an mpirun that has just been started to :data:`OPEN_FILES`."""
+    users, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    if users > OPEN_FILES:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (OPEN_FILES, most))

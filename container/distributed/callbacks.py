@@ -1,0 +1,420 @@
+"""What ``cluster.callbacks()`` gives to ``fit``.
+
+They are no subclasses of either Keras' ``Callback``: they have the methods that both call, so that one class serves
+both and nothing of theirs is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from container import events
+from container.contract.strategies import CollectiveAllReduce
+from container.distributed import kerases, optimizers
+from container.distributed.errors import DistributedError, RefusedError
+from container.distributed.guard import STEPS, Guard
+from container.distributed.kerases import Keras
+
+if TYPE_CHECKING:
+    from container.distributed.cluster import Cluster
+
+Logs = MutableMapping[str, Any]
+
+#: A sign of life, so that a long silent epoch is not taken for a hang; in seconds.
+_SIGN_OF_LIFE = 5.0
+#: How often the chief of parameter servers looks for the first step, in seconds.
+_POLL = 0.02
+#: fp16 compression that was of no use in more than this share of the steps is worth a warning.
+_USELESS = 0.5
+
+
+class Callback:
+    """All that tf_keras and Keras 3 call, doing nothing."""
+
+    #: For tf_keras: whether ``on_*_batch_*`` do anything; parameter servers refuse a callback for which they do.
+    batch_hooks = True
+    _supports_tf_logs = True
+    _chief_worker_only = False
+    #: For Keras 3: it calls such callbacks' batch hooks in order and at once only when this is False.
+    async_safe = False
+
+    model: Any = None
+    params: Mapping[str, Any] = {}
+
+    def set_params(self, params: Mapping[str, Any]) -> None:
+        """Keep ``fit``'s parameters."""
+        self.params = params
+
+    def set_model(self, model: Any) -> None:
+        """Keep the model."""
+        self.model = model
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """``fit`` begins."""
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """``fit`` ends."""
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """An epoch begins."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """An epoch ends."""
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """A batch begins."""
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """A batch, or the last of several in one execution, ends."""
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        """What this module has no use for."""
+
+    on_batch_begin = on_batch_end = _nothing
+    on_test_begin = on_test_end = on_test_batch_begin = on_test_batch_end = _nothing
+    on_predict_begin = on_predict_end = on_predict_batch_begin = on_predict_batch_end = _nothing
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return self.batch_hooks
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+class Synchronize(Callback):
+    """Lets all ranks of a synchronous strategy begin with rank 0's weights, and watches that they stay equal.
+
+    At the end of each epoch, weights that are not trained (moving averages of batch normalization) become their mean
+    over the ranks, and so does what Keras logs.
+
+    Args:
+        cluster: The cluster.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._guard = Guard(cluster.collectives)
+        self._broadcast = False
+        self._noted = False
+        self._steps = 0
+
+    def set_model(self, model: Any) -> None:
+        """Keep the model, and see that its training function can be one of several ranks'."""
+        super().set_model(model)
+        kerases.require_tensorflow_backend()
+        optimizer = getattr(model, "optimizer", None)
+        if optimizer is not None and optimizers.is_horovods(optimizer) and kerases.keras_of(model) is Keras.THREE:
+            raise RefusedError(
+                "the model's optimizer is Horovod's DistributedOptimizer, which silently reduces nothing under "
+                "Keras 3: use cluster.optimizer(…), or tf_keras (TF_USE_LEGACY_KERAS=1)."
+            )
+        if (
+            kerases.keras_of(model) is Keras.THREE
+            and self._cluster.strategy == CollectiveAllReduce.name
+            and model.steps_per_execution > 1
+        ):
+            # The operations' keys are given to a function when it is called, which Keras 3 does within a loop.
+            raise RefusedError(
+                f"steps_per_execution={model.steps_per_execution}: TensorFlow's collective operations cannot be in the "
+                "loop that Keras 3 makes of several steps. Compile with 1, or use tf_keras or Horovod."
+            )
+        if kerases.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
+            # Keras chooses XLA by itself where there is a GPU.
+            warnings.warn(
+                f"XLA (jit_compile) is turned off for {model.name!r}: it cannot compile reductions over ranks.",
+                stacklevel=2,
+            )
+            model.jit_compile = False
+        elif getattr(model, "_jit_compile", None):
+            raise RefusedError("jit_compile=True: XLA cannot compile reductions over ranks; compile without it.")
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Broadcast, if there is something to broadcast yet."""
+        self._steps = 0
+        self._noted = False
+        self._broadcast = self._is_built()
+        if self._broadcast:
+            self._broadcast_model()
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Note where the weights begin: after what others restored."""
+        if self._broadcast and not self._noted:
+            self._guard.start(self.model.trainable_variables)
+            self._noted = True
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Broadcast late, or compare the weights."""
+        if not self._broadcast:
+            # The first step made the variables, each rank its own.
+            self._broadcast = True
+            self._broadcast_model()
+            return
+        self._steps += 1
+        if self._steps in STEPS:
+            self._compare(self._steps)
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Average what the ranks have each their own of."""
+        self._compare(self._steps)
+        self._average_untrained()
+        if logs:
+            average_logs(self._cluster, logs)
+
+    def _compare(self, step: int) -> None:
+        optimizer = getattr(self.model, "optimizer", None)
+        self._guard.check(self.model.trainable_variables, step=step, cause=optimizers.why_apart(optimizer))
+
+    def _is_built(self) -> bool:
+        return bool(getattr(self.model, "built", True) and self.model.weights)
+
+    def _broadcast_model(self) -> None:
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None:
+            kerases.build_optimizer(optimizer, self.model.trainable_variables)
+        self._cluster.broadcast(self.model)
+
+    def _average_untrained(self) -> None:
+        found = [variable for variable in self.model.non_trainable_variables if kerases.is_float(variable)]
+        if found and self._cluster.size > 1:
+            sums = self._cluster.collectives.sum_arrays([kerases.value(variable) for variable in found])
+            for variable, total in zip(found, sums, strict=True):
+                variable.assign((total / self._cluster.size).astype(total.dtype))
+
+
+def average_logs(cluster: Cluster, logs: Logs) -> None:
+    """Replace the values by their means over the ranks.
+
+    Raises:
+        DistributedError: the ranks log different things.
+    """
+    names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+    values = np.array([float(logs[name]) for name in names], np.float64)
+    counts = cluster.collectives.gather_array(np.array([len(names)], np.int64))
+    if (counts != len(names)).any():
+        raise DistributedError(
+            f"ranks log different metrics: this one {', '.join(names) or 'none'}. With validation_data every rank "
+            "needs records of its own; callbacks(validation=…) divides them."
+        )
+    if names:
+        [sums] = cluster.collectives.sum_arrays([values])
+        logs.update(zip(names, (sums / cluster.size).tolist(), strict=True))
+
+
+class WarmUp(Callback):
+    """Raises the learning rate from that of one rank to that of all in the first epochs.
+
+    Large steps at the beginning of a training with many ranks can make it diverge (Goyal et al., "Accurate, Large
+    Minibatch SGD", 2017).
+
+    Args:
+        cluster: The cluster.
+        epochs: How long.
+    """
+
+    def __init__(self, cluster: Cluster, epochs: float) -> None:
+        self._cluster = cluster
+        self._epochs = epochs
+        self._target = 0.0
+        self._epoch = 0
+        self._batches: int | None = None
+        self._done = False
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Find the learning rate to reach."""
+        optimizer = self.model.optimizer
+        reduction = optimizers.reduction_of(optimizer)
+        target = reduction.learning_rate if reduction is not None else kerases.learning_rate(optimizer)
+        if target is None:
+            raise RefusedError(
+                "warmup_epochs needs an optimizer with a plain learning rate; this one has a schedule, which can warm "
+                "up by itself."
+            )
+        self._target = target
+        self._batches = self.params.get("steps")
+        self._done = False
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Note the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Set the rate for this batch."""
+        if self._done:
+            return
+        within = batch / self._batches if self._batches else 0.0
+        rate = warm_rate(self._target, size=self._cluster.size, share=(self._epoch + within) / self._epochs)
+        self._done = rate >= self._target
+        kerases.set_learning_rate(self.model.optimizer, rate)
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Count, where the length of an epoch is not known before the first has ended."""
+        self._last_batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """The length of an epoch is known now."""
+        self._batches = self._batches or self._last_batch + 1
+
+
+def warm_rate(target: float, *, size: int, share: float) -> float:
+    """The learning rate during warm-up: from ``target / size``, linearly, to ``target``. Pure.
+
+    Args:
+        target: The rate after it.
+        size: The number of ranks.
+        share: How much of it is over, from 0 to 1 and beyond.
+    """
+    begin = target / size
+    return begin + (target - begin) * min(1.0, max(0.0, share))
+
+
+class Validate(Callback):
+    """Evaluates after each epoch, over all records exactly once, and adds ``val_…`` to the logs.
+
+    Args:
+        evaluate: Gives the metrics of the model.
+    """
+
+    batch_hooks = False
+
+    def __init__(self, evaluate: Callable[[Any], Mapping[str, float]]) -> None:
+        self._evaluate = evaluate
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Evaluate."""
+        found = {f"val_{name}": value for name, value in self._evaluate(self.model).items()}
+        if logs is not None:
+            logs.update(found)
+
+
+class Progress(Callback):
+    """Tells the job how far it is: its phases, and what Keras logs at the end of each epoch as metrics.
+
+    Args:
+        cluster: The cluster.
+        report: Whether to report metrics.
+    """
+
+    def __init__(self, cluster: Cluster, *, report: bool) -> None:
+        self._cluster = cluster
+        self._report = report
+        self._began = 0.0
+        self._spoke = 0.0
+        self._batches = 0
+        self._stepped = False
+        self._watch: threading.Event | None = None
+        self.batch_hooks = not cluster.coordinates
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Look for the first step."""
+        self._spoke = time.monotonic()
+        if self._cluster.coordinates:
+            self._watch = threading.Event()
+            threading.Thread(target=self._watch_first_step, args=(self._watch,), daemon=True).start()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Start the clock."""
+        self._began = time.monotonic()
+        self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """The first step, and signs of life."""
+        self._batches = batch + 1
+        if not self._stepped:
+            self._first_step()
+        now = time.monotonic()
+        if now - self._spoke > _SIGN_OF_LIFE:
+            self._spoke = now
+            events.emit("progress", batch=batch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Report."""
+        elapsed_s = time.monotonic() - self._began
+        batches = self._batches if self.batch_hooks else int(self.params.get("steps") or 0)
+        if batches == 0 and self.batch_hooks:
+            raise DistributedError(
+                f"epoch {epoch + 1} had no batches on rank {self._cluster.rank}: there are fewer records than one "
+                "global batch. Use a smaller global_batch_size, or more records."
+            )
+        self._spoke = time.monotonic()
+        events.emit("progress", epoch=epoch + 1)
+        if self._report and self._cluster.is_chief:
+            found = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
+            if self._cluster.global_batch_size and elapsed_s > 0:
+                found["samples_per_second"] = batches * self._cluster.global_batch_size / elapsed_s
+            self._cluster.report(epoch=epoch + 1, **found)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """The end."""
+        if self._watch is not None:
+            self._watch.set()
+        self._warn_of_useless_compression()
+        events.emit("phase", name="training_ended")
+
+    def _first_step(self) -> None:
+        self._stepped = True
+        events.emit("phase", name="first_step")
+
+    def _watch_first_step(self, ended: threading.Event) -> None:
+        """Under parameter servers ``fit`` refuses callbacks for batches."""
+        iterations = self.model.optimizer.iterations
+        with contextlib.suppress(Exception):  # training goes on without this mark
+            before = int(iterations.numpy())
+            while not ended.wait(_POLL):
+                if int(iterations.numpy()) != before:
+                    self._first_step()
+                    return
+
+    def _warn_of_useless_compression(self) -> None:
+        reduction = optimizers.reduction_of(getattr(self.model, "optimizer", None))
+        if reduction is None or reduction.steps is None or not self._cluster.is_chief:
+            return
+        steps, whole = int(reduction.steps.numpy()), int(reduction.whole_steps.numpy())
+        if steps and whole / steps > _USELESS:
+            warnings.warn(
+                f"compression='fp16': in {whole} of {steps} steps the gradients had values too far apart for 16-bit "
+                "floats and were sent as they are; without compression it would be faster.",
+                stacklevel=2,
+            )
+
+
+def callbacks_for(
+    cluster: Cluster,
+    *,
+    checkpointer: Any,
+    warmup_epochs: float,
+    validate: Callable[[Any], Mapping[str, float]] | None,
+    report: bool,
+) -> list[Any]:
+    """The callbacks in their order: what averages comes before what reads the averages.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+    if not isinstance(warmup_epochs, int | float) or not 0 <= warmup_epochs < math.inf:
+        raise ValueError(f"warmup_epochs must be a number of epochs, 0 or more; got {warmup_epochs!r}.")
+    found: list[Any] = []
+    if cluster.size > 1 and not cluster.coordinates:
+        found.append(Synchronize(cluster))
+        if warmup_epochs:
+            found.append(WarmUp(cluster, warmup_epochs))
+    if validate is not None:
+        found.append(Validate(validate))
+    found.append(Progress(cluster, report=report))
+    if checkpointer is not None:
+        checkpointer.cluster = cluster
+        found.append(checkpointer.callback())
+    return found
+
+
+__all__: Sequence[str] = ["Callback", "callbacks_for", "warm_rate"]

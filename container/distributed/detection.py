@@ -1,0 +1,250 @@
+"""Which cluster this process was started in, from its environment alone. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract import variables
+from container.contract.names import unknown
+from container.contract.strategies import (
+    MPI,
+    CollectiveAllReduce,
+    Distribution,
+    ParameterServer,
+    strategy_from_hyperparameters,
+)
+from container.distributed.errors import DistributedError, RefusedError
+
+#: What Open MPI, MPICH and horovodrun tell the processes they start: size, rank, local rank, local size.
+_STARTERS = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+#: The tasks of TF_CONFIG that :func:`detect` takes.
+TASK_TYPES = ("chief", "worker", "ps")
+
+
+class Kind(enum.Enum):
+    """What makes the processes one cluster. The values are the strategies' names."""
+
+    NONE = "none"
+    HOROVOD = MPI.name
+    COLLECTIVE = CollectiveAllReduce.name
+    PARAMETER_SERVER = ParameterServer.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a process's environment says about its cluster.
+
+    Attributes:
+        kind: The kind of cluster.
+        strategy: The job's strategy with its options; its defaults where the job does not tell.
+        host: This host's name.
+        rank: The process's number from 0. On workers of a cluster with parameter servers, the worker's.
+        size: How many ranks there are. With parameter servers, the workers.
+        local_rank: The rank on its host, from 0.
+        local_size: How many ranks its host has.
+        machine_rank: The rank on its machine, which several hosts of the cluster may share.
+        machine_size: How many ranks its machine has.
+        task: The type of its TF_CONFIG task; empty without one.
+        addresses: ``cluster`` of TF_CONFIG: task type -> ``address:port``.
+    """
+
+    kind: Kind = Kind.NONE
+    strategy: Distribution | None = None
+    host: str = "localhost"
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    machine_rank: int = 0
+    machine_size: int = 1
+    task: str = ""
+    addresses: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+def detect(environ: Mapping[str, str]) -> Surroundings:
+    """Read the cluster from a process's environment.
+
+    Raises:
+        DistributedError: the variables contradict each other, or cannot be read.
+        RefusedError: a cluster in which this API has no place.
+    """
+    strategy = _strategy(environ)
+    host = environ.get("SM_CURRENT_HOST") or socket.gethostname()
+    config = _tf_config(environ)
+    started = next((names for names in _STARTERS if names[0] in environ), None)
+    if isinstance(strategy, MPI) or (strategy is None and started and not config):
+        if started is None:
+            raise DistributedError(
+                "the job's strategy is mpi, but this process was not started by mpirun: it would train alone. Start it "
+                "by fit(), mpirun or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            )
+        return _started_by_mpirun(environ, started, strategy or MPI(), host)
+    if strategy is None and started and config and int(environ[started[0]]) > 1:
+        raise DistributedError(
+            f"both {started[0]} and TF_CONFIG describe a cluster, and the job's strategy is not known; unset one of "
+            "them."
+        )
+    if config:
+        return _from_tf_config(environ, config, strategy, host)
+    if strategy is not None:
+        raise DistributedError(
+            f"the job's strategy is {strategy.name}, but TF_CONFIG is not set: this process would train alone. Start "
+            "it by fit(), set TF_CONFIG, or take the strategy out of SM_FRAMEWORK_PARAMS."
+        )
+    return Surroundings(host=host)
+
+
+def _strategy(environ: Mapping[str, str]) -> Distribution | None:
+    text = environ.get("SM_FRAMEWORK_PARAMS")
+    if not text:
+        return None
+    try:
+        parameters = json.loads(text)
+        if not isinstance(parameters, dict):
+            raise ValueError("not a JSON object")
+        return strategy_from_hyperparameters(parameters)
+    except (ValueError, TypeError) as error:
+        raise DistributedError(f"SM_FRAMEWORK_PARAMS cannot be read: {error}. It is {text[:200]!r}.") from error
+
+
+def _tf_config(environ: Mapping[str, str]) -> dict[str, Any]:
+    """TF_CONFIG, or an empty dict when it describes no cluster."""
+    text = environ.get("TF_CONFIG")
+    if not text:
+        return {}
+    try:
+        config = json.loads(text)
+        if not isinstance(config, dict) or not isinstance(config.get("cluster") or {}, dict):
+            raise ValueError("not an object with a 'cluster'")
+    except ValueError as error:
+        raise DistributedError(f"TF_CONFIG cannot be read: {error}. It is {text[:200]!r}.") from error
+    return config if config.get("cluster") else {}
+
+
+def _started_by_mpirun(
+    environ: Mapping[str, str], names: tuple[str, ...], strategy: Distribution, host: str
+) -> Surroundings:
+    size, rank, local_rank, local_size = (
+        int(environ.get(name) or default) for name, default in zip(names, (1, 0, 0, 1), strict=True)
+    )
+    shared = environ.get(variables.SHARED_MACHINE) == "1"
+    return Surroundings(
+        kind=Kind.HOROVOD,
+        strategy=strategy,
+        host=host,
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        machine_rank=rank if shared else local_rank,
+        machine_size=size if shared else local_size,
+    )
+
+
+def _from_tf_config(
+    environ: Mapping[str, str], config: Mapping[str, Any], strategy: Distribution | None, host: str
+) -> Surroundings:
+    try:
+        addresses = {str(task): tuple(str(address) for address in of) for task, of in config["cluster"].items()}
+        task = str(config["task"]["type"])
+        index = int(config["task"]["index"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DistributedError(
+            f"TF_CONFIG needs 'cluster' (task type -> addresses) and 'task' ('type' and 'index'); it lacks or has a "
+            f"strange {error}."
+        ) from error
+    if "master" in addresses:
+        raise RefusedError(
+            "TF_CONFIG is of TensorFlow 1's form, with a 'master', in which each worker trains by itself. It is for "
+            "scripts that do so; distributed.init() needs ParameterServer(cluster_spec='coordinator')."
+        )
+    if task not in addresses or task not in TASK_TYPES:
+        raise DistributedError(
+            unknown("task type in TF_CONFIG", task, [name for name in addresses if name in TASK_TYPES])
+        )
+    if not 0 <= index < len(addresses[task]):
+        raise DistributedError(
+            f"TF_CONFIG: task index {index} of {task!r} is out of range; there are {len(addresses[task])}."
+        )
+    servers = isinstance(strategy, ParameterServer) or (strategy is None and "ps" in addresses)
+    if servers:
+        return _parameter_servers(environ, addresses, task, index, strategy or ParameterServer(), host)
+    if "ps" in addresses:
+        raise DistributedError("TF_CONFIG has a 'ps' task, but the job's strategy is collective_all_reduce.")
+    return _collective(environ, addresses, task, index, strategy or CollectiveAllReduce(), host)
+
+
+def _collective(
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]],
+    task: str,
+    index: int,
+    strategy: Distribution,
+    host: str,
+) -> Surroundings:
+    ranks = [*addresses.get("chief", ()), *addresses.get("worker", ())]
+    rank = index if task == "chief" else index + len(addresses.get("chief", ()))
+    per_host = strategy.ranks_per_host
+    if environ.get(variables.SHARED_MACHINE) == "1":
+        # Every host has the machine's address; ranks are numbered host by host.
+        here = list(range(len(ranks)))
+        local = [other for other in here if other // per_host == rank // per_host]
+    else:
+        here = local = [other for other, address in enumerate(ranks) if _machine(address) == _machine(ranks[rank])]
+    return Surroundings(
+        kind=Kind.COLLECTIVE,
+        strategy=strategy,
+        host=host,
+        rank=rank,
+        size=len(ranks),
+        local_rank=local.index(rank),
+        local_size=len(local),
+        machine_rank=here.index(rank),
+        machine_size=len(here),
+        task=task,
+        addresses=addresses,
+    )
+
+
+def _parameter_servers(
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]],
+    task: str,
+    index: int,
+    strategy: Distribution,
+    host: str,
+) -> Surroundings:
+    missing = [name for name in TASK_TYPES if not addresses.get(name)]
+    if missing:
+        raise DistributedError(
+            f"TF_CONFIG: a cluster with parameter servers has 'chief', 'worker' and 'ps' tasks; "
+            f"{', '.join(map(repr, missing))} is missing."
+        )
+    own = addresses[task][index]
+    here = [number for number, address in enumerate(addresses["worker"]) if _machine(address) == _machine(own)]
+    is_worker = task == "worker"
+    return Surroundings(
+        kind=Kind.PARAMETER_SERVER,
+        strategy=strategy,
+        host=host,
+        rank=index,
+        size=len(addresses["worker"]),
+        machine_rank=here.index(index) if is_worker else 0,
+        machine_size=max(1, len(here)),
+        task=task,
+        addresses=addresses,
+    )
+
+
+def _machine(address: str) -> str:
+    return address.rpartition(":")[0]

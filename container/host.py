@@ -1,0 +1,765 @@
+"""A host's share of a job, from "ready" to the last process's end.
+
+The rules (who failed first, when it is over) are :class:`container.coordinator.Coordinator`'s, on algo-1; this class
+carries them out on one host, and reports. All waits have deadlines that name who did not answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from container import control, daemons, hangs, reports
+from container.contract.environment import Environment
+from container.contract.failures import REASON_LIMIT, Cause, Failure
+from container.contract.membership import Membership
+from container.contract.plan import Plan, Role, StartedBy
+from container.contract.wire import Event
+from container.coordinator import Coordinator, Message
+from container.gang import Gang, Member
+from container.launchers import membership_of
+from container.output import Output
+from container.supervision.loop import Loop, Timer
+
+#: SIGTERM to SIGKILL when a job has failed, in seconds.
+FAILURE_GRACE = 0.5
+#: How long an uncaught exception may take to become an exit: a library's exit handler may wait for other ranks.
+EXCEPTION_GRACE = 0.25
+#: How long the cause of a failure that says it is another rank's may take to become known.
+CONSEQUENCE_GRACE = 0.5
+#: How long algo-1 waits for the other hosts' last words, and they for its verdict.
+FAREWELL = 3.0
+#: mpirun's own error explains less than a rank's, whose report may still be under way.
+_LAUNCHER_GRACE = 0.3
+#: How often hosts that wait for each other say that they are there, in seconds.
+_BEAT = 2.0
+#: orted that ends with an error is mostly a victim of mpirun's end.
+_DAEMON_GRACE = 1.0
+
+
+class State(enum.Enum):
+    """What this host is doing."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    OVER = "over"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a backend decides for a host.
+
+    Attributes:
+        token: The job's secret, or None.
+        control_fd: An inherited listening socket, or None.
+        control_address: Where algo-1 listens, if not at its name and the fixed port.
+        start_timeout: Seconds that hosts and ranks have to come up.
+        stop_grace: Seconds from SIGTERM to SIGKILL when the job is stopped.
+        runtime_dir: The private folder for sockets and session files.
+        hang_timeout: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
+    """
+
+    token: str | None
+    control_fd: int | None
+    control_address: tuple[str, int] | None
+    start_timeout: float
+    stop_grace: float
+    runtime_dir: Path
+    hang_timeout: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a host's share ended."""
+
+    failure: Failure | None = None
+    stopped: bool = False
+
+
+class HostRuntime:
+    """Runs one host's share of a job.
+
+    Args:
+        loop: The loop that drives everything.
+        output: Where lines and events go.
+        environment: The job as this host sees it.
+        settings: What the backend decided.
+    """
+
+    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
+        self._loop = loop
+        self._output = output
+        self._env = environment
+        self._settings = settings
+        self._host = environment.current_host
+        self._state = State.STARTING
+        self._plan: Plan | None = None
+        self._planner: Callable[[Membership], Plan] | None = None
+        self._gang: Gang | None = None
+        self._finished = False
+        self._ports: tuple[int, ...] = ()
+        self._active = False
+        self._last_progress = time.monotonic()
+        self._stacks: dict[str, dict[str, str]] = {}
+        self._asked_to_stop = False
+        self._unsent: list[Message] = []
+        self._exception_timers: dict[str, Timer] = {}
+        self._remotes: dict[int, socket.socket] = {}
+        self._next_remote = 0
+        self._daemons: list[Member] = []
+        self._done_sent = False
+        self._outcome: Outcome | None = None
+        self._coordinator: Coordinator | None = None
+        self._server: control.Server | None = None
+        self._client: control.Client | None = None
+        self._began = time.monotonic()
+        self._heard: dict[str, float] = {}
+        self._deadline = self._began + settings.start_timeout
+        loop.on_signal(signal.SIGTERM, self.stop)
+        loop.on_signal(signal.SIGINT, self.end_now)
+        if environment.is_master:
+            self._coordinator = Coordinator(environment.hosts, self._tell)
+
+    # --- the connection between the hosts ---
+
+    def connect(self) -> None:
+        """Listen on algo-1, connect to it elsewhere. Nothing happens for a single host."""
+        if len(self._env.hosts) == 1:
+            if self._settings.control_fd is not None:
+                os.close(self._settings.control_fd)
+            return
+        if self._coordinator is not None:
+            if self._settings.control_fd is not None:
+                listener = control.inherited_listener(self._settings.control_fd)
+            else:
+                address = self._settings.control_address
+                listener = control.listen("", address[1] if address is not None else 0)
+            self._server = control.Server(
+                self._loop,
+                listener,
+                token=self._settings.token,
+                expected=set(self._env.hosts[1:]),
+                joined=self._coordinator.joined.add,
+                received=self._from_host,
+                lost=self._host_lost,
+            )
+        else:
+            assert self._settings.control_address is not None
+            self._client = control.Client(
+                self._loop,
+                self._settings.control_address,
+                hello=self._host,
+                token=self._settings.token,
+                deadline=self._deadline,
+                joined=self._connected,
+                received=self._receive,
+                lost=self._master_lost,
+            )
+        self._beat()
+
+    def _beat(self) -> None:
+        """Until all hosts run, say every now and then that we are there, and look who is not.
+
+        Preparing may take long (requirements are installed), so it is silence that has a deadline.
+        """
+        if self._state is not State.STARTING:
+            return
+        now = time.monotonic()
+        limit = self._settings.start_timeout
+        if self._server is not None:
+            self._server.broadcast({"op": "gathering"})
+            self._check_gathered(now)
+        elif self._client is not None:
+            if self._client.connected:
+                self._client.send({"op": "preparing"})
+            if self._client.connected and now - max(self._heard.get(self._env.master, 0.0), self._began) > limit:
+                self._master_lost(f"it has not answered for {limit:g} s")
+        self._loop.call_later(min(_BEAT, limit / 4), self._beat)
+
+    def _connected(self) -> None:
+        for message in self._unsent:
+            self._report(message)
+        self._unsent.clear()
+
+    def _report(self, message: Message) -> None:
+        """Say something to algo-1, which may be us."""
+        if self._coordinator is not None:
+            self._coordinator.receive(self._host, message)
+        elif self._client is not None and self._client.connected:
+            self._client.send(message)
+        else:
+            self._unsent.append(message)
+
+    def _tell(self, host: str, message: Message) -> None:
+        """The coordinator says something to a host, which may be us."""
+        if host == self._host:
+            self._receive(message)
+        elif self._server is not None:
+            self._server.send(host, message)
+
+    def _from_host(self, host: str, message: Message) -> None:
+        assert self._coordinator is not None
+        self._heard[host] = time.monotonic()
+        if message["op"] == "alive":
+            self._last_progress = time.monotonic()
+        elif message["op"] == "stacks":
+            self._stacks[host] = dict(message.get("stacks") or {})
+        elif message["op"] == "remote_ended":
+            self._remote_ended(int(message["id"]), int(message["code"]), str(message.get("error") or ""))
+        else:
+            self._coordinator.receive(host, message)
+
+    def _host_lost(self, host: str, reason: str) -> None:
+        assert self._coordinator is not None
+        if self._outcome is None or not self._coordinator.ended >= {host}:
+            self._coordinator.lost(host, reason)
+
+    def _master_lost(self, reason: str) -> None:
+        if self._state is State.OVER:
+            return
+        self._over(
+            Outcome(
+                failure=Failure(
+                    cause=Cause.HOST_LOST,
+                    message=f"{self._env.master} was lost: {reason}.",
+                    host=self._host,
+                    hints=(f"What happened is in the log of {self._env.master}.",),
+                )
+            )
+        )
+
+    def _check_gathered(self, now: float) -> None:
+        assert self._coordinator is not None
+        limit = self._settings.start_timeout
+        silent = [
+            host
+            for host in self._coordinator.missing()
+            if host != self._host and now - self._heard.get(host, self._began) > limit
+        ]
+        if silent and self._outcome is None:
+            connected = [host for host in silent if host in self._coordinator.joined]
+            self._coordinator.fail(
+                Failure(
+                    cause=Cause.TIMEOUT,
+                    message=f"{', '.join(silent)} did not answer within {limit:g} s "
+                    f"({', '.join(connected) or 'none of them'} connected).",
+                    host=silent[0],
+                )
+            )
+
+    # --- what the coordinator decides ---
+
+    def ready(self, plan: Callable[[Membership], Plan], gang: Gang, ports: tuple[int, ...]) -> None:
+        """This host's code is in place: join the barrier.
+
+        Args:
+            plan: Makes the plan once everybody's ports are known.
+            gang: Starts this host's processes.
+            ports: The ports that are reserved for this host.
+        """
+        self._planner = plan
+        self._gang = gang
+        gang.on_started = self._member_started
+        gang.on_ended = self._member_ended
+        gang.on_exception = self._member_raised
+        gang.on_event = self._member_event
+        gang.on_remote = self._remote_requested
+        gang.on_activity = self._note_activity
+        self._ports = ports
+        self._report({"op": "ready", "ports": list(ports)})
+
+    def fail(self, failure: Failure) -> None:
+        """Report a failure of this host."""
+        if self._state is State.OVER:
+            return
+        failure = self._in_users_words(failure)
+        if self._ports and failure.cause is Cause.PROCESS and reports.is_port_conflict(failure):
+            failure = dataclasses.replace(failure, cause=Cause.PORT_TAKEN)
+        if self._coordinator is None and self._client is None:
+            self._over(Outcome(failure=failure))
+            return
+        self._report({"op": "failed", "failure": _bounded(failure)})
+        if self._coordinator is None:
+            # algo-1's verdict takes a millisecond; if it does not come, we end all the same.
+            self._loop.call_later(FAREWELL, lambda: self._over(Outcome(failure=failure)))
+
+    def _in_users_words(self, failure: Failure) -> Failure:
+        """What the script itself wrote to ``output/failure`` is the reason, as on SageMaker."""
+        if failure.cause is not Cause.PROCESS:
+            return failure
+        try:
+            words = self._env.tree.failure_file.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return failure
+        return dataclasses.replace(failure, message=words[:REASON_LIMIT]) if words else failure
+
+    def stop(self) -> None:
+        """SIGTERM to the toolkit: the whole cluster stops, with time to save. A second one ends it at once."""
+        if self._asked_to_stop:
+            self.end_now()
+            return
+        self._asked_to_stop = True
+        if self._gang is None:
+            self._over(Outcome(stopped=True))
+        elif self._state is not State.OVER:
+            self._report({"op": "stop"})
+            if self._coordinator is None:
+                self._begin_stop()
+
+    def end_now(self) -> None:
+        """End without any grace."""
+        self._over(Outcome(stopped=True), grace=0.0)
+
+    def abandoned(self) -> None:
+        """Whoever started us is gone: end everything soon."""
+        self._over(
+            Outcome(failure=Failure(cause=Cause.HOST_LOST, message="the job's supervisor is gone.", host=self._host))
+        )
+
+    def _receive(self, message: Message) -> None:
+        self._heard[self._env.master] = time.monotonic()
+        match message["op"]:
+            case "go":
+                self._go(message.get("ports", {}))
+            case "stop":
+                self._begin_stop()
+            case "finish":
+                stopped = self._state is State.STOPPING
+                # What still serves (parameter servers, their workers) may end by itself.
+                serving = self._plan is not None and self._plan.ends_with_chief and not stopped
+                self._over(Outcome(stopped=stopped), grace=FAILURE_GRACE if serving else 0.0)
+            case "end":
+                self._over(Outcome(failure=Failure.from_dict(message["failure"])))
+            case "dump":
+                self._dump_stacks()
+            case "spawn":
+                self._spawn_daemon(int(message["id"]), [str(word) for word in message["argv"]])
+
+    def _go(self, ports: dict[str, list[int]]) -> None:
+        assert self._planner is not None and self._gang is not None
+        self._state = State.RUNNING
+        self._event("phase", name="cluster_ready")
+        self._plan = self._planner(self._membership(ports))
+        if self._coordinator is not None:
+            self._coordinator.ends_with_master = self._plan.ends_with_chief
+        mine = self._plan.host(self._host)
+        try:
+            # First expect, then launch: mpirun's ranks may be quicker than the loop.
+            for process in mine.processes:
+                if process.started_by is StartedBy.MPIRUN:
+                    self._gang.expect(process)
+                    if self._env.machine.shared:
+                        self._gang.leave_command(process.argv)
+            for process in mine.processes:
+                if process.role is Role.LAUNCHER:
+                    argv = daemons.prepare(process.argv, self._settings.runtime_dir, self._env.machine)
+                    session = daemons.session_environment(self._settings.runtime_dir)
+                    mpirun = self._gang.launch_bare(
+                        process.name, process.role, argv, {**process.environment, **session}
+                    )
+                    if mpirun.pid is not None and len(self._env.hosts) > 1:
+                        daemons.limit_open_files(mpirun.pid)
+                elif process.started_by is StartedBy.TOOLKIT:
+                    self._gang.launch(process)
+        except OSError as error:
+            self.fail(
+                Failure(
+                    cause=Cause.LAUNCH,
+                    message=f"{error.filename or 'the command'} could not be started: {error.strerror}.",
+                    host=self._host,
+                )
+            )
+            return
+        self._loop.call_later(self._settings.start_timeout, self._check_started)
+        if self._settings.hang_timeout:
+            self._last_progress = time.monotonic()
+            self._watch_progress()
+
+    def _membership(self, ports: dict[str, list[int]]) -> Membership:
+        """Who is in the cluster and where: on one machine at loopback and the ports that each host has reserved."""
+        members = membership_of(self._env)
+        if not self._env.machine.shared:
+            return members
+        hosts = (
+            dataclasses.replace(host, address="127.0.0.1", ports=tuple(ports.get(host.name, ())))
+            for host in members.hosts
+        )
+        return dataclasses.replace(members, hosts=tuple(hosts))
+
+    def _check_started(self) -> None:
+        assert self._gang is not None
+        missing = [member.name for member in self._gang.ranks if member.pid is None and not member.ended]
+        if missing and self._state is State.RUNNING:
+            self.fail(
+                Failure(
+                    cause=Cause.TIMEOUT,
+                    message=f"{', '.join(missing)} did not start within {self._settings.start_timeout:g} s.",
+                    host=self._host,
+                    hints=("mpirun's own output, under [mpirun], may say why.",),
+                )
+            )
+
+    def _begin_stop(self) -> None:
+        if self._state in (State.STOPPING, State.OVER):
+            return
+        if self._gang is None:  # still preparing: there is nobody to save anything
+            self._over(Outcome(stopped=True))
+            return
+        self._state = State.STOPPING
+        self._event("phase", name="stopping")
+        for member in self._gang.ranks:
+            member.told = True
+        self._gang.signal_all(signal.SIGTERM, (Role.RANK,))
+        self._loop.call_later(self._settings.stop_grace, self._grace_over)
+        self._check_stopped()
+
+    def _grace_over(self) -> None:
+        if self._state is State.STOPPING:
+            self._output.say(self._host, f"the ranks did not end within {self._settings.stop_grace:g} s of SIGTERM.")
+            self._over(Outcome(stopped=True), grace=0.0)
+
+    def _check_stopped(self) -> None:
+        assert self._gang is not None
+        if self._state is State.STOPPING and all(member.ended or member.pid is None for member in self._gang.ranks):
+            self._report({"op": "stopped"})
+
+    # --- hangs ---
+
+    def _note_activity(self) -> None:
+        """A rank of this host printed or reported something."""
+        self._active = True
+
+    def _watch_progress(self) -> None:
+        """Tell algo-1 now and then whether anything happened here; algo-1 judges the whole cluster."""
+        if self._state is not State.RUNNING:
+            return
+        limit = self._settings.hang_timeout or 0.0
+        if self._active:
+            self._active = False
+            if self._coordinator is None:
+                self._report({"op": "alive"})
+            self._last_progress = time.monotonic()
+        elif self._coordinator is not None and time.monotonic() - self._last_progress > limit:
+            for host in self._env.hosts:
+                self._tell(host, {"op": "dump"})
+            self._loop.call_later(hangs.DUMP_TIME + 0.5, self._give_up)
+            return
+        self._loop.call_later(min(max(limit / 10, 0.05), 5.0), self._watch_progress)
+
+    def _dump_stacks(self) -> None:
+        """Have every rank of this host print its stacks, and report where each waits."""
+        assert self._gang is not None
+        self._output.say(self._host, "no progress: asking every rank for its stack")
+        self._gang.signal_all(hangs.STACK_SIGNAL, (Role.RANK,))
+        self._loop.call_later(hangs.DUMP_TIME, self._report_stacks)
+
+    def _report_stacks(self) -> None:
+        assert self._gang is not None
+        stacks = {}
+        for member in self._gang.ranks:
+            if member.running and member.stream is not None:
+                place = hangs.waiting_in(member.stream.tail.decode("utf-8", "replace"), self._env.tree.code)
+                stacks[member.name] = place or "it did not answer (not a Python process, or it has no stack to show)"
+        message = {"op": "stacks", "stacks": stacks}
+        if self._coordinator is not None:
+            self._stacks[self._host] = stacks
+        else:
+            self._report(message)
+
+    def _give_up(self) -> None:
+        assert self._coordinator is not None
+        lines = [
+            f"{host}, {process}: {place}"
+            for host in self._env.hosts
+            for process, place in self._stacks.get(host, {}).items()
+        ]
+        self._coordinator.fail(
+            Failure(
+                cause=Cause.TIMEOUT,
+                message=f"no rank has printed or reported anything for {self._settings.hang_timeout:g} s.",
+                host=self._host,
+                log_tail="Where each rank was:\n" + "\n".join(lines),
+                hints=(
+                    "Ranks that wait in a collective wait for one that does not take part in it. Every rank's stack is "
+                    "in its log.",
+                    "A job that is silent for long by design needs a longer hang_timeout.",
+                ),
+            )
+        )
+
+    # --- processes ---
+
+    def _member_started(self, member: Member) -> None:
+        assert self._gang is not None
+        self._event("process_started", rank=member.rank, name=member.name, pid=member.pid)
+        if self._state is State.STOPPING:
+            self._gang.signal_all(signal.SIGTERM, (Role.RANK,))
+        if all(rank.pid is not None for rank in self._gang.ranks):
+            self._event("phase", name="ranks_started")
+
+    def _member_raised(self, member: Member) -> None:
+        """A rank's Python reported an uncaught exception: it has a moment to end by itself."""
+        if self._raised(member) and not member.ended:
+            consequence = reports.is_consequence(member)
+            if not consequence:
+                self._report({"op": "raised", "process": member.name})
+            self._exception_timers[member.name] = self._loop.call_later(
+                CONSEQUENCE_GRACE if consequence else EXCEPTION_GRACE, lambda: self._still_ending(member)
+            )
+
+    @staticmethod
+    def _raised(member: Member) -> bool:
+        """Whether it, and not a process that it has started, reported an uncaught exception."""
+        return member.exception is not None and member.exception.get("pid") == member.pid
+
+    def _still_ending(self, member: Member) -> None:
+        if not member.ended and self._state is State.RUNNING:
+            self.fail(reports.of_member(member, self._host))
+
+    def _member_event(self, member: Member, values: dict[str, Any]) -> None:
+        data = values.get("data")
+        if isinstance(values.get("kind"), str) and isinstance(data, dict):
+            event = Event(
+                kind=values["kind"],
+                host=self._host,
+                rank=member.rank,
+                attempt=self._env.attempt,
+                data=data,
+                **({"time_ns": values["time_ns"]} if isinstance(values.get("time_ns"), int) else {}),
+            )
+            self._output.event(event)
+
+    def _member_ended(self, member: Member) -> None:
+        assert self._gang is not None
+        timer = self._exception_timers.pop(member.name, None)
+        if timer is not None:
+            timer.cancel()
+        if self._raised(member) and not member.failed:
+            self._report({"op": "survived", "process": member.name})
+        if member.role is Role.RANK:
+            self._event(
+                "process_ended",
+                rank=member.rank,
+                name=member.name,
+                exit_code=member.exit_code,
+                signal=member.signal,
+                max_rss_kb=member.max_rss_kb,
+            )
+            if all(rank.ended for rank in self._gang.ranks):
+                self._event("phase", name="ranks_ended")
+        if self._state is State.STOPPING:
+            self._check_stopped()
+        elif self._state is State.RUNNING:
+            self._judge(member)
+
+    def _judge(self, member: Member) -> None:
+        """A process ended while the job runs: a failure, a step to the end, or neither."""
+        assert self._gang is not None
+        if member in self._daemons:
+            if member.signal is not None:
+                self.fail(self._launcher_failure(member))
+            elif member.failed:
+                self._loop.call_later(_DAEMON_GRACE, lambda: self._late_failure(member))
+        elif member.role is Role.LAUNCHER:
+            if member.signal is not None:
+                self.fail(self._launcher_failure(member))
+            elif member.failed:
+                self._loop.call_later(_LAUNCHER_GRACE, lambda: self._late_failure(member))
+            else:
+                self._check_done()
+        elif member.failed:
+            if member.told and self._launched_by_mpi(member) and not self._raised(member):
+                # mpirun is ending its ranks. Why, it or the rank that failed first says; if nobody does, it was this.
+                self._loop.call_later(FAREWELL, lambda: self._late_failure(member))
+            elif member.vanished and self._launched_by_mpi(member):
+                # mpirun's end takes its daemons with it, and theirs the wrappers: it has its grace too.
+                self._loop.call_later(2 * _LAUNCHER_GRACE, lambda: self._late_failure(member))
+            elif reports.is_consequence(member):
+                self._loop.call_later(CONSEQUENCE_GRACE, lambda: self._late_failure(member))
+            else:
+                self.fail(reports.of_member(member, self._host))
+        else:
+            self._check_done()
+
+    def _launched_by_mpi(self, member: Member) -> bool:
+        assert self._plan is not None
+        return any(
+            process.name == member.name and process.started_by is StartedBy.MPIRUN
+            for process in self._plan.host(self._host).processes
+        )
+
+    def _late_failure(self, member: Member) -> None:
+        if self._state is State.RUNNING:
+            if member.vanished and (daemon := next((one for one in self._daemons if one.ended), None)) is not None:
+                self.fail(self._launcher_failure(daemon))
+            elif member.role is Role.LAUNCHER:
+                self.fail(self._launcher_failure(member))
+            else:
+                self.fail(reports.of_member(member, self._host))
+
+    def _launcher_failure(self, member: Member) -> Failure:
+        waiting = [rank.name for rank in self._gang.ranks if rank.pid is None] if self._gang is not None else []
+        return reports.of_launcher(member, self._host, waiting)
+
+    def _check_done(self) -> None:
+        assert self._gang is not None and self._plan is not None
+        members = self._gang.members.values()
+        if self._plan.ends_with_chief:
+            complete = any(member.rank == 0 and member.ended for member in members)
+        else:
+            complete = all(member.ended for member in members if member.role is Role.RANK)
+        launcher = [member for member in members if member.role is Role.LAUNCHER and member not in self._daemons]
+        if complete and all(member.ended for member in launcher) and not self._done_sent:
+            self._done_sent = True
+            self._report({"op": "done"})
+
+    # --- mpirun's daemons on other hosts ---
+
+    def _remote_requested(self, sock: socket.socket, host: str, argv: list[str]) -> None:
+        """mpirun wants its daemon on a host (algo-1 only)."""
+        number = self._next_remote
+        self._next_remote += 1
+        self._remotes[number] = sock
+        self._loop.add_reader(sock.fileno(), lambda: self._remote_hung_up(number, host))
+        if self._coordinator is None or host not in self._env.hosts:
+            self._remote_ended(number, 255, f"{host} is not a host of this job")
+        elif host == self._host:
+            self._spawn_daemon(number, argv)
+        elif self._server is None or host not in self._server.hosts:
+            self._remote_ended(number, 255, f"{host} is not connected")
+        else:
+            self._server.send(host, {"op": "spawn", "id": number, "argv": argv})
+
+    def _remote_hung_up(self, number: int, host: str) -> None:
+        """The remote shell went away before its daemon: it, or mpirun, was killed."""
+        sock = self._remotes.pop(number, None)
+        if sock is not None:
+            self._loop.remove_reader(sock.fileno())
+            sock.close()
+            failure = Failure(
+                cause=Cause.PROCESS,
+                message=f"mpirun's remote shell to {host} went away; it was killed.",
+                host=self._host,
+                process="rsh",
+            )
+            # mpirun's own end, if it was that, is known sooner.
+            self._loop.call_later(_LAUNCHER_GRACE, lambda: self._fail_if_running(failure))
+
+    def _fail_if_running(self, failure: Failure) -> None:
+        if self._state is State.RUNNING and not self._done_sent:
+            self.fail(failure)
+
+    def _remote_ended(self, number: int, code: int, error: str) -> None:
+        sock = self._remotes.pop(number, None)
+        if sock is not None:
+            self._loop.remove_reader(sock.fileno())
+            with contextlib.suppress(OSError):
+                sock.send((f"error\n{error}" if error else f"exit\n{code}").encode())
+            sock.close()
+
+    def _spawn_daemon(self, number: int, words: list[str]) -> None:
+        """Start the command line that mpirun would have given to ssh: words that a remote shell would read."""
+        assert self._gang is not None
+        try:
+            argv, environment = daemons.command(words, self._gang.environment)
+            environment.update(daemons.session_environment(self._settings.runtime_dir))
+            member = self._gang.launch_bare(os.path.basename(argv[0]), Role.LAUNCHER, argv, environment)
+        except (OSError, ValueError) as error:
+            self._answer_remote(number, 255, f"{self._host}: {error}")
+            return
+        self._daemons.append(member)
+        ended: Callable[[Member], None] = self._gang.on_ended
+
+        def on_ended(other: Member) -> None:
+            if other is member:
+                self._answer_remote(number, member.exit_code if member.exit_code is not None else 255, "")
+            ended(other)
+
+        self._gang.on_ended = on_ended
+
+    def _answer_remote(self, number: int, code: int, error: str) -> None:
+        if self._coordinator is not None:
+            self._remote_ended(number, code, error)
+        else:
+            self._report({"op": "remote_ended", "id": number, "code": code, "error": error})
+
+    # --- the end ---
+
+    def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
+        """The verdict is known: end what runs, then leave the loop."""
+        if self._state is State.OVER:
+            if grace == 0.0:
+                self._finish()
+            return
+        self._state = State.OVER
+        self._outcome = outcome
+        if self._gang is None:
+            self._finish()
+            return
+        if grace:
+            self._gang.signal_all(signal.SIGTERM)
+            self._gang.release()
+            self._loop.call_later(grace, self._finish)
+            self._await_end()
+        else:
+            self._finish()
+
+    def _await_end(self) -> None:
+        """Leave before the grace is over when nothing runs any more."""
+        assert self._gang is not None
+        if self._gang.all_ended:
+            self._finish()
+        elif self._outcome is not None:
+            self._loop.call_later(0.01, self._await_end)
+
+    def _finish(self) -> None:
+        self._finished = True
+
+    def run(self) -> Outcome:
+        """Run until this host's share has ended and nothing of it is left.
+
+        Returns:
+            How it ended.
+        """
+        while not self._finished:
+            self._loop.run_once()
+        assert self._outcome is not None
+        if self._gang is not None:
+            left = self._gang.kill()
+            if left:
+                self._output.say(self._host, f"processes {left} cannot be killed (uninterruptible sleep).")
+            self._gang.close()
+        self._farewell()
+        return self._outcome
+
+    def _farewell(self) -> None:
+        """The other hosts say that they have ended; algo-1 waits for that a while."""
+        if self._client is not None:
+            self._client.send({"op": "ended"})
+            self._client.close()
+        if self._server is not None and self._coordinator is not None:
+            until = time.monotonic() + FAREWELL
+            while self._server.hosts and not self._coordinator.everybody_ended and time.monotonic() < until:
+                self._loop.run_once(until - time.monotonic())
+            self._server.close()
+
+    def _event(self, kind: str, rank: int | None = None, **data: Any) -> None:
+        self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
+
+
+def _bounded(failure: Failure) -> dict[str, Any]:
+    """The failure as a message that fits a control frame."""
+    limit = 64 << 10
+    trimmed = {
+        name: value[-limit:] for name in ("traceback", "log_tail") if (value := getattr(failure, name)) is not None
+    }
+    return dataclasses.replace(failure, **trimmed, message=failure.message[:limit]).to_dict()

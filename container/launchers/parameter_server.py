@@ -1,0 +1,124 @@
+"""The *parameter_server* launcher: on every host one ``ps`` process and one worker, on algo-1 also the chief.
+
+Two forms of cluster, by :class:`container.contract.strategies.ParameterServer`'s ``cluster_spec``:
+
+* ``coordinator``: TensorFlow 2's. The script runs on the chief and on every worker; the chief trains, the workers
+  serve.
+* ``sagemaker``: the training toolkit's, for scripts of TensorFlow 1's form. The script runs on algo-1 as ``master``
+  and on every other host as ``worker``, each of which trains by itself.
+
+Between processes of one machine the ports are other ones: they are reserved when the job starts.
+
+Source of the second form: sagemaker-tensorflow-training-toolkit, ``training.py``, ``_build_tf_config_for_ps``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from container.contract.environment import Environment
+from container.contract.membership import Membership
+from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.strategies import ParameterServer
+
+#: As the toolkit's; the chief, which it does not have, beside them.
+WORKER_PORT = 2222
+SERVER_PORT = 2223
+CHIEF_PORT = 2224
+
+
+def ports_per_host(strategy: ParameterServer) -> int:
+    """How many ports a host needs: worker, server and chief."""
+    return 3
+
+
+def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
+    """Plan a cluster with parameter servers.
+
+    Args:
+        environment: The job as one host sees it.
+        membership: The hosts.
+        command: The user's entry point.
+    """
+    strategy = environment.strategy
+    assert isinstance(strategy, ParameterServer)
+    cluster = cluster_spec(membership, strategy)
+    servers = [_server(environment, membership, cluster, index) for index in range(len(membership.hosts))]
+    workers = _workers(environment, membership, strategy, cluster, command)
+    hosts = tuple(
+        HostPlan(
+            name=name,
+            environment=environment.for_host(name).to_env_vars(),
+            processes=tuple(process for process in [*workers, *servers] if process.host == name),
+        )
+        for name in membership.names
+    )
+    return Plan(strategy=strategy.name, membership=membership, hosts=hosts, ends_with_chief=True)
+
+
+def cluster_spec(membership: Membership, strategy: ParameterServer) -> dict[str, list[str]]:
+    """The ``cluster`` of TF_CONFIG: task type -> addresses."""
+    ports = [host.ports or (WORKER_PORT, SERVER_PORT, CHIEF_PORT) for host in membership.hosts]
+    reach = [host.reach for host in membership.hosts]
+    workers = [f"{address}:{host_ports[0]}" for address, host_ports in zip(reach, ports, strict=True)]
+    servers = [f"{address}:{host_ports[1]}" for address, host_ports in zip(reach, ports, strict=True)]
+    if strategy.cluster_spec == "coordinator":
+        return {"chief": [f"{reach[0]}:{ports[0][2]}"], "worker": workers, "ps": servers}
+    cluster = {"master": workers[:1], "ps": servers}
+    if len(workers) > 1:
+        cluster["worker"] = workers[1:]
+    return cluster
+
+
+def _workers(
+    environment: Environment,
+    membership: Membership,
+    strategy: ParameterServer,
+    cluster: dict[str, list[str]],
+    command: tuple[str, ...],
+) -> list[ProcessPlan]:
+    """The processes that count as ranks, in rank order: the chief (or master) is rank 0."""
+    names = membership.names
+    if strategy.cluster_spec == "sagemaker":
+        tasks = [("master", 0, names[0]), *(("worker", index, name) for index, name in enumerate(names[1:]))]
+    else:
+        tasks = [("chief", 0, names[0]), *(("worker", index, name) for index, name in enumerate(names))]
+    processes: list[ProcessPlan] = []
+    for rank, (kind, index, host) in enumerate(tasks):
+        runs_script = kind != "worker" or strategy.script_on == "all" or strategy.cluster_spec == "sagemaker"
+        processes.append(
+            ProcessPlan(
+                name=kind,
+                host=host,
+                role=Role.RANK if runs_script else Role.SERVER,
+                argv=command if runs_script else _serve(environment),
+                environment={"TF_CONFIG": _tf_config(cluster, kind, index)},
+                rank=rank if runs_script else None,
+                local_rank=sum(process.host == host for process in processes) if runs_script else None,
+            )
+        )
+    return processes
+
+
+def _server(environment: Environment, membership: Membership, cluster: dict[str, list[str]], index: int) -> ProcessPlan:
+    return ProcessPlan(
+        name="ps",
+        host=membership.names[index],
+        role=Role.SERVER,
+        argv=_serve(environment),
+        # Parameter servers take no GPU.
+        environment={"TF_CONFIG": _tf_config(cluster, "ps", index), "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+
+
+def _serve(environment: Environment) -> tuple[str, ...]:
+    """The command of a process that only serves."""
+    machine = environment.machine
+    return (machine.python, "-I", os.path.join(machine.container_package, "__main__.py"), "serve")
+
+
+def _tf_config(cluster: dict[str, list[str]], kind: str, index: int) -> str:
+    value: dict[str, Any] = {"cluster": cluster, "environment": "cloud", "task": {"type": kind, "index": index}}
+    return json.dumps(value)

@@ -1,0 +1,46 @@
+"""Local places as a job names them: plain paths and ``file://`` URLs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class LocationError(ValueError):
+    """A location that cannot be used here; the message says which one and what can."""
+
+
+def is_s3(location: str) -> bool:
+    """Whether the location is in S3."""
+    return location.startswith("s3://")
+
+
+def local_path(location: str | os.PathLike[str]) -> Path:
+    """Return the path that a plain path or a ``file://`` URL names.
+
+    SageMaker's SDK takes what follows ``file://`` as it is, ``Path.as_uri()`` escapes it (``%20``): the path as it is
+    wins where it exists.
+
+    Raises:
+        LocationError: it is not a local location, or not an absolute one.
+    """
+    text = os.fspath(location)
+    if text.startswith("file://"):
+        path = text[len("file://") :]
+        if path.startswith("localhost/"):
+            path = path[len("localhost") :]
+        if not path.startswith("/"):
+            raise LocationError(f"{text!r}: a file:// URL of this machine has three slashes, as in 'file:///home/me'.")
+        if "%" in path and not os.path.lexists(path):
+            from urllib.parse import unquote
+
+            path = unquote(path)
+    elif "://" in text:
+        scheme = text.partition("://")[0]
+        comes = " s3:// comes with the SageMaker backend." if scheme == "s3" else ""
+        raise LocationError(f"{text!r}: {scheme}:// cannot be used here; a path or a file:// URL can.{comes}")
+    else:
+        path = os.path.expanduser(text)
+    if not os.path.isabs(path):
+        raise LocationError(f"{text!r} is a relative path; on a host of a job only absolute ones mean something.")
+    return Path(os.path.normpath(path))

@@ -1,0 +1,216 @@
+"""Runs pip, as a child that ends with us, and makes sense of its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_KEPT_LINES = 400
+_SHOWN_LINES = 20
+
+# Started with -c, since `-m pip` would import modules of the working directory in place of the standard library's.
+# The status goes through a pipe: a supervisor of processes may reap our child before we do.
+_RUN = """\
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+import ctypes, os, runpy, signal
+parent, status = int(sys.argv[1]), int(sys.argv[2])
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != parent:
+    sys.exit(1)
+sys.argv[:] = ["pip", *sys.argv[3:]]
+code = 1
+try:
+    runpy.run_module("pip", run_name="__main__", alter_sys=True)
+    code = 0
+except SystemExit as end:
+    code = end.code if isinstance(end.code, int) else int(end.code is not None)
+except ImportError as error:
+    print(f"ERROR: {error}", flush=True)
+finally:
+    os.write(status, str(code).encode())
+sys.exit(code)
+"""
+
+#: Settings that would have pip install somewhere else, or nothing.
+_ELSEWHERE = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_DRY_RUN", "PIP_REPORT")
+
+# The first pattern that is found says what was wrong.
+_REMEDIES = (
+    (
+        r"No module named '?pip'?(\W|$)",
+        "this Python has no pip: run '{python} -m ensurepip --upgrade' (or 'uv pip install --python {python} pip').",
+    ),
+    (
+        r"no such option: --(dry-run|report)",
+        "its pip is older than 22.2: run '{python} -m pip install --upgrade pip'.",
+    ),
+    (
+        r"ResolutionImpossible|conflicting dependencies|conflict is caused by",
+        "its requirements contradict each other; loosen or drop one of those named below.",
+    ),
+    (
+        r"(?i)name resolution|NewConnectionError|Failed to establish a new connection|ConnectTimeout|ReadTimeout"
+        r"|Network is unreachable|Connection refused|ProxyError|SSLError|Name or service not known|Max retries exceeded"
+        r"|NameResolutionError",
+        "the package index cannot be reached. Install what is missing into this Python beforehand, or add "
+        "'--no-index' and '--find-links FOLDER' lines with a folder of wheels.",
+    ),
+    (r"DO NOT MATCH THE HASHES", "a package is not the one whose hash is given; update the hash if that is right."),
+    (r"No space left on device|Disk quota exceeded", "the disk is full; FLEETFIT_CACHE can name a roomier place."),
+    (
+        r"requires a different Python|Requires-Python",
+        "a package does not support this Python ({python}); choose a version of it that does.",
+    ),
+    (
+        r"No matching distribution found|Could not find a version that satisfies",
+        "a package or version does not exist for this Python ({python}), or not where pip looked; see below which.",
+    ),
+    (
+        r"subprocess-exited-with-error|metadata-generation-failed|Failed (to build|building)|error: command ",
+        "a package could not be built here; choose a version that has a wheel for this Python ({python}), or install "
+        "what its build needs.",
+    ),
+    (r"Invalid requirement|Invalid URL|is not a valid editable", "a line of it is not a requirement; correct it."),
+)
+
+
+class PipError(RuntimeError):
+    """pip failed.
+
+    Attributes:
+        remedy: What was wrong and what to do, if it is a known case.
+        said: pip's own error lines.
+    """
+
+    def __init__(self, remedy: str | None, said: Sequence[str]) -> None:
+        super().__init__(remedy or "pip failed.")
+        self.remedy = remedy
+        self.said = tuple(said)
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    python: str,
+    cwd: Path,
+    timeout: float,
+    progress: Callable[[str], None] = lambda line: None,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Run pip to its end.
+
+    Works in any thread that lasts until then. pip is killed when this process or thread ends.
+
+    Args:
+        arguments: pip's, from the subcommand on.
+        python: The interpreter whose pip it is.
+        cwd: The working directory, for relative paths; no module is imported from it.
+        timeout: How long it may take, in seconds.
+        progress: Takes each line of output.
+        environ: The environment, less our own variables.
+
+    Raises:
+        PipError: pip failed, is not there, or took too long.
+        OSError: ``python`` could not be started.
+    """
+    until = time.monotonic() + timeout
+    status_read, status_write = os.pipe()
+    try:
+        command = [python, "-c", _RUN, str(os.getpid()), str(status_write), *arguments]
+        with subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(status_write,),
+            start_new_session=True,
+        ) as process:
+            os.close(status_write)
+            status_write = -1
+            assert process.stdout is not None
+            lines, in_time = _follow(process.stdout.fileno(), until, progress)
+            if not in_time:
+                _kill(process.pid)
+        status = os.read(status_read, 16)
+    finally:
+        os.close(status_read)
+        if status_write >= 0:
+            os.close(status_write)
+    if not in_time:
+        raise PipError(f"pip did not end within {timeout:.0f} seconds and was killed.", lines[-_SHOWN_LINES:])
+    if status != b"0":
+        raise PipError(remedy("\n".join(lines), python), error_lines(lines))
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for pip: the user's settings stay, but for those that would install somewhere else."""
+    kept = {name: value for name, value in environ.items() if not name.startswith(("FLEETFIT_", *_ELSEWHERE))}
+    return {
+        **kept,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_COLOR": "1",
+        "PIP_NO_INPUT": "1",
+        "PIP_PROGRESS_BAR": "off",
+        "PIP_REQUIRE_VIRTUALENV": "0",
+        "PIP_USER": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def remedy(output: str, python: str) -> str | None:
+    """Say what went wrong and what to do about it, or None if it is no known case."""
+    for pattern, text in _REMEDIES:
+        if re.search(pattern, output):
+            return text.format(python=python)
+    return None
+
+
+def error_lines(lines: Sequence[str]) -> list[str]:
+    """pip's error from its first ERROR line on, its middle left out if it is long; else the last lines."""
+    said = [line.rstrip() for line in lines if line.strip() and "[notice]" not in line]
+    start = next((i for i, line in enumerate(said) if line.lstrip().lower().startswith("error")), None)
+    block = said[start:] if start is not None else said[-_SHOWN_LINES:]
+    if len(block) > _SHOWN_LINES:
+        half = _SHOWN_LINES // 2
+        block = [*block[:half], f"… {len(block) - 2 * half} lines left out …", *block[-half:]]
+    return block
+
+
+def _follow(fd: int, until: float, progress: Callable[[str], None]) -> tuple[list[str], bool]:
+    """Read lines until the end or the deadline; return the last ones, and whether the end came in time."""
+    import select
+
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    lines: list[str] = []
+    rest = b""
+    while True:
+        left = until - time.monotonic()
+        if left <= 0 or not poll.poll(left * 1000):
+            return lines, False
+        data = os.read(fd, 1 << 16)
+        *whole, rest = (rest + data).split(b"\n")
+        if not data and rest:
+            whole.append(rest)
+        for line in whole:
+            text = line.decode("utf-8", "replace").rstrip("\r")
+            lines.append(text)
+            progress(text)
+        del lines[:-_KEPT_LINES]
+        if not data:
+            return lines, True
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

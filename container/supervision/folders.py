@@ -1,0 +1,30 @@
+"""Private folders for sockets and session files."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+PREFIX = "fleetfit-"
+
+#: mpirun splits its parameters at spaces, and hands paths to a shell's reader unquoted.
+_PLAIN = re.compile(r"[A-Za-z0-9._/+-]+")
+#: The path of a unix socket has at most 107 bytes (unix(7)); the longest of ours is this much longer than the root's.
+_LONGEST = 107 - len("/fleetfit-12345678/algo-10000/host.sock")
+_FALLBACK = "/tmp"
+
+
+def root() -> str:
+    """Where they are made: the folder for temporary files (``TMPDIR``), or ``/tmp`` if that one's path is not fit."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= _LONGEST and _PLAIN.fullmatch(folder) else _FALLBACK
+
+
+def make() -> Path:
+    """Make one that only this user can enter.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root()))

@@ -1,0 +1,358 @@
+"""``python -m container train``: a host's training process, on every backend.
+
+It needs only the files that SageMaker gives a container under ``SAGEMAKER_BASE_DIR`` (default ``/opt/ml``); what a
+backend adds (:mod:`container.contract.variables`) is optional. It ends with the training toolkit's exit codes: 0, or 1
+for a failed script or job, and with ``output/success`` or ``output/failure``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from container import code, hangs, launchers, ports
+from container.contract import hyperparameters as codec
+from container.contract import variables, wire
+from container.contract.environment import Environment, read_json_file
+from container.contract.failures import Cause, Failure
+from container.contract.membership import Membership
+from container.contract.plan import Plan
+from container.contract.wire import Event
+from container.gang import Gang, base_environment
+from container.host import HostRuntime, Outcome, Settings
+from container.machine import openmpi_prefix, this_machine
+from container.output import Output
+from container.supervision import folders, processes
+from container.supervision.loop import Loop
+
+#: As SageMaker gives a script after SIGTERM, in seconds.
+DEFAULT_STOP_GRACE = 120.0
+#: SageMaker boots the hosts of a cluster minutes apart.
+DEFAULT_START_TIMEOUT = 900.0
+
+#: How often a toolkit shows that it is alive, in seconds.
+_HEARTBEAT_INTERVAL = 5.0
+
+_STOPPED = 128 + signal.SIGTERM
+
+
+def main(argv: list[str]) -> int:
+    """Run this host's share of the job.
+
+    Returns:
+        0 when it ended well, 1 when the job failed, 143 when it was stopped.
+    """
+    if argv:
+        print(f"python -m container train takes no arguments, got {argv}", file=sys.stderr)
+        return 2
+    if variables.UMASK in os.environ:
+        os.umask(0o077)
+    processes.become_subreaper()
+    loop = Loop()
+    output = Output(loop)
+    base = Path(os.environ.get(variables.BASE_DIR) or "/opt/ml")
+    lifeline = _take_fd(variables.LIFELINE_FD)
+    settings, made_runtime_dir = _settings()
+    try:
+        return _run(loop, output, base, settings, lifeline)
+    finally:
+        output.drain()
+        if made_runtime_dir or lifeline is not None:
+            _remove_runtime_dir(settings.runtime_dir)
+
+
+def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: int | None) -> int:
+    host = "?"
+    attempt = int(os.environ.get(variables.ATTEMPT) or 0)
+    environment: Environment | None = None
+    try:
+        environment = read_environment(base)
+        host = environment.current_host
+        output.event(Event(kind="phase", host=host, attempt=attempt, data={"name": "toolkit_started"}))
+        runtime = HostRuntime(loop, output, environment, _with_job(settings, environment))
+        if lifeline is not None:
+            loop.add_reader(lifeline, lambda: _on_lifeline(loop, lifeline, runtime))
+            _beat(loop, output)
+        runtime.connect()
+        try:
+            Preparation(loop, output, environment, settings, runtime).start()
+        except (ValueError, OSError, launchers.LaunchError) as error:
+            runtime.fail(_configuration_failure(error, host))
+        outcome = runtime.run()
+    except (ValueError, OSError) as error:
+        outcome = Outcome(failure=_configuration_failure(error, host))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job's failure must say it
+        import traceback
+
+        outcome = Outcome(
+            failure=Failure(
+                cause=Cause.INTERNAL,
+                message=f"fleetfit itself failed: {error!r}",
+                host=host,
+                traceback=traceback.format_exc(),
+                hints=("This is a fault of fleetfit; please report it with the traceback.",),
+            )
+        )
+    if outcome.failure is not None or outcome.stopped:
+        processes.end_descendants()
+    return _conclude(output, base, host, attempt, outcome)
+
+
+def _beat(loop: Loop, output: Output) -> None:
+    """Tell the supervisor now and then that this toolkit is alive and not stopped."""
+    if not output.congested:
+        output.write(wire.HEARTBEAT)
+    loop.call_later(_HEARTBEAT_INTERVAL, lambda: _beat(loop, output))
+
+
+def shared_memory_dir(runtime_dir: Path) -> Path:
+    """The host's folder in shared memory: ``/dev/shm/<job's folder>-<host>``."""
+    return Path("/dev/shm") / f"{runtime_dir.parent.name}-{runtime_dir.name}"
+
+
+def _remove_runtime_dir(folder: Path) -> None:
+    """Remove this host's folder, and the job's when we are the last: the supervisor may be gone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(shared_memory_dir(folder), ignore_errors=True)
+    if folder.parent.name.startswith(folders.PREFIX):
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+
+
+def _configuration_failure(error: Exception, host: str) -> Failure:
+    cause = Cause.LAUNCH if isinstance(error, launchers.LaunchError) else Cause.CONFIGURATION
+    return Failure(cause=cause, message=str(error), host=host)
+
+
+def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outcome) -> int:
+    """Write the outcome files and say the outcome."""
+    tree = _outcome_tree(base)
+    if outcome.failure is not None:
+        output.event(Event(kind="failure", host=host, attempt=attempt, data=outcome.failure.to_dict()))
+        if not tree[0].exists():  # the user's own failure file is kept
+            _write(output, host, tree[0], outcome.failure.reason())
+        return 1
+    if outcome.stopped:
+        output.event(Event(kind="stopped", host=host, attempt=attempt))
+        return _STOPPED
+    _write(output, host, tree[1], "")
+    return 0
+
+
+def _outcome_tree(base: Path) -> tuple[Path, Path]:
+    return base / "output" / "failure", base / "output" / "success"
+
+
+def _write(output: Output, host: str, path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        output.say(host, f"{path} could not be written: {error}")
+
+
+def read_environment(base: Path) -> Environment:
+    """Read the host's configuration files.
+
+    Raises:
+        ValueError: one is missing or makes no sense; the message names it.
+    """
+    config = base / "input" / "config"
+    hyperparameters = read_json_file(config / "hyperparameters.json", {})
+    return Environment.from_config(
+        base_dir=base,
+        machine=this_machine(with_mpi=_wants_mpi(hyperparameters)),
+        hyperparameters=hyperparameters,
+        resource_config=read_json_file(config / "resourceconfig.json", {}),
+        input_data_config=read_json_file(config / "inputdataconfig.json", {}),
+        job_name=os.environ.get(variables.JOB_NAME, ""),
+        attempt=int(os.environ.get(variables.ATTEMPT) or 0),
+    )
+
+
+def _wants_mpi(hyperparameters: dict[str, Any]) -> bool:
+    return codec.decode_value(hyperparameters.get("sagemaker_mpi_enabled")) is True
+
+
+class Preparation:
+    """Puts the user's code and its requirements in place, then reports this host ready.
+
+    Copying a large source and installing requirements take their time, so they run in a thread: the loop goes on
+    answering.
+    """
+
+    def __init__(
+        self, loop: Loop, output: Output, environment: Environment, settings: Settings, runtime: HostRuntime
+    ) -> None:
+        self._loop = loop
+        self._output = output
+        self._env = environment
+        self._settings = settings
+        self._runtime = runtime
+        self._overlay: Path | None = None
+        self._error: Exception | None = None
+
+    def start(self) -> None:
+        """Make the folders now; the rest goes on in the background."""
+        tree = self._env.tree
+        for directory in tree.directories():
+            directory.mkdir(parents=True, exist_ok=True)
+        self._in_background(self._install, self._finish)
+
+    def _install(self, log: Callable[[str], None]) -> None:
+        folder = self._env.tree.code
+        submit = self._env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
+        code.materialize(str(submit) if submit else None, folder, self._env.program)
+        wanted = folder / "requirements.txt"
+        if not wanted.is_file() and not code.is_project(folder):
+            return
+        from container import requirements
+
+        self._overlay = requirements.overlay(
+            wanted if wanted.is_file() else None,
+            python=self._env.machine.python,
+            cache_root=cache_root(),
+            log=log,
+            project=folder if code.is_project(folder) else None,
+        )
+
+    def _in_background(self, work: Callable[[Callable[[str], None]], None], then: Callable[[], None]) -> None:
+        """Run ``work`` in a thread; what it logs comes to the loop through a pipe, whose end means that it is done."""
+        import threading
+
+        read_end, write_end = os.pipe()
+
+        def log(line: str) -> None:
+            os.write(write_end, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+
+        def body() -> None:
+            try:
+                work(log)
+            except Exception as error:  # noqa: BLE001 - handed to the loop's thread
+                self._error = error
+            finally:
+                os.close(write_end)
+
+        def readable() -> None:
+            if data := os.read(read_end, 1 << 16):
+                self._output.say(self._env.current_host, data.decode("utf-8", "replace"))
+                return
+            self._loop.remove_reader(read_end)
+            os.close(read_end)
+            if self._error is not None:
+                self._runtime.fail(_configuration_failure(self._error, self._env.current_host))
+                return
+            try:
+                then()
+            except (ValueError, OSError, launchers.LaunchError) as error:
+                self._runtime.fail(_configuration_failure(error, self._env.current_host))
+
+        self._loop.add_reader(read_end, readable)
+        threading.Thread(target=body, daemon=True).start()
+
+    def _finish(self) -> None:
+        env = self._env
+        command = code.entry_command(env.program, env.tree.code, env.to_cmd_args(), env.machine.python)
+
+        def plan(membership: Membership | None = None) -> Plan:
+            return launchers.plan_job(env, command, membership)
+
+        for warning in plan().warnings if env.is_master else ():
+            self._output.say(env.current_host, f"warning: {warning}")
+        needed = launchers.ports_per_host(env.strategy) if env.machine.shared else 0
+        reserved = ports.reserve(needed).numbers if needed else ()
+        gang = Gang(
+            self._loop,
+            self._output,
+            host=env.current_host,
+            runtime_dir=self._settings.runtime_dir,
+            environment=rank_environment(env, self._overlay, self._settings.runtime_dir),
+            python=env.machine.python,
+            package=env.machine.container_package,
+        )
+        self._runtime.ready(plan, gang, reserved)
+
+
+def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) -> dict[str, str]:
+    """The environment that all processes of this host share."""
+    package = Path(env.machine.container_package)
+    code_dir = str(env.tree.code)
+    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    python_path = [str(package / "hook"), code_dir, *([str(overlay)] if overlay else []), *inherited]
+    if package.parent.name != "site-packages":
+        python_path.append(str(package.parent))  # scripts import container.distributed and the like
+    result = base_environment({**env.to_env_vars(), variables.JOB_MARK: env.job_name})
+    result["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(python_path))
+    result["PWD"] = result[variables.CODE_DIR] = code_dir
+    if (prefix := openmpi_prefix(env.machine.python)) is not None:
+        # PyPI's OpenMPI is relocated: without this, a script that calls MPI outside mpirun dies in MPI_Init.
+        result.setdefault("OPAL_PREFIX", prefix)
+    if env.framework_parameters.get(codec.HANG_TIMEOUT):
+        result[variables.STACK_SIGNAL] = str(hangs.STACK_SIGNAL)
+    if env.machine.shared:
+        folder = shared_memory_dir(runtime_dir)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        result[variables.SHARED_MEMORY_DIR] = str(folder)
+    if overlay is not None and (overlay / "bin").is_dir():
+        result["PATH"] = f"{overlay / 'bin'}{os.pathsep}{result['PATH']}"
+    return result
+
+
+def _settings() -> tuple[Settings, bool]:
+    """Read what the backend decided, and take its secrets out of the environment."""
+    runtime = os.environ.get(variables.RUNTIME_DIR)
+    address = os.environ.pop(variables.CONTROL_ADDRESS, None)
+    return (
+        Settings(
+            token=os.environ.pop(variables.JOB_TOKEN, None),
+            control_fd=_take_fd(variables.CONTROL_FD),
+            control_address=_address(address) if address else None,
+            start_timeout=float(os.environ.pop(variables.START_TIMEOUT, "") or DEFAULT_START_TIMEOUT),
+            stop_grace=float(os.environ.get(variables.STOP_GRACE) or DEFAULT_STOP_GRACE),
+            runtime_dir=Path(runtime) if runtime else folders.make(),
+        ),
+        runtime is None,
+    )
+
+
+def _with_job(settings: Settings, environment: Environment) -> Settings:
+    import dataclasses
+
+    hang_timeout = environment.framework_parameters.get(codec.HANG_TIMEOUT)
+    return dataclasses.replace(
+        settings,
+        control_address=settings.control_address or (environment.master, variables.CONTROL_PORT),
+        hang_timeout=float(hang_timeout) if hang_timeout else None,
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def _take_fd(name: str) -> int | None:
+    text = os.environ.pop(name, None)
+    if not text:
+        return None
+    fd = int(text)
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def _on_lifeline(loop: Loop, fd: int, runtime: HostRuntime) -> None:
+    if not os.read(fd, 1024):
+        loop.remove_reader(fd)
+        os.close(fd)
+        runtime.abandoned()
+
+
+def cache_root() -> Path:
+    """Where installed requirements are kept."""
+    return Path(os.environ.get("FLEETFIT_CACHE") or Path.home() / ".cache" / "fleetfit")

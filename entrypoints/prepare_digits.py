@@ -1,0 +1,145 @@
+"""Writes scikit-learn's bundled digits as TFRecord shards: real data without a download.
+
+1,797 images of 8 × 8 pixels. Each record has ``image`` (64 floats from 0 to 1) and ``label`` (an integer from 0 to 9).
+The split is stratified and always the same. A folder that is complete already is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TRAIN_SHARDS = 8
+VALIDATION_SHARDS = 2
+VALIDATION_SHARE = 0.2
+SEED = 20
+PIXEL_MAXIMUM = 16.0
+# Raise it when the records change: folders of an older layout are then written anew.
+LAYOUT = 1
+# Written last, so its presence says that all is whole. Beside the channels, not in them: in Pipe mode every file of a
+# channel is part of its stream.
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Records of one channel.
+
+    Attributes:
+        images: Pixels from 0 to 1. Shape: (records, 64).
+        labels: Digits. Shape: (records,).
+    """
+
+    images: Sequence[Sequence[float]]
+    labels: Sequence[int]
+
+
+def load_splits() -> dict[str, tuple[Split, int]]:
+    """Channels by name, each with its records and its number of shards."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    digits = load_digits()
+    images = (digits.data / PIXEL_MAXIMUM).astype("float32")
+    train_x, validation_x, train_y, validation_y = train_test_split(
+        images, digits.target, test_size=VALIDATION_SHARE, stratify=digits.target, random_state=SEED
+    )
+    return {
+        "train": (Split(train_x.tolist(), train_y.tolist()), TRAIN_SHARDS),
+        "validation": (Split(validation_x.tolist(), validation_y.tolist()), VALIDATION_SHARDS),
+    }
+
+
+def serialized(split: Split, shard: int, shards: int) -> Iterator[bytes]:
+    """The records of one shard: every ``shards``-th one, so that all shards have the same mix of digits."""
+    import tensorflow as tf
+
+    for image, label in zip(split.images[shard::shards], split.labels[shard::shards], strict=True):
+        features = {
+            "image": tf.train.Feature(float_list=tf.train.FloatList(value=image)),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        # Protobuf orders a map's entries at random otherwise, and the data's digest would change with every run.
+        yield example.SerializeToString(deterministic=True)
+
+
+def write_channel(folder: Path, split: Split, shards: int) -> dict[str, int]:
+    """Writes all shards of one channel; returns their sizes in bytes."""
+    import tensorflow as tf
+
+    folder.mkdir(parents=True)
+    names = [f"digits-{shard:05d}-of-{shards:05d}.tfrecord" for shard in range(shards)]
+    for shard, name in enumerate(names):
+        with tf.io.TFRecordWriter(str(folder / name)) as writer:
+            for record in serialized(split, shard, shards):
+                writer.write(record)
+    return {name: (folder / name).stat().st_size for name in names}
+
+
+def is_complete(output: Path) -> bool:
+    """Whether the folder holds what this script writes, all of it and whole."""
+    try:
+        manifest = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
+        return manifest["layout"] == LAYOUT and all(
+            (output / channel / name).stat().st_size == size
+            for channel, sizes in manifest["bytes"].items()
+            for name, size in sizes.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def prepare(output: Path) -> bool:
+    """Makes ``output/train`` and ``output/validation``, each in one step.
+
+    Returns:
+        Whether anything had to be written.
+    """
+    if is_complete(output):
+        return False
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_complete(output):
+            return False
+        (output / MANIFEST).unlink(missing_ok=True)
+        for left_over in output.glob(".staged-*"):
+            shutil.rmtree(left_over)
+        staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=output))
+        sizes = {}
+        for channel, (split, shards) in load_splits().items():
+            sizes[channel] = write_channel(staged / channel, split, shards)
+            if (output / channel).exists():
+                (output / channel).rename(staged / f"old-{channel}")
+            (staged / channel).rename(output / channel)
+        manifest = staged / MANIFEST
+        manifest.write_text(json.dumps({"layout": LAYOUT, "bytes": sizes}, indent=1) + "\n", encoding="utf-8")
+        manifest.rename(output / MANIFEST)
+        shutil.rmtree(staged)
+    return True
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the script; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("data/digits"), help="folder to write to")
+    parsed = parser.parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    written = prepare(parsed.output)
+    print(f"{parsed.output}: {'written' if written else 'already complete'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

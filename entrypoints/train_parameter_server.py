@@ -1,0 +1,198 @@
+"""Trains a digits classifier with parameter servers and a ClusterCoordinator, as a script for SageMaker does it.
+
+It knows nothing of fleetfit: each process finds its task in TF_CONFIG, as in TensorFlow's guide, "Parameter server
+training with ParameterServerStrategy". Servers and workers serve; the chief schedules steps on the workers, which
+apply them to the servers' variables asynchronously. Nothing in TensorFlow ends the servers: whoever started them does,
+when the chief has ended.
+
+The chief prints, once per epoch, what metric definitions can pick up::
+
+    - loss: ([0-9.]+)    samples_per_second: ([0-9.]+)    val_accuracy: ([0-9.]+)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# Under Keras 3 the optimizer's iteration counter loses updates. It must be set before TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Same sums in the same order on every machine, and a log without a remark about it.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+import tensorflow as tf
+
+PIXELS = 64
+CLASSES = 10
+SHUFFLE_BUFFER = 4096
+# A server needs more threads than there are workers, which wait for it at the same time.
+SPARE_THREADS = 2
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=32, help="records per step of a worker")
+    parser.add_argument("--learning-rate", type=float, default=0.001)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--train", type=Path, default=os.environ.get("SM_CHANNEL_TRAIN", "data/digits/train"))
+    parser.add_argument(
+        "--validation", type=Path, default=os.environ.get("SM_CHANNEL_VALIDATION", "data/digits/validation")
+    )
+    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    return parser.parse_args(arguments)
+
+
+def read(folder: Path) -> tf.data.Dataset:
+    """All records of a channel: pairs of image (64 floats) and label (int64)."""
+    files = sorted(str(path) for path in folder.glob("*.tfrecord"))
+    if not files:
+        raise SystemExit(f"{folder} has no *.tfrecord files; entrypoints/prepare_digits.py writes some")
+    features = {
+        "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+    }
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        example = tf.io.parse_single_example(record, features)
+        return example["image"], example["label"]
+
+    return tf.data.TFRecordDataset(files).map(parse)
+
+
+def count(dataset: tf.data.Dataset) -> int:
+    """The number of records."""
+    return int(dataset.reduce(0, lambda total, _: total + 1))
+
+
+def build_model() -> tf.keras.Model:
+    """A small convolutional network. Input shape: (batch, 64); output: (batch, 10) logits."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [
+            layers.Input([PIXELS]),
+            layers.Reshape([8, 8, 1]),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.Conv2D(32, 3, activation="relu"),
+            layers.MaxPool2D(),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
+def serve(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver) -> None:
+    """What servers and workers do, until they are ended."""
+    config = tf.compat.v1.ConfigProto()
+    config.inter_op_parallelism_threads = len(resolver.cluster_spec().as_dict()["worker"]) + SPARE_THREADS
+    server = tf.distribute.Server(
+        resolver.cluster_spec(),
+        job_name=resolver.task_type,
+        task_index=resolver.task_id,
+        protocol="grpc",
+        config=config,
+    )
+    server.join()
+
+
+def coordinate(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver, options: argparse.Namespace) -> None:
+    """What the chief does: schedules the steps, evaluates, and saves the model."""
+    workers = len(resolver.cluster_spec().as_dict()["worker"])
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    tf.keras.utils.set_random_seed(options.seed)
+    with strategy.scope():
+        model = build_model()
+        optimizer = tf.keras.optimizers.Adam(options.learning_rate)
+        optimizer.build(model.trainable_variables)
+    # Without reduction: what a strategy's workers have in common is the script's affair.
+    loss_object = tf.keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction=tf.keras.losses.Reduction.NONE
+    )
+
+    def for_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        mine = read(options.train).shard(workers, worker)
+        return mine.shuffle(SHUFFLE_BUFFER).repeat().batch(options.batch_size).prefetch(2)
+
+    @tf.function
+    def make_datasets() -> tf.data.Dataset:
+        return strategy.distribute_datasets_from_function(for_worker)
+
+    @tf.function
+    def step(batches: tf.data.Iterator) -> tf.Tensor:
+        def train(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(loss_object(labels, model(images, training=True)))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.run(train, args=next(batches))
+
+    batches = iter(coordinator.create_per_worker_dataset(make_datasets))
+    steps = count(read(options.train)) // options.batch_size
+    accuracy = make_accuracy(options.validation)
+    for epoch in range(options.epochs):
+        began = time.monotonic()
+        losses = [coordinator.schedule(step, args=(batches,)) for _ in range(steps)]
+        coordinator.join()
+        elapsed_s = time.monotonic() - began
+        loss = sum(float(value) for value in coordinator.fetch(losses)) / steps
+        print(
+            f"epoch: {epoch + 1}/{options.epochs} - loss: {loss:.4f}"
+            f" - samples_per_second: {steps * options.batch_size / elapsed_s:.0f}"
+            f" - val_accuracy: {accuracy(model):.4f}",
+            flush=True,
+        )
+    print(f"updates: {int(optimizer.iterations)} of {steps * options.epochs}", flush=True)
+    save(model, options)
+
+
+def make_accuracy(folder: Path) -> Callable[[tf.keras.Model], float]:
+    """A function that evaluates a copy of the servers' model in this process, so that every record counts once."""
+    records = read(folder)
+    images, labels = next(iter(records.batch(count(records))))
+    copy = build_model()
+
+    def accuracy(model: tf.keras.Model) -> float:
+        copy.set_weights(model.get_weights())
+        found = tf.argmax(copy(images, training=False), axis=1)
+        return float(tf.reduce_mean(tf.cast(tf.equal(found, labels), tf.float32)))
+
+    return accuracy
+
+
+def save(model: tf.keras.Model, options: argparse.Namespace) -> None:
+    """Writes a SavedModel of a copy: the servers would write their own variables, each on its own host."""
+    directory = os.environ.get("SM_MODEL_DIR") or options.model_dir
+    if not directory:
+        print("neither SM_MODEL_DIR nor --model_dir is set: the model is not saved", flush=True)
+        return
+    copy = build_model()
+    copy.set_weights(model.get_weights())
+    tf.saved_model.save(copy, os.path.join(directory, "1"))
+    print(f"model: {os.path.join(directory, '1')}", flush=True)
+
+
+def main(options: argparse.Namespace) -> None:
+    """Does what this process's task is."""
+    if "chief" not in json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {}):
+        raise SystemExit("TF_CONFIG names no cluster with a chief: start this with a parameter_server distribution")
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if resolver.task_type in ("worker", "ps"):
+        serve(resolver)
+    else:
+        coordinate(resolver, options)
+
+
+if __name__ == "__main__":
+    main(parse_arguments(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""fleetfit: one Estimator, every distribution strategy, any fleet.
+
+::
+
+    from estimators import TensorFlow, MPI
+
+    estimator = TensorFlow(
+        entry_point="train.py",
+        source_dir="entrypoints",
+        instance_count=2,
+        instance_type="local_process",
+        distribution=MPI(processes_per_host=2),
+        hyperparameters={"epochs": 4, "batch-size": 256},
+    )
+    job = estimator.fit({"train": "data/digits"})
+
+Names are imported when they are used, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from container.contract.failures import Failure
+    from container.contract.strategies import (
+        MPI,
+        CollectiveAllReduce,
+        Distribution,
+        MultiWorkerMirrored,
+        ParameterServer,
+    )
+    from estimators.analytics import TrainingJobAnalytics
+    from estimators.backends.fake import FakeOutcome
+    from estimators.callbacks import Callback, Metric
+    from estimators.errors import (
+        BackendError,
+        ConfigurationError,
+        FleetfitError,
+        JobExistsError,
+        JobNotFoundError,
+        JobUnreachableError,
+        PreflightWarning,
+        RecordError,
+        TrainingJobError,
+        UnsupportedError,
+    )
+    from estimators.estimator import Estimator, TensorFlow
+    from estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+    from estimators.jobs.handle import TrainingJob
+    from estimators.jobs.states import SecondaryStatus, TrainingJobStatus
+    from estimators.planning import ClusterPlan
+    from estimators.result import Result
+    from estimators.spec import RunOptions, TrainingJobSpec
+
+#: Module -> the public names that it has.
+_MODULES = {
+    "container.contract.failures": ("Failure",),
+    "container.contract.strategies": (
+        "CollectiveAllReduce",
+        "Distribution",
+        "MPI",
+        "MultiWorkerMirrored",
+        "ParameterServer",
+    ),
+    "estimators.analytics": ("TrainingJobAnalytics",),
+    "estimators.backends.fake": ("FakeOutcome",),
+    "estimators.callbacks": ("Callback", "Metric"),
+    "estimators.errors": (
+        "BackendError",
+        "ConfigurationError",
+        "FleetfitError",
+        "JobExistsError",
+        "JobNotFoundError",
+        "JobUnreachableError",
+        "PreflightWarning",
+        "RecordError",
+        "TrainingJobError",
+        "UnsupportedError",
+    ),
+    "estimators.estimator": ("Estimator", "TensorFlow"),
+    "estimators.inputs": ("FileSystemInput", "ShuffleConfig", "TrainingInput"),
+    "estimators.jobs.handle": ("TrainingJob",),
+    "estimators.jobs.states": ("SecondaryStatus", "TrainingJobStatus"),
+    "estimators.planning": ("ClusterPlan",),
+    "estimators.result": ("Result",),
+    "estimators.spec": ("RunOptions", "TrainingJobSpec"),
+}
+
+_ORIGINS = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "MPI",
+    "BackendError",
+    "Callback",
+    "ClusterPlan",
+    "CollectiveAllReduce",
+    "ConfigurationError",
+    "Distribution",
+    "Estimator",
+    "Failure",
+    "FakeOutcome",
+    "FileSystemInput",
+    "FleetfitError",
+    "JobExistsError",
+    "JobNotFoundError",
+    "JobUnreachableError",
+    "Metric",
+    "MultiWorkerMirrored",
+    "ParameterServer",
+    "PreflightWarning",
+    "RecordError",
+    "Result",
+    "RunOptions",
+    "SecondaryStatus",
+    "ShuffleConfig",
+    "TensorFlow",
+    "TrainingInput",
+    "TrainingJob",
+    "TrainingJobAnalytics",
+    "TrainingJobError",
+    "TrainingJobSpec",
+    "TrainingJobStatus",
+    "UnsupportedError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ORIGINS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ORIGINS[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

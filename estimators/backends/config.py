@@ -1,0 +1,129 @@
+"""What a host finds under ``/opt/ml/input/config``: pure functions from a job to its configuration files.
+
+``plan()`` shows with them what a local backend then writes with them.
+
+Source: "How Amazon SageMaker Provides Training Information" (AWS documentation).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract import variables
+from container.contract.layout import DEFAULT_BASE_DIR, MLTree
+from estimators.spec import Channel, TrainingJobSpec
+
+#: SageMaker's name for the group of all instances of a cluster without instance groups.
+INSTANCE_GROUP = "homogeneousCluster"
+
+#: SageMaker's variable with the job's ARN.
+JOB_ARN = "TRAINING_JOB_ARN"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BackendFacts:
+    """What of a host's configuration depends on the backend rather than on the job.
+
+    Attributes:
+        network_interface: The interface for traffic between the hosts: ``lo`` between processes of one machine.
+        instance_type: What the hosts are told to be; None: the job's own instance type.
+        job_arn: The job's ARN, if it has one yet.
+    """
+
+    network_interface: str = "lo"
+    instance_type: str | None = None
+    job_arn: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostConfig:
+    """One host's configuration.
+
+    Attributes:
+        hyperparameters: ``hyperparameters.json``: name -> text, verbatim from the request.
+        resource_config: ``resourceconfig.json``.
+        input_data_config: ``inputdataconfig.json``.
+        environment: Variables for the host's toolkit: the user's, and SageMaker's names of the job. What a backend
+            adds for its own purposes (ports, tokens) is not among them.
+        checkpoint_config: ``checkpointconfig.json``; None where the job keeps no checkpoints elsewhere.
+    """
+
+    hyperparameters: dict[str, str]
+    resource_config: dict[str, Any]
+    input_data_config: dict[str, dict[str, str]]
+    environment: dict[str, str]
+    checkpoint_config: dict[str, str] | None = None
+
+    def files(self, tree: MLTree) -> dict[str, str]:
+        """Path -> text of the files to write under a host's tree."""
+        contents: dict[str, Mapping[str, Any]] = {
+            str(tree.hyperparameters_file): self.hyperparameters,
+            str(tree.resource_config_file): self.resource_config,
+            str(tree.input_data_config_file): self.input_data_config,
+        }
+        if self.checkpoint_config is not None:
+            contents[str(tree.config / "checkpointconfig.json")] = self.checkpoint_config
+        return {path: json.dumps(content, ensure_ascii=False) for path, content in contents.items()}
+
+
+def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = BackendFacts()) -> HostConfig:
+    """Build one host's configuration.
+
+    Args:
+        spec: The job.
+        host: One of its hosts.
+        facts: What the backend says.
+
+    Raises:
+        ValueError: the job has no such host.
+    """
+    hosts = list(spec.hosts)
+    if host not in hosts:
+        raise ValueError(f"{host!r} is not a host of the job; its hosts: {', '.join(hosts)}.")
+    instance_type = facts.instance_type or spec.instance_type
+    environment = {**spec.environment, variables.JOB_NAME: spec.name}
+    if facts.job_arn:
+        environment[JOB_ARN] = facts.job_arn
+    return HostConfig(
+        hyperparameters=dict(spec.hyperparameters),
+        resource_config={
+            "current_host": host,
+            "current_instance_type": instance_type,
+            "current_group_name": INSTANCE_GROUP,
+            "hosts": hosts,
+            "instance_groups": [
+                {"instance_group_name": INSTANCE_GROUP, "instance_type": instance_type, "hosts": hosts},
+            ],
+            "network_interface_name": facts.network_interface,
+        },
+        input_data_config={channel.name: _channel_config(spec, channel) for channel in spec.inputs},
+        environment=environment,
+        checkpoint_config=_checkpoint_config(spec),
+    )
+
+
+def input_mode(spec: TrainingJobSpec, channel: Channel) -> str:
+    """A channel's input mode: its own, or the job's."""
+    return channel.input_mode or spec.algorithm.input_mode
+
+
+def _channel_config(spec: TrainingJobSpec, channel: Channel) -> dict[str, str]:
+    s3 = channel.source.s3
+    config = {
+        "TrainingInputMode": input_mode(spec, channel),
+        "S3DistributionType": (s3.distribution if s3 is not None else None) or "FullyReplicated",
+        "RecordWrapperType": channel.record_wrapper or "None",
+    }
+    if channel.content_type is not None:
+        config["ContentType"] = channel.content_type
+    return config
+
+
+def _checkpoint_config(spec: TrainingJobSpec) -> dict[str, str] | None:
+    if spec.checkpoint is None:
+        return None
+    local_path = spec.checkpoint.local_path or f"{DEFAULT_BASE_DIR}/checkpoints"
+    return {"S3Uri": spec.checkpoint.uri, "LocalPath": local_path}

@@ -1,0 +1,240 @@
+"""A backend that starts nothing, for users' tests of their own code around ``fit()``.
+
+The job's record, status, logs, metrics and handle are real; what the cluster would have done is a script::
+
+    from estimators import FakeOutcome, TensorFlow
+
+
+    def test_a_failed_training_is_reported():
+        estimator = TensorFlow(
+            entry_point="train.py",
+            instance_type="local_fake",
+            run_options=FakeOutcome(lines=["epoch 1", "loss: 0.5"], exit_code=3).run_options(),
+        )
+        with pytest.raises(TrainingJobError):
+            estimator.fit()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from container.contract import wire
+from container.contract.failures import Cause, Failure, describe_end
+from container.contract.names import unknown
+from estimators.backends.base import Backend, HostEnd
+from estimators.backends.local import output_dir
+from estimators.errors import ConfigurationError
+from estimators.spec import RunOptions, TrainingJobSpec
+
+_STOPPED = 128 + signal.SIGTERM
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FakeOutcome:
+    """What a job on ``local_fake`` does.
+
+    Attributes:
+        seconds: How long it trains. Its lines come evenly over that time.
+        lines: What its ranks print: texts are rank 0's, ``(rank, text)`` another's. ``metric_definitions`` apply.
+        metrics: Name -> values that rank 0 reports, in their order.
+        failure: What it fails with; None for a job that completes.
+        exit_code: Short for a failure of rank 0 with this exit code.
+        model: Path -> text of the files in ``model.tar.gz``; there is none without files.
+    """
+
+    seconds: float = 0.0
+    lines: Sequence[str | tuple[int, str]] = ()
+    metrics: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    failure: Failure | None = None
+    exit_code: int = 0
+    model: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        seconds = self.seconds
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise ConfigurationError(f"FakeOutcome(seconds=…) must be a number, 0 or more; got {seconds!r}.")
+        if isinstance(self.exit_code, bool) or not isinstance(self.exit_code, int):
+            raise ConfigurationError(f"FakeOutcome(exit_code=…) must be a whole number, got {self.exit_code!r}.")
+        if isinstance(self.lines, str):
+            raise ConfigurationError(f"FakeOutcome(lines=…) must be a list, got {self.lines!r}.")
+        object.__setattr__(self, "lines", tuple(_line(line) for line in self.lines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-serialisable form; :meth:`from_dict` reads it back."""
+        return {
+            "seconds": self.seconds,
+            "lines": [list(line) if isinstance(line, tuple) else line for line in self.lines],
+            "metrics": {name: list(values) for name, values in self.metrics.items()},
+            "failure": self.failure.to_dict() if self.failure is not None else None,
+            "exit_code": self.exit_code,
+            "model": dict(self.model),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> FakeOutcome:
+        """Read what :meth:`to_dict` gave.
+
+        Raises:
+            ConfigurationError: there is no such option.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ConfigurationError(unknown("option of the backend 'local_fake'", name, known))
+        given = dict(values)
+        if given.get("failure") is not None:
+            given["failure"] = Failure.from_dict(given["failure"])
+        return cls(**given)
+
+    def run_options(self, **options: Any) -> RunOptions:
+        """The RunOptions that give this to the backend; ``options`` are further ones."""
+        return RunOptions(backend_options=self.to_dict(), **options)
+
+    def failure_of(self, host: str) -> Failure | None:
+        """The failure that the first host reports, if there is one."""
+        if self.failure is not None:
+            return dataclasses.replace(self.failure, host=self.failure.host or host)
+        if self.exit_code == 0:
+            return None
+        return Failure(
+            cause=Cause.PROCESS,
+            message=f"the script {describe_end(self.exit_code, None)}.",
+            host=host,
+            process="rank 0",
+            rank=0,
+            exit_code=self.exit_code,
+        )
+
+
+class FakeBackend(Backend):
+    """Plays a :class:`FakeOutcome`; see :class:`estimators.backends.base.Backend`."""
+
+    name = "local_fake"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._outcome = FakeOutcome.from_dict(self.options.backend_options)
+        self._running: list[str] = []
+        self._attempt = 0
+
+    @classmethod
+    def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
+        """Refuse an outcome that makes no sense."""
+        outcome = FakeOutcome.from_dict(options.backend_options)
+        for line in outcome.lines:
+            if isinstance(line, tuple) and not 0 <= line[0] < spec.size:
+                raise ConfigurationError(f"FakeOutcome(lines=…): rank {line[0]} does not exist in {spec.size} ranks.")
+
+    @property
+    def running(self) -> bool:
+        """Whether the job is being played."""
+        return bool(self._running)
+
+    def start(self, attempt: int) -> None:
+        """Begin to play."""
+        self._attempt = attempt
+        self._running = list(self.spec.hosts)
+        self.callbacks.secondary_status("Training", "")
+        for host in self._running:
+            self.callbacks.output(host, b"")
+        lines = [functools.partial(self._print, *_rank_and_text(line)) for line in self._outcome.lines]
+        reports = [
+            functools.partial(self._report, name, float(value))
+            for name, values in self._outcome.metrics.items()
+            for value in values
+        ]
+        steps = [*lines, *reports]
+        for index, step in enumerate(steps):
+            self.loop.call_later(self._outcome.seconds * (index + 1) / (len(steps) + 1), step)
+        self.loop.call_later(self._outcome.seconds, self._end)
+
+    def stop(self) -> None:
+        """The scripts end at once, as those that save nothing."""
+        self._all_end(exit_code=_STOPPED)
+
+    def end_now(self) -> None:
+        """As if killed."""
+        self._all_end(signal=int(signal.SIGKILL))
+
+    def collect_outputs(self) -> None:
+        """Write ``model.tar.gz`` if the outcome has a model."""
+        folder = output_dir(self.spec)
+        if self._outcome.model and folder is not None:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "model.tar.gz").write_bytes(_archive(self._outcome.model))
+            except OSError as error:
+                failure = Failure(cause=Cause.CONFIGURATION, message=f"the outputs could not be written: {error}")
+                self.callbacks.outputs_collected(failure)
+                return
+        self.callbacks.outputs_collected(None)
+
+    def cleanup(self) -> None:
+        """There is nothing to remove."""
+
+    def _print(self, rank: int, text: str) -> None:
+        host = self._host_of(rank)
+        tag = wire.prefix(host, f"rank {rank}").encode()
+        self._say(host, b"".join(wire.encode_piece(tag, line.encode() + b"\n") for line in text.split("\n")))
+
+    def _report(self, name: str, value: float) -> None:
+        host = self._host_of(0)
+        data = {"name": name, "value": value}
+        self._say(host, wire.Event(kind="metric", host=host, rank=0, attempt=self._attempt, data=data).to_line())
+
+    def _say(self, host: str, data: bytes) -> None:
+        if host in self._running:
+            self.callbacks.output(host, data)
+
+    def _host_of(self, rank: int) -> str:
+        per_host = self.spec.size // self.spec.instance_count
+        return self.spec.hosts[rank // per_host]
+
+    def _end(self) -> None:
+        if not self._running:
+            return
+        host = self._running[0]
+        failure = self._outcome.failure_of(host)
+        if failure is None:
+            self._all_end(exit_code=0)
+            return
+        event = wire.Event(kind="failure", host=host, attempt=self._attempt, data=failure.to_dict())
+        self.callbacks.output(host, event.to_line())
+        self._all_end(exit_code=1)
+
+    def _all_end(self, *, exit_code: int | None = None, signal: int | None = None) -> None:
+        running, self._running = self._running, []
+        for host in running:
+            self.callbacks.host_ended(HostEnd(host=host, exit_code=exit_code, signal=signal))
+
+
+def _line(line: Any) -> str | tuple[int, str]:
+    if isinstance(line, str):
+        return line
+    if isinstance(line, list | tuple) and len(line) == 2 and isinstance(line[0], int) and isinstance(line[1], str):
+        return line[0], line[1]
+    raise ConfigurationError(f"FakeOutcome(lines=…): each must be a text or (rank, text), got {line!r}.")
+
+
+def _rank_and_text(line: str | tuple[int, str]) -> tuple[int, str]:
+    return line if isinstance(line, tuple) else (0, line)
+
+
+def _archive(files: Mapping[str, str]) -> bytes:
+    import tarfile
+
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()

@@ -1,0 +1,66 @@
+"""What the local backends make of a spec's URIs: pure functions from a job to paths of this machine."""
+
+from __future__ import annotations
+
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from estimators.backends.config import input_mode
+from estimators.spec import Channel, TrainingJobSpec
+
+
+def local_path(uri: str) -> Path | None:
+    """The path that a ``file://`` URI or a plain path names; None for any other scheme."""
+    if "://" not in uri:
+        return Path(uri).expanduser()
+    parts = urllib.parse.urlsplit(uri)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    return Path(urllib.parse.unquote(parts.path))
+
+
+def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
+    """Why the local backends of this version cannot feed a channel; None when they can."""
+    if channel.source.file_system is not None:
+        return "EFS and FSx file systems exist on AWS only; give a path, which may lie on a mounted file system."
+    s3 = channel.source.s3
+    if s3 is None:
+        return "it has no data source."
+    if local_path(s3.uri) is None:
+        return f"{s3.uri} cannot be read by this version; give a path or a file:// URI."
+    mode = input_mode(spec, channel)
+    if mode != "File":
+        return f"input mode {mode!r} is not available in this version; use 'File'."
+    if s3.distribution not in (None, "FullyReplicated"):
+        return f"distribution {s3.distribution!r} is not available in this version; use 'FullyReplicated'."
+    if s3.data_type != "S3Prefix":
+        return f"s3_data_type {s3.data_type!r} is not available in this version; use 'S3Prefix'."
+    for what, value, none in (
+        ("compression", channel.compression, "None"),
+        ("record_wrapping", channel.record_wrapper, "None"),
+        ("shuffle_config", channel.shuffle, None),
+    ):
+        if value not in (None, none):
+            return f"{what} is not available in this version."
+    return None
+
+
+def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
+    """What the host agent is told: ``{channel: {"uri": …, "mode": "File"}}``."""
+    channels = {}
+    for channel in spec.inputs:
+        if channel.source.s3 is not None:
+            channels[channel.name] = {"uri": channel.source.s3.uri, "mode": input_mode(spec, channel)}
+    return channels
+
+
+def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:
+    """The folder that the job names for its checkpoints, or None."""
+    return local_path(spec.checkpoint.uri) if spec.checkpoint is not None else None
+
+
+def output_dir(spec: TrainingJobSpec) -> Path | None:
+    """``<output path>/<job>/output``, or None when the output path is not of this machine."""
+    path = local_path(spec.output.path)
+    return path / spec.name / "output" if path is not None else None

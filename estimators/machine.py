@@ -1,0 +1,218 @@
+"""What this machine offers to a job: cores, memory, GPUs, limits. Read from the kernel's files; nothing is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """One machine, or the part of it that this process may use (affinity, control groups, limits).
+
+    Attributes:
+        cores: Whole cores that may be used: the smaller of the affinity mask and the control group's quota.
+        cores_of_machine: Cores that the kernel knows.
+        cpu_quota: The control group's quota in cores, if it has one.
+        memory_bytes: Memory that may be used: the machine's, or the control group's limit.
+        memory_available_bytes: What of it is free or can be freed.
+        shm_free_bytes: Free space in ``/dev/shm``; None without one.
+        open_files_limit: Soft limit on descriptors (``ulimit -n``); None is unlimited.
+        open_files_hard_limit: The hard one.
+        processes_limit: Soft limit on the user's processes and threads (``ulimit -u``) or the control group's
+            ``pids.max``, whichever leaves less room; None is unlimited.
+        processes_used: How many of them exist; None where it was not needed.
+        gpus: Names of the visible GPUs.
+    """
+
+    cores: int
+    cores_of_machine: int
+    cpu_quota: float | None = None
+    memory_bytes: int
+    memory_available_bytes: int
+    shm_free_bytes: int | None = None
+    open_files_limit: int | None = None
+    open_files_hard_limit: int | None = None
+    processes_limit: int | None = None
+    processes_used: int | None = None
+    gpus: tuple[str, ...] = ()
+
+
+def facts() -> MachineFacts:
+    """This machine, as of now (some milliseconds)."""
+    affinity = len(os.sched_getaffinity(0))
+    groups = _control_groups()
+    quota = _cpu_quota(groups)
+    memory, available = _memory(groups)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    processes, used = _processes(groups)
+    return MachineFacts(
+        cores=max(1, min(affinity, math.ceil(quota))) if quota is not None else affinity,
+        cores_of_machine=os.cpu_count() or affinity,
+        cpu_quota=quota,
+        memory_bytes=memory,
+        memory_available_bytes=available,
+        shm_free_bytes=free_bytes(Path("/dev/shm")),
+        open_files_limit=_limit(soft),
+        open_files_hard_limit=_limit(hard),
+        processes_limit=processes,
+        processes_used=used,
+        gpus=gpus(),
+    )
+
+
+def free_bytes(path: Path) -> int | None:
+    """Space that this user may still fill on the disk of ``path`` or of its nearest folder that exists."""
+    for candidate in (path, *path.parents):
+        try:
+            disk = os.statvfs(candidate)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        return disk.f_bavail * disk.f_frsize
+    return None
+
+
+def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
+    """Names of the NVIDIA GPUs that a program started with these variables sees; no driver library is loaded.
+
+    Args:
+        environment: Its ``CUDA_VISIBLE_DEVICES`` hides devices.
+        proc: Where the driver lists them.
+    """
+    names: list[str] = []
+    if proc.is_dir():
+        for entry in sorted(proc.iterdir()):
+            match = re.search(r"^Model:\s*(.+)$", _read(entry / "information"), re.MULTILINE)
+            names.append(match[1].strip() if match else "NVIDIA GPU")
+    # A container is given some of the machine's devices, while the driver lists all of them.
+    nodes = [name for name in _names(Path("/dev")) if re.fullmatch(r"nvidia\d+", name)]
+    if proc == Path("/proc/driver/nvidia/gpus"):
+        names = names[: len(nodes)]
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        chosen = [part for part in visible.split(",") if part.strip() not in ("", "-1", "NoDevFiles")]
+        names = names[: len(chosen)]
+    return tuple(names)
+
+
+def cpu_model() -> str:
+    """The processor's name, as ``/proc/cpuinfo`` has it."""
+    match = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
+    return match[1].strip() if match else os.uname().machine
+
+
+def format_bytes(number: float) -> str:
+    """``512 MB``, ``3.4 GB``: powers of 1000, as disks are sold and ``df -H`` counts."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= size:
+            scaled = number / size
+            return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.1f} {unit}"
+    return f"{number:.0f} B"
+
+
+def _control_groups() -> tuple[Path, ...]:
+    """The folders of this process's control groups (v2, and v1's cpu, memory and pids) and of those above them."""
+    folders: list[Path] = []
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        bases = [_CGROUP_ROOT] if not controllers else [_CGROUP_ROOT / name for name in controllers.split(",")]
+        relative = Path(path.lstrip("/"))
+        for base in bases:
+            # In a container the path is the host's, while its own group is mounted at the root.
+            folders += [base / part for part in (relative, *relative.parents)]
+            folders.append(base)
+    return tuple(folder for folder in dict.fromkeys(folders) if folder.is_dir())
+
+
+def _cpu_quota(groups: tuple[Path, ...]) -> float | None:
+    quotas: list[float] = []
+    for group in groups:
+        words = _read(group / "cpu.max").split()
+        if len(words) == 2 and words[0].isdigit():
+            quotas.append(int(words[0]) / int(words[1]))
+        v1, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
+        if v1 is not None and v1 > 0 and period:
+            quotas.append(v1 / period)
+    return min(quotas, default=None)
+
+
+def _memory(groups: tuple[Path, ...]) -> tuple[int, int]:
+    """Usable and available bytes."""
+    table = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE))
+    total = int(table.get("MemTotal", 0)) * 1024
+    available = int(table.get("MemAvailable", 0)) * 1024
+    for group in groups:
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit = _number(group / limit_name)
+            if limit is None or limit >= total:  # v1 says "no limit" with a huge number
+                continue
+            used = _number(group / used_name) or 0
+            cached = re.search(
+                r"^(?:inactive_file|total_inactive_file) (\d+)$", _read(group / "memory.stat"), re.MULTILINE
+            )
+            used -= min(used, int(cached[1]) if cached else 0)
+            total, available = limit, min(available, max(0, limit - used))
+    return total, available
+
+
+def _processes(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
+    """The tighter of the user's limit and the control groups' on processes and threads, and how many there are."""
+    found: list[tuple[int, int]] = []
+    soft = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    # root is not held to it, and counting everybody's threads is only worth while for limits that may matter.
+    if soft is not None and soft < 20_000 and os.geteuid() != 0:
+        found.append((soft, _threads_of_user(os.getuid())))
+    for group in groups:
+        limit = _number(group / "pids.max")
+        if limit is not None:
+            found.append((limit, _number(group / "pids.current") or 0))
+    if not found:
+        return None, None
+    return min(found, key=lambda pair: pair[0] - pair[1])
+
+
+def _threads_of_user(uid: int) -> int:
+    count = 0
+    for name in _names(Path("/proc")):
+        if name.isdigit():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    count += os.stat(f"/proc/{name}/task").st_nlink - 2
+            except OSError:
+                continue  # it has ended
+    return count
+
+
+def _limit(value: int) -> int | None:
+    return None if value == resource.RLIM_INFINITY else value
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _read(path).strip()
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

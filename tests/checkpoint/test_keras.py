@@ -1,0 +1,65 @@
+"""Real models, of tf_keras and of Keras 3; and real workers, of which one writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+HERE = Path(__file__).parent
+PASSED = "[0-9.]+ s"
+
+
+def test_both_kerases(tmp_path: Path) -> None:
+    """One after the other: the second is also shown what the first has saved."""
+    for flavour in ("tf_keras", "keras"):
+        done = subprocess.run(
+            [sys.executable, str(HERE / "keras_checks.py"), flavour, str(tmp_path / flavour)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.count("check_") >= 15, done.stdout
+
+
+def test_two_workers_of_which_one_writes(tmp_path: Path) -> None:
+    """MultiWorkerMirroredStrategy with moving averages, whose usual reading is a collective operation."""
+    sockets = [socket.socket() for _ in range(2)]
+    for listening in sockets:
+        listening.bind(("127.0.0.1", 0))
+    workers = [f"127.0.0.1:{listening.getsockname()[1]}" for listening in sockets]
+    for listening in sockets:
+        listening.close()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "two_workers.py"), str(rank), str(tmp_path)],
+            env={
+                **os.environ,
+                "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=200)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
+    results = [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in said]
+    assert results[0] == results[1], results
+    assert results[0]["epochs"] == [1, 2] and results[0]["step"] == 4
+    assert not (tmp_path / "1").exists()

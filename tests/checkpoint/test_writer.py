@@ -1,0 +1,238 @@
+"""The thread that writes: bounds, back-pressure, errors, endings."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from container.checkpoint import Checkpointer, CheckpointWriteError
+from container.checkpoint.writer import BackgroundWriter
+
+
+class Disk:
+    """Writes jobs when it is told to."""
+
+    def __init__(self) -> None:
+        self.allowed = threading.Semaphore(0)
+        self.written: list[int] = []
+
+    def write(self, job: int) -> None:
+        assert self.allowed.acquire(timeout=20)
+        if job < 0:
+            raise OSError(f"job {job}")
+        self.written.append(job)
+
+
+def put(writer: BackgroundWriter[int], job: int) -> None:
+    with writer.slot() as submit:
+        submit(job)
+
+
+def in_thread(function, *args):  # type: ignore[no-untyped-def]
+    thread = threading.Thread(target=function, args=args, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_slow_disk_holds_the_training_up_when_the_bound_is_reached() -> None:
+    disk = Disk()
+    writer = BackgroundWriter(disk.write, pending=2)
+    began = time.monotonic()
+    put(writer, 1)
+    assert writer.idle
+    put(writer, 2)
+    assert time.monotonic() - began < 5 and not writer.idle
+    third = in_thread(put, writer, 3)
+    third.join(0.1)
+    assert third.is_alive() and disk.written == []
+    disk.allowed.release()
+    third.join(20)
+    assert not third.is_alive() and disk.written == [1]
+    disk.allowed.release(2)
+    writer.close()
+    assert disk.written == [1, 2, 3]
+
+
+def test_errors_are_raised_by_the_next_call_once() -> None:
+    disk = Disk()
+    disk.allowed.release(100)
+    writer = BackgroundWriter(disk.write)
+    put(writer, -1)
+    with pytest.raises(OSError, match="job -1"):
+        writer.wait()
+    writer.wait()
+    put(writer, -2)
+    with pytest.raises(OSError, match="job -2"):
+        while True:
+            put(writer, 5)
+    put(writer, -3)
+    with pytest.raises(OSError, match="job -3"):
+        writer.close()
+    writer.close()
+    with pytest.raises(ValueError, match="closed"):
+        put(writer, 1)
+
+
+def test_an_error_wakes_whoever_waits() -> None:
+    disk = Disk()
+    writer = BackgroundWriter(disk.write)
+    put(writer, -1)
+    seen: list[str] = []
+
+    def waits() -> None:
+        try:
+            put(writer, 2)
+        except OSError as error:
+            seen.append(str(error))
+
+    thread = in_thread(waits)
+    disk.allowed.release()
+    thread.join(20)
+    assert seen == ["job -1"]
+
+
+def test_a_snapshot_that_fails_gives_its_place_back() -> None:
+    disk = Disk()
+    disk.allowed.release(100)
+    writer = BackgroundWriter(disk.write)
+    for _ in range(3):
+        with pytest.raises(KeyError), writer.slot():
+            raise KeyError
+    put(writer, 1)
+    writer.close()
+    assert disk.written == [1]
+
+
+def test_waiting_can_be_bounded() -> None:
+    disk = Disk()
+    writer = BackgroundWriter(disk.write)
+    put(writer, 1)
+    assert not writer.wait(0.01)
+    disk.allowed.release()
+    assert writer.wait(20)
+    writer.close()
+
+
+def test_found_to_be_garbage_while_it_writes() -> None:
+    """The collector may run in the writer's own thread, which must not wait for itself."""
+    ended = threading.Event()
+    writer: BackgroundWriter[int]
+
+    def write(job: int) -> None:
+        writer.close(then=ended.set)
+
+    writer = BackgroundWriter(write)
+    put(writer, 1)
+    assert ended.wait(20)
+
+
+# --- a Checkpointer's ---
+
+
+def test_errors_of_a_checkpointers_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = {"a": np.zeros(10)}
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save(arrays, step=1, wait=True)
+    monkeypatch.setattr("os.fsync", _fails)
+    checkpointer.save(arrays, step=2)
+    with pytest.raises(CheckpointWriteError, match="checkpoint-00000002-step-2 could not be written"):
+        checkpointer.wait()
+    checkpointer.save(arrays, step=3)
+    with pytest.raises(CheckpointWriteError, match="step-3"):
+        for _ in range(1000):
+            checkpointer.save(arrays, step=4)
+    checkpointer.save(arrays, step=5)
+    with pytest.raises(CheckpointWriteError, match="step-5"):
+        checkpointer.close()
+    monkeypatch.undo()
+    restored = Checkpointer(tmp_path).restore()
+    assert restored is not None and restored.step == 1
+
+
+def _fails(fd: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_snapshot_is_of_the_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    import os
+
+    fsync = os.fsync
+    monkeypatch.setattr("os.fsync", lambda fd: (release.wait(20), fsync(fd)))
+    arrays = {"a": np.full(100_000, 1)}
+    metadata = {"list": [1]}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(arrays, step=1, metadata=metadata)
+        arrays["a"][:] = 2
+        metadata["list"].append(2)
+        assert checkpointer.completed is None and not checkpointer.idle
+        release.set()
+        checkpointer.wait()
+        assert checkpointer.completed is not None and checkpointer.idle
+        restored = checkpointer.restore()
+    assert restored is not None and (restored.arrays["arrays"]["a"] == 1).all()
+    assert restored.metadata == {"list": [1]}
+
+
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    """As many copies as may be pending, used over and over."""
+    arrays = {"a": np.zeros(1_000_000)}
+    with Checkpointer(tmp_path, pending=2, keep=1) as checkpointer:
+        for step in range(1, 8):
+            checkpointer.save(arrays, step=step)
+        checkpointer.wait()
+        assert 1 <= len(checkpointer._free) <= 2
+        known = {id(arenas["arrays"]) for arenas in checkpointer._free}
+        for step in range(8, 12):
+            checkpointer.save(arrays, step=step)
+        checkpointer.wait()
+        assert {id(arenas["arrays"]) for arenas in checkpointer._free} <= known or len(known) == 1
+
+
+SCRIPT = """
+import sys
+import numpy as np
+from container.checkpoint import Checkpointer
+
+checkpointer = Checkpointer(sys.argv[1])
+checkpointer.save({"a": np.ones(3_000_000)}, step=1)
+if sys.argv[2] == "raise":
+    raise RuntimeError("the training's own")
+if sys.argv[2] == "drop":
+    del checkpointer
+    Checkpointer(sys.argv[1]).save({"a": np.ones(3)}, step=2, wait=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "raise", "drop"])
+def test_what_is_under_way_is_finished(tmp_path: Path, how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), how], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == (1 if how == "raise" else 0), done.stderr
+    restored = Checkpointer(tmp_path).restore()
+    assert restored is not None and restored.step == (2 if how == "drop" else 1) and not restored.skipped
+
+
+def test_a_forked_child_cannot_save(tmp_path: Path) -> None:
+    import os
+
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save({"a": np.zeros(1)}, step=1, wait=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            checkpointer.save({"a": np.zeros(1)}, step=2)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must be the right one
+            os._exit(0 if "forked" in str(error) else 2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    checkpointer.close()
+    gc.collect()

@@ -1,0 +1,472 @@
+"""Helpers of the tests that run real clusters: estimators from script texts, and a job's processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from estimators import MPI, PreflightWarning, RunOptions, TensorFlow, TrainingJob
+from estimators.jobs.record import job_names
+
+#: What every script can import as ``aid``.
+AID = '''
+"""What the tests' scripts share."""
+import json, os, sys, time
+
+HOST = os.environ.get("SM_CURRENT_HOST", "?")
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMIX_RANK") or HOST.rpartition("-")[2] or 1) - (
+    0 if "OMPI_COMM_WORLD_RANK" in os.environ or "PMIX_RANK" in os.environ else 1)
+MARKS = os.environ.get("MARKS", ".")
+
+
+def report(**values):
+    """One line that the test reads back by rank."""
+    print("report " + json.dumps(values), flush=True)
+
+
+def mark(name, text=""):
+    """Tell the test something, atomically."""
+    path = os.path.join(MARKS, name)
+    with open(path + ".part", "w") as file:
+        file.write(str(text))
+    os.rename(path + ".part", path)
+
+
+def wait_for(name, seconds=60):
+    """Wait until the test, or another rank, marks something."""
+    until = time.monotonic() + seconds
+    while not os.path.exists(os.path.join(MARKS, name)):
+        if time.monotonic() > until:
+            sys.exit(f"{name} was not marked")
+        time.sleep(0.005)
+'''
+
+
+class Make:
+    """Makes estimators whose code is given as text.
+
+    Args:
+        folder: Where their code and marks go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.marks = folder / "marks"
+        self.marks.mkdir()
+        self._count = 0
+
+    def __call__(
+        self,
+        script: str,
+        *,
+        hosts: int = 1,
+        processes: int | None = None,
+        mpi_options: str = "",
+        options: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        files: dict[str, str] | None = None,
+        **arguments: Any,
+    ) -> TensorFlow:
+        """Make an estimator.
+
+        Args:
+            script: The text of ``train.py``; it can import ``aid``.
+            hosts: How many hosts.
+            processes: Ranks per host under MPI; None for the script launcher.
+            mpi_options: ``custom_mpi_options``.
+            options: Members of RunOptions.
+            environment: Variables of the script.
+            files: More files of the source folder.
+            arguments: More arguments of the estimator.
+        """
+        self._count += 1
+        code = self.folder / f"code-{self._count}"
+        code.mkdir()
+        for name, text in {"train.py": textwrap.dedent(script), "aid.py": AID, **(files or {})}.items():
+            (code / name).write_text(text, encoding="utf-8")
+        return TensorFlow(
+            **{
+                "entry_point": "train.py",
+                "source_dir": str(code),
+                "instance_count": hosts,
+                "instance_type": "local_process",
+                "distribution": (
+                    MPI(processes_per_host=processes, custom_mpi_options=mpi_options) if processes else None
+                ),
+                "model_dir": False,
+                "environment": {"MARKS": str(self.marks), **(environment or {})},
+                "run_options": RunOptions(**(options or {})),
+                **arguments,
+            }
+        )
+
+    def run(self, script: str, *, logs: bool = False, name: str | None = None, **settings: Any) -> TrainingJob:
+        """Run a script to its end."""
+        return fit(self(script, **settings), logs=logs, job_name=name)
+
+    def start(self, script: str, *, name: str | None = None, ready: int = 0, **settings: Any) -> TrainingJob:
+        """Start a job without a tie and wait for as many ``ready-<rank>`` marks."""
+        job = fit(self(script, **settings), wait=False, job_name=name)
+        self.await_ready(ready, job)
+        return job
+
+    def await_ready(self, count: int, job: TrainingJob | None = None) -> None:
+        """Wait for ``ready-0`` … ``ready-<count-1>``."""
+
+        def over() -> None:
+            if job is not None:
+                assert job.status == "InProgress", job.describe().get("FailureReason")
+
+        until(lambda: all((self.marks / f"ready-{rank}").exists() for rank in range(count)), 60, check=over)
+
+    def marked(self, name: str, seconds: float = 30) -> str:
+        """Wait for a mark and read it."""
+        until((self.marks / name).exists, seconds)
+        return (self.marks / name).read_text()
+
+    def mark(self, name: str) -> None:
+        """Let scripts that wait for it go on."""
+        (self.marks / name).touch()
+
+    def clear(self) -> None:
+        """Forget all marks."""
+        for path in self.marks.iterdir():
+            path.unlink()
+
+
+def fit(estimator: TensorFlow, inputs: Any = None, **arguments: Any) -> TrainingJob:
+    """``estimator.fit()`` without the warning that this machine has few cores."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreflightWarning)
+        return estimator.fit(inputs, **arguments)
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0, *, check: Callable[[], None] = lambda: None) -> float:
+    """Wait for a condition and return how long it took, in seconds; fail when it does not come.
+
+    Args:
+        condition: What must become true.
+        seconds: For how long to wait.
+        check: Raises when there is no point in waiting on.
+    """
+    start = time.monotonic()
+    while not condition():
+        check()
+        assert time.monotonic() - start < seconds, f"it did not come within {seconds} s"
+        time.sleep(0.01)
+    return time.monotonic() - start
+
+
+def within(limit: float, attempt: Callable[[], float], times: int = 3) -> None:
+    """Try something that must take at most ``limit`` seconds; others share the machine, so it may be tried again."""
+    taken: list[float] = []
+    while not taken or (taken[-1] > limit and len(taken) < times):
+        taken.append(attempt())
+    assert taken[-1] <= limit, f"it must take at most {limit} s, and took {', '.join(f'{t:.2f}' for t in taken)} s"
+
+
+# --- what a job said ---
+
+
+def reports(job: TrainingJob) -> dict[int, dict[str, Any]]:
+    """The last ``report`` of every rank."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in job.log_lines():
+        if line.rank is not None and line.text.startswith("report "):
+            found[line.rank] = {**json.loads(line.text[7:]), "@host": line.host}
+    return found
+
+
+def printed(job: TrainingJob, rank: int | None = None) -> list[str]:
+    """The lines of the ranks."""
+    return [line.text for line in job.log_lines(rank) if line.rank is not None]
+
+
+def all_text(job: TrainingJob) -> str:
+    """Every line, the toolkit's too."""
+    return "\n".join(line.text for line in job.log_lines())
+
+
+def raw_log(job: TrainingJob, rank: int, host: str = "algo-1") -> bytes:
+    """The bytes of a rank's log."""
+    return (job.record.log_dir(host, 0) / f"rank-{rank}.log").read_bytes()
+
+
+# --- a job's processes ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A process, so that another one that gets its pid is not taken for it."""
+
+    pid: int
+    started: int
+    argv: tuple[str, ...] = dataclasses.field(compare=False)
+    environ: dict[str, str] = dataclasses.field(compare=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs (a zombie does not)."""
+        stat = _stat(self.pid)
+        return stat is not None and stat[0] != "Z" and stat[2] == self.started
+
+    @property
+    def host(self) -> str:
+        """The host that it belongs to; of a remote shell, the one that it reaches."""
+        if self.kind == "rsh":
+            return next((word for word in self.argv if word.startswith("algo-")), "?")
+        match = re.search(r"/hosts/(algo-\d+)/", self.environ.get("SAGEMAKER_BASE_DIR", "") + "/")
+        return match[1] if match else "?"
+
+    @property
+    def kind(self) -> str:
+        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``rank``, ``other``."""
+        words = [os.path.basename(word) for word in self.argv]
+        if words and words[0] in ("mpirun", "orted", "prterun", "prted") and "--version" not in words:
+            return words[0]
+        for word, kind in (("train", "toolkit"), ("rsh", "rsh"), ("rank", "wrapper")):
+            if "__main__.py" in words and words[words.index("__main__.py") + 1 :][:1] == [word]:
+                return kind
+        return "rank" if "train.py" in words and "-c" not in words else "other"
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+
+def _stat(pid: int) -> tuple[str, int, int] | None:
+    """State, parent and start time."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()
+    return fields[0], int(fields[1]), int(fields[19])
+
+
+def process(pid: int) -> Process | None:
+    """What a pid is now; None when it is gone."""
+    stat = _stat(pid)
+    if stat is None or stat[0] == "Z":
+        return None
+    try:
+        argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    variables = dict(item.split("=", 1) for item in environ if "=" in item)
+    return Process(pid, stat[2], tuple(argv), variables)
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def below(*roots: int) -> list[Process]:
+    """Living descendants of processes."""
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        stat = _stat(pid)
+        if stat is not None and stat[0] != "Z":
+            children.setdefault(stat[1], []).append(pid)
+    found: list[Process] = []
+    queue = list(roots)
+    while queue:
+        for pid in children.get(queue.pop(), ()):
+            queue.append(pid)
+            one = process(pid)
+            if one is not None:
+                found.append(one)
+    return found
+
+
+def marked(name: str) -> list[Process]:
+    """Living processes that carry the job's mark, of jobs in this test's home."""
+    found = []
+    for pid in _pids():
+        one = process(pid)
+        if (
+            one is not None
+            and one.environ.get("FLEETFIT_JOB") == name
+            and one.environ.get("FLEETFIT_HOME") == os.environ["FLEETFIT_HOME"]
+        ):
+            found.append(one)
+    return found
+
+
+def supervisor(job: TrainingJob) -> Process:
+    """The job's supervisor."""
+    one = process(job.record.read_status()["Fleetfit"]["supervisor_pid"])
+    assert one is not None
+    return one
+
+
+class Snapshot:
+    """All processes of a running job, and its temporary files, to see whether they go.
+
+    Args:
+        job: The job; it must be running.
+        names: ``(kind, host or None, rank or None)`` -> process.
+    """
+
+    def __init__(self, job: TrainingJob) -> None:
+        self.job = job
+        self.supervisor = supervisor(job)
+        family = below(self.supervisor.pid)
+        collectors = {one for one in family if "provenance" in " ".join(one.argv)}
+        collectors |= set(below(*(one.pid for one in collectors)))
+        self.members = {*family, *marked(job.name)} - collectors
+        self.files = self._files()
+
+    def _files(self) -> set[Path]:
+        """Temporary folders of the job, and what its processes have mapped of shared memory."""
+        found = set()
+        for one in self.members:
+            if folder := one.environ.get("FLEETFIT_RUNTIME_DIR"):
+                runtime = Path(folder).parent
+                found |= {runtime, *Path("/dev/shm").glob(f"{runtime.name}-*")}
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{one.pid}/maps").read_text().splitlines():
+                    if "/dev/shm/" in line and "(deleted)" not in line:
+                        found.add(Path(line[line.index("/dev/shm/") :]))
+        return found
+
+    def find(self, kind: str, host: str | None = None) -> Process:
+        """One process by what it is."""
+        found = [one for one in self.members if one.kind == kind and host in (None, one.host)]
+        assert found, f"no {kind} of {host} among {[(one.kind, one.host) for one in self.members]}"
+        return found[0]
+
+    def rank(self, number: int) -> Process:
+        """The process of a rank."""
+        pids = [event.data["pid"] for event in self.job.record.events("process_started") if event.rank == number]
+        return next(one for one in self.members if one.pid == pids[-1])
+
+    def left(self, *, with_supervisor: bool = False) -> list[Process]:
+        """What is still alive."""
+        everything = {*self.members, *marked(self.job.name)}
+        if with_supervisor:
+            everything.add(self.supervisor)
+        return [one for one in everything if one.alive]
+
+    def await_end(self, seconds: float = 20.0) -> float:
+        """Wait until all processes are gone; returns how long it took, in seconds."""
+        start = time.monotonic()
+        while left := self.left():
+            assert time.monotonic() - start < seconds, f"alive after {seconds} s: {[(p.kind, p.argv) for p in left]}"
+            time.sleep(0.01)
+        return time.monotonic() - start
+
+    def files_left(self) -> list[Path]:
+        """Temporary files that are still there."""
+        return [path for path in self.files if path.exists()]
+
+
+def await_terminal(job: TrainingJob, seconds: float = 20.0) -> str:
+    """Wait until the record has a terminal status, and return it."""
+    until(lambda: job.status in ("Completed", "Failed", "Stopped"), seconds)
+    return str(job.status)
+
+
+def kill_everything_of(home: Path) -> None:
+    """Kill what still runs of the jobs of a home."""
+    for pid in _pids():
+        one = process(pid)
+        if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
+            supervises = "estimators.jobs.supervisor" in " ".join(one.argv)
+            if supervises or "FLEETFIT_JOB" in one.environ:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+# --- other Pythons ---
+
+
+def small_venv(folder: Path, *, with_packages: bool = True) -> Path:
+    """A venv without MPI, made in a moment; returns its Python.
+
+    Args:
+        folder: Where.
+        with_packages: Whether it sees the packages of the tests' own environment.
+    """
+    base = Path(getattr(sys, "_base_executable", sys.executable))
+    (folder / "bin").mkdir(parents=True)
+    packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
+    (folder / "bin" / "python").symlink_to(base)
+    if with_packages:
+        (packages / "tests.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    return folder / "bin" / "python"
+
+
+# --- callers: other processes that use the public API ---
+
+
+class Caller:
+    """Another Python process that runs a program text, in a session of its own.
+
+    Args:
+        program: The program; ``estimator`` and ``fit`` are there.
+        estimator: What ``estimator`` shall be.
+        folder: Where its output goes.
+    """
+
+    def __init__(self, program: str, estimator: TensorFlow, folder: Path, *, python: Iterable[str] = ()) -> None:
+        settings = estimator.settings
+        arguments = {
+            "entry_point": settings.entry_point,
+            "source_dir": settings.source_dir,
+            "instance_count": settings.instance_count,
+            "instance_type": settings.instance_type,
+            "distribution": settings.distribution.to_dict() if settings.distribution else None,
+            "model_dir": False,
+            "environment": dict(settings.environment),
+        }
+        options = settings.run_options.to_dict()
+        text = (
+            "import json, sys, warnings\n"
+            "warnings.simplefilter('ignore')\n"
+            "from estimators import *\n"
+            f"estimator = TensorFlow(**{arguments!r}, run_options=RunOptions(**{options!r}))\n"
+            + textwrap.dedent(program)
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"caller-{time.monotonic_ns()}.py"
+        path.write_text(text, encoding="utf-8")
+        self.output = path.with_suffix(".out")
+        self.errors = path.with_suffix(".err")
+        with self.output.open("wb") as out, self.errors.open("wb") as err:
+            self.process = subprocess.Popen(
+                [*(python or (sys.executable,)), str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                cwd=folder,
+            )
+
+    def job(self, name: str, seconds: float = 30.0) -> TrainingJob:
+        """The handle of the job that it starts."""
+
+        def alive() -> None:
+            assert self.process.poll() is None, self.errors.read_text()
+
+        until(lambda: name in job_names(), seconds, check=alive)
+        return TrainingJob.attach(name)
+
+    def wait(self, seconds: float = 60.0) -> int:
+        """Its exit code."""
+        return self.process.wait(seconds)

@@ -1,0 +1,318 @@
+"""Who failed first, how, and when the caller knows it."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from pathlib import Path
+
+import clusters
+import pytest
+
+from estimators import TrainingJob, TrainingJobError
+
+
+def failure_of(make: clusters.Make, script: str, **settings: object) -> TrainingJobError:
+    """Run a script that must fail."""
+    with pytest.raises(TrainingJobError) as caught:
+        make.run(script, **settings)  # type: ignore[arg-type]
+    error = caught.value
+    assert isinstance(error.job, TrainingJob)
+    says_the_same(error.job, error)
+    return error
+
+
+def says_the_same(job: TrainingJob, error: TrainingJobError) -> None:
+    """The exception, status.json, describe(), and ``output/failure`` tell one story."""
+    status = json.loads((job.record.path / "status.json").read_text())
+    assert status["TrainingJobStatus"] == status["SecondaryStatus"] == "Failed"
+    assert status["Fleetfit"]["failure"] == error.failure.to_dict()
+    assert job.describe()["FailureReason"] == status["FailureReason"] == error.failure.reason()
+    for host in job.hosts:
+        assert (job.record.tree(host).output / "failure").read_text() == status["FailureReason"]
+
+
+@pytest.mark.parametrize(("hosts", "processes"), [(1, 3), (2, 2), (3, None)])
+def test_one_rank_raises_while_the_others_sleep(hosts: int, processes: int | None, make: clusters.Make) -> None:
+    """The exception is in the caller within a second of the raise."""
+    ranks = hosts * (processes or 1)
+    raising = ranks - 1
+
+    def attempt() -> float:
+        make.clear()
+        error = failure_of(
+            make,
+            f"""
+            import time
+            import aid
+            aid.mark(f"ready-{{aid.RANK}}")
+            if aid.RANK != {raising}:
+                time.sleep(60)
+            for rank in range({ranks}):
+                aid.wait_for(f"ready-{{rank}}")
+            aid.mark("raised", time.time())
+            raise ValueError(f"rank {{aid.RANK}} has no data")
+            """,
+            hosts=hosts,
+            processes=processes,
+        )
+        seconds = time.time() - float(make.marked("raised"))
+        assert (error.host, error.rank, error.exit_code, error.signal) == (f"algo-{hosts}", raising, 1, None)
+        assert error.traceback is not None and 'aid.mark("raised"' not in error.traceback
+        assert str(error).endswith(f"ValueError: rank {raising} has no data")
+        assert f"algo-{hosts}, rank {raising}: ValueError: rank {raising} has no data (exited with code 1)" in str(
+            error
+        )
+        return seconds
+
+    clusters.within(1.0, attempt)
+
+
+@pytest.mark.horovod
+@pytest.mark.tensorflow
+def test_one_rank_of_horovod_raises_while_the_others_wait_for_it(make: clusters.Make) -> None:
+    """Horovod's exit handler waits for the other ranks, and they for the one that failed."""
+
+    def attempt() -> float:
+        make.clear()
+        error = failure_of(
+            make,
+            """
+            import time
+            import aid
+            import horovod.tensorflow as hvd
+            import tensorflow as tf
+            hvd.init()
+            hvd.allreduce(tf.constant([1.0]), name="first")
+            if hvd.rank() == 1:
+                aid.mark("raised", time.time())
+                raise ValueError("rank 1 has no data")
+            hvd.allreduce(tf.constant([1.0]), name="second")
+            time.sleep(60)
+            """,
+            hosts=2,
+            processes=1,
+        )
+        assert (error.host, error.rank) == ("algo-2", 1)
+        assert error.exit_code in (1, None)  # Horovod may hang in its exit handler; then it was ended by us
+        assert str(error).endswith("ValueError: rank 1 has no data")
+        return time.time() - float(make.marked("raised"))
+
+    clusters.within(1.0, attempt)
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_a_rank_that_exits_with_a_code(processes: int | None, make: clusters.Make) -> None:
+    error = failure_of(
+        make,
+        """
+        import sys, time
+        import aid
+        if aid.RANK == 1:
+            print("giving up: the learning rate is negative")
+            sys.exit(3)
+        time.sleep(60)
+        """,
+        hosts=2,
+        processes=processes,
+    )
+    host = "algo-1" if processes else "algo-2"
+    assert (error.host, error.rank, error.exit_code, error.signal) == (host, 1, 3, None)
+    assert error.traceback is None
+    assert f"{host}, rank 1: exited with code 3" in str(error)
+    assert str(error).endswith("giving up: the learning rate is negative")
+
+
+def test_a_message_instead_of_an_exit_code(make: clusters.Make) -> None:
+    error = failure_of(make, "import sys\nsys.exit('no such optimizer: sdg')")
+    assert error.exit_code == 1
+    assert str(error).endswith("no such optimizer: sdg")
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT])
+def test_a_signal_is_reported_as_that(number: signal.Signals, processes: int | None, make: clusters.Make) -> None:
+    error = failure_of(
+        make,
+        f"""
+        import os, time
+        import aid
+        if aid.RANK == 1:
+            os.kill(os.getpid(), {int(number)})
+        time.sleep(60)
+        """,
+        hosts=2,
+        processes=processes,
+    )
+    host = "algo-1" if processes else "algo-2"
+    assert (error.host, error.rank, error.exit_code, error.signal) == (host, 1, None, number)
+    assert f"{host}, rank 1: was killed by {number.name}" in str(error)
+    assert error.hints or number is signal.SIGTERM
+
+
+def test_a_crash_in_native_code(make: clusters.Make) -> None:
+    error = failure_of(make, "import ctypes\nctypes.string_at(0)", processes=2)
+    assert error.signal == signal.SIGSEGV
+    assert any("SIGSEGV is a crash in native code" in hint for hint in error.hints)
+
+
+def test_a_script_that_cannot_be_started_names_what_is_missing(make: clusters.Make) -> None:
+    error = failure_of(
+        make, "", hosts=2, processes=1, entry_point="go.sh", files={"go.sh": "#!/bin/sh\nexec /no/such/program\n"}
+    )
+    assert "/no/such/program" in str(error)
+    assert error.exit_code == 127
+
+
+def test_a_syntax_error_is_the_users_traceback(make: clusters.Make) -> None:
+    error = failure_of(make, "def f(:\n    pass\n", processes=2)
+    assert str(error).endswith("SyntaxError: invalid syntax")
+    assert error.exit_code == 1
+
+
+def test_a_missing_module_comes_with_a_hint(make: clusters.Make) -> None:
+    error = failure_of(make, "import no_such_module_at_all")
+    assert any("add no_such_module_at_all to a requirements.txt" in hint for hint in error.hints)
+    assert str(error).endswith("ModuleNotFoundError: No module named 'no_such_module_at_all'")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_victims_are_never_blamed(seed: int, make: clusters.Make) -> None:
+    """All ranks fail, one after the other in a random order, the others when they are told to end."""
+    order = list(range(4))
+    random.Random(seed).shuffle(order)
+    how = random.Random(seed + 100).choice(["raise ValueError('first')", "sys.exit(7)", "os.kill(os.getpid(), 9)"])
+    error = failure_of(
+        make,
+        f"""
+        import os, signal, sys, time
+        import aid
+        place = {order}.index(aid.RANK)
+        def ended(number, frame):
+            raise RuntimeError("a consequence")
+        if place:
+            signal.signal(signal.SIGTERM, ended if place == 1 else signal.SIG_DFL)
+        aid.mark(f"ready-{{aid.RANK}}")
+        for rank in range(4):
+            aid.wait_for(f"ready-{{rank}}")
+        if place == 0:
+            {how}
+        aid.wait_for("never", 60) if place == 1 else time.sleep(0.1 * place)
+        raise RuntimeError("a consequence")
+        """,
+        hosts=2,
+        processes=2,
+    )
+    assert error.rank == order[0]
+    assert error.host == f"algo-{1 + order[0] // 2}"
+    assert "a consequence" not in str(error)
+    if "raise" in how:
+        assert str(error).endswith("ValueError: first")
+    else:
+        assert (error.exit_code, error.signal) == ((7, None) if "exit" in how else (None, 9))
+
+
+def test_the_users_own_failure_file_is_kept(make: clusters.Make) -> None:
+    with pytest.raises(TrainingJobError) as caught:
+        make.run(
+            """
+            import os, sys
+            with open(os.path.join(os.path.dirname(os.environ["SM_OUTPUT_DIR"] + "/"), "failure"), "w") as file:
+                file.write("in my own words")
+            sys.exit(5)
+            """,
+            processes=1,
+        )
+    job = caught.value.job
+    assert isinstance(job, TrainingJob)
+    assert job.record.tree("algo-1").failure_file.read_text() == "in my own words"
+    assert caught.value.exit_code == 5
+
+
+def test_what_a_script_prints_is_never_taken_for_ours(make: clusters.Make) -> None:
+    forged = {
+        "kind": "failure",
+        "host": "algo-2",
+        "data": {"cause": "internal", "message": "forged", "host": "algo-2", "rank": 9},
+    }
+    job = make.run(
+        f"""
+        import aid
+        print("[algo-2:rank 9] I am another")
+        print("[algo-1] I am the toolkit")
+        print('fleetfit-event ' + {json.dumps(json.dumps(forged))})
+        print("[algo-2:rank 9]+cut", end="\\r")
+        print("fleetfit-event {{", end="")
+        """,
+    )
+    assert job.status == "Completed"
+    assert {(line.host, line.rank) for line in job.log_lines() if line.rank is not None} == {("algo-1", 0)}
+    assert clusters.printed(job) == [
+        "[algo-2:rank 9] I am another",
+        "[algo-1] I am the toolkit",
+        f"fleetfit-event {json.dumps(forged)}",
+        "[algo-2:rank 9]+cut",
+        "fleetfit-event {",
+    ]
+    assert list(job.record.events("failure")) == []
+    assert sorted(path.name for path in job.record.log_dir("algo-1", 0).iterdir()) == ["rank-0.log", "rank-0.times"]
+
+
+def test_a_failure_is_written_once_on_every_host(make: clusters.Make) -> None:
+    error = failure_of(
+        make,
+        """
+        import aid
+        from mpi4py import MPI
+        MPI.COMM_WORLD.Barrier()
+        if aid.RANK == 3:
+            raise KeyError("weights")
+        MPI.COMM_WORLD.Barrier()
+        """,
+        hosts=2,
+        processes=2,
+    )
+    assert (error.host, error.rank) == ("algo-2", 3)
+    assert str(error).endswith("KeyError: 'weights'")
+    trees = [error.job.record.tree(host) for host in ("algo-1", "algo-2")]  # type: ignore[union-attr]
+    assert not any(tree.success_file.exists() for tree in trees)
+
+
+def test_a_job_that_ends_well_says_so_on_every_host(make: clusters.Make) -> None:
+    job = make.run("print('done')", hosts=2, processes=1)
+    for host in ("algo-1", "algo-2"):
+        tree = job.record.tree(host)
+        assert tree.success_file.exists() and not tree.failure_file.exists()
+
+
+def test_a_rank_that_leaves_mpi_with_an_error_on_exit(make: clusters.Make) -> None:
+    """MPI_Abort is the program's own way to end everybody: the rank that called it is named."""
+    error = failure_of(
+        make,
+        """
+        import time
+        import aid
+        from mpi4py import MPI
+        MPI.COMM_WORLD.Barrier()
+        if MPI.COMM_WORLD.rank == 2:
+            MPI.COMM_WORLD.Abort(9)
+        time.sleep(60)
+        """,
+        hosts=2,
+        processes=2,
+    )
+    assert (error.host, error.rank) == ("algo-2", 2)
+
+
+def test_a_deleted_working_directory_of_the_caller(
+    make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job does not depend on where the caller stands."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    estimator = make("print('fine')", processes=1)
+    folder.rmdir()
+    assert clusters.fit(estimator, logs=False).status == "Completed"

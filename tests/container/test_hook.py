@@ -1,0 +1,271 @@
+"""The hook in the script's interpreter: what it reports, and that nothing else changes for the script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import container
+
+HOOK = Path(container.__file__).parent / "hook"
+
+
+class Run:
+    """A script run under the hook, and the events that it wrote."""
+
+    def __init__(self, argv: list[str], cwd: Path, *, env: dict[str, str] | None = None, path: str = "") -> None:
+        read, write = os.pipe()
+        variables = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), path))),
+            "FLEETFIT_EVENTS": f"{write}:{os.fstat(write).st_ino}",
+            **(env or {}),
+        }
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            process = subprocess.Popen(argv, cwd=cwd, env=variables, pass_fds=(write,), stdout=out, stderr=err)
+            os.close(write)
+            with open(read, "rb") as pipe:
+                self.raw = pipe.read()
+            self.code = process.wait(60)
+            out.seek(0)
+            err.seek(0)
+            self.out, self.err = out.read(), err.read()
+        self.events: list[dict[str, Any]] = [json.loads(line) for line in self.raw.splitlines()]
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> list[str]:
+    (folder / name).write_text(text)
+    return [sys.executable, name]
+
+
+def plain_stderr(argv: list[str], cwd: Path) -> str:
+    return subprocess.run(argv, cwd=cwd, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True).stderr
+
+
+def test_an_uncaught_exception_is_one_event_and_prints_as_ever(tmp_path: Path) -> None:
+    argv = script(
+        tmp_path, "def f():\n    raise ValueError('no é data')\ntry:\n    f()\nexcept ValueError:\n    {}['k']\n"
+    )
+    run = Run(argv, tmp_path)
+    assert run.code == 1
+    assert run.err == plain_stderr(argv, tmp_path)
+    (event,) = run.events
+    assert event["kind"] == "exception"
+    assert event["data"]["type"] == "KeyError"
+    assert event["data"]["message"] == "'k'"
+    assert event["data"]["traceback"] == run.err
+    assert "During handling of the above exception" in event["data"]["traceback"]
+    assert isinstance(event["data"]["pid"], int)
+
+
+@pytest.mark.parametrize("form", ["module", "shell", "package"])
+def test_every_way_to_start_python(tmp_path: Path, form: str) -> None:
+    script(tmp_path, "class Oops(Exception): pass\nraise Oops('x')\n")
+    (tmp_path / "trainer").mkdir()
+    script(tmp_path / "trainer", "raise RuntimeError('x')\n", "__main__.py")
+    argv = {
+        "module": [sys.executable, "-m", "train"],
+        "package": [sys.executable, "-m", "trainer"],
+        "shell": ["/bin/sh", "-c", f"echo start; {sys.executable} train.py --a 'b c'"],
+    }[form]
+    run = Run(argv, tmp_path)
+    assert run.code == 1
+    (event,) = run.events
+    assert event["data"]["type"] == ("RuntimeError" if form == "package" else "Oops")
+
+
+def test_an_exception_of_a_module_has_its_name(tmp_path: Path) -> None:
+    run = Run(script(tmp_path, "import json\njson.loads('{')\n"), tmp_path)
+    assert run.events[0]["data"]["type"] == "json.decoder.JSONDecodeError"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("import sys; sys.exit(3)", 3),
+        ("raise SystemExit('stop')", 1),
+        ("print('fine')", 0),
+        ("import sys\ntry:\n    1/0\nexcept ZeroDivisionError:\n    sys.excepthook(*sys.exc_info())", 0),
+        ("import threading\nt = threading.Thread(target=lambda: 1/0); t.start(); t.join()", 0),
+        ("raise KeyboardInterrupt", None),
+    ],
+)
+def test_what_is_not_an_uncaught_exception(tmp_path: Path, text: str, code: int | None) -> None:
+    argv = script(tmp_path, text)
+    run = Run(argv, tmp_path)
+    assert run.events == []
+    if code is not None:
+        assert run.code == code
+    assert run.err == plain_stderr(argv, tmp_path)
+
+
+def test_a_hook_of_the_scripts_that_chains_still_reports(tmp_path: Path) -> None:
+    text = """
+import sys
+before = sys.excepthook
+def mine(*args):
+    print("mine")
+    before(*args)
+sys.excepthook = mine
+1 / 0
+"""
+    run = Run(script(tmp_path, text), tmp_path)
+    assert run.out == "mine\n"
+    assert [event["data"]["type"] for event in run.events] == ["ZeroDivisionError"]
+
+
+def test_the_scripts_own_hook_is_left_alone(tmp_path: Path) -> None:
+    run = Run(script(tmp_path, "import sys\nsys.excepthook = lambda *a: print('mine')\n1/0\n"), tmp_path)
+    assert (run.out, run.err, run.events) == ("mine\n", "", [])
+
+
+def test_a_syntax_error_of_the_script(tmp_path: Path) -> None:
+    argv = script(tmp_path, "def f(:\n")
+    run = Run(argv, tmp_path)
+    assert run.events[0]["data"]["type"] == "SyntaxError"
+    assert run.err == plain_stderr(argv, tmp_path)
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\\n", "\\x00", "😀"])
+def test_the_line_is_bounded_and_keeps_the_end(tmp_path: Path, character: str) -> None:
+    run = Run(script(tmp_path, f"raise ValueError('{character}' * 300_000 + 'the end')\n"), tmp_path)
+    assert 20_000 < len(run.raw) <= 60_000
+    assert run.raw.count(b"\n") == 1
+    (event,) = run.events
+    assert event["data"]["traceback"].endswith("the end\n")
+    assert event["data"]["traceback"].startswith("…")
+
+
+def test_deep_recursion_and_an_unprintable_exception(tmp_path: Path) -> None:
+    run = Run(script(tmp_path, "def f(): f()\nf()\n"), tmp_path)
+    assert run.events[0]["data"]["type"] == "RecursionError"
+    text = "class E(Exception):\n    def __str__(self): raise ValueError\nraise E\n"
+    run = Run(script(tmp_path, text), tmp_path)
+    assert run.events[0]["data"]["type"] == "E"
+    assert "cannot be printed" in run.events[0]["data"]["message"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["", "nonsense", "7", "-1:5", "999:1", "1:1", "{fd}:1", "{fd}:{inode}:3"],
+    ids=lambda value: value or "empty",
+)
+def test_a_bad_descriptor_is_never_the_scripts_problem(tmp_path: Path, target: str) -> None:
+    argv = script(tmp_path, "1/0\n")
+    text = target.replace("{fd}", "2").replace("{inode}", "0")
+    run = Run(argv, tmp_path, env={"FLEETFIT_EVENTS": text})
+    assert run.code == 1
+    assert run.err == plain_stderr(argv, tmp_path)
+    assert run.out == ""
+
+
+def test_a_descriptor_that_became_another_file_is_not_written(tmp_path: Path) -> None:
+    text = """
+import os
+fd = int(os.environ["FLEETFIT_EVENTS"].split(":")[0])
+os.dup2(os.open("other", os.O_RDWR | os.O_CREAT), fd)
+1 / 0
+"""
+    run = Run(script(tmp_path, text), tmp_path)
+    assert run.events == []
+    assert (tmp_path / "other").read_bytes() == b""
+
+
+SEEN = """
+import json, os, sys
+print(json.dumps({
+    "path": sys.path,
+    "pythonpath": os.environ.get("PYTHONPATH"),
+    "cache": [p for p in sys.path_importer_cache if p.endswith("hook")],
+    "module": getattr(sys.modules.get("sitecustomize"), "__file__", None),
+    "loaded": sorted(sys.modules),
+}))
+"""
+
+
+def seen(tmp_path: Path, hooked: bool, path: str = "") -> dict[str, Any]:
+    argv = script(tmp_path, SEEN)
+    if hooked:
+        run = Run(argv, tmp_path, path=path)
+        assert run.err == ""
+        return json.loads(run.out)  # type: ignore[no-any-return]
+    env = {"PATH": os.environ["PATH"], **({"PYTHONPATH": path} if path else {})}
+    out = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def test_the_script_sees_nothing_of_it(tmp_path: Path) -> None:
+    assert seen(tmp_path, True) == seen(tmp_path, False)
+    assert seen(tmp_path, True, f"{tmp_path}::/nowhere") == seen(tmp_path, False, f"{tmp_path}::/nowhere")
+
+
+def test_the_next_sitecustomize_is_imported(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import sys\nsys.marker = __name__ + __file__\n")
+    with_hook = seen(tmp_path, True, str(other))
+    assert with_hook == seen(tmp_path, False, str(other))
+    assert with_hook["module"] == str(other / "sitecustomize.py")
+    run = Run([sys.executable, "-c", "import sys; print(sys.marker); 1/0"], tmp_path, path=str(other))
+    assert run.out.strip() == "sitecustomize" + str(other / "sitecustomize.py")
+    assert len(run.events) == 1
+
+
+@pytest.mark.parametrize("fault", ["1/0", "import nowhere_at_all", "raise SystemExit(4)", "def f(:"])
+def test_a_broken_sitecustomize_of_the_users_fails_as_it_would(tmp_path: Path, fault: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text(fault)
+    argv = script(tmp_path, "import sys; print('on', 'sitecustomize' in sys.modules)")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(other)}
+    plain = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True)
+    run = Run(argv, tmp_path, path=str(other))
+    assert (run.code, run.out) == (plain.returncode, plain.stdout)
+    assert run.err.splitlines()[-1:] == plain.stderr.splitlines()[-1:]
+
+
+def test_child_processes_do_not_inherit_it(tmp_path: Path) -> None:
+    text = "import subprocess, sys\nsys.exit(subprocess.call([sys.executable, '-c', '1/0'], close_fds=False))\n"
+    run = Run(script(tmp_path, text), tmp_path)
+    assert run.code == 1
+    assert run.events == []
+
+
+def test_a_forked_child_says_its_own_pid(tmp_path: Path) -> None:
+    text = "import os\nprint(os.getpid(), flush=True)\nif os.fork() == 0:\n    1/0\nos.wait()\n"
+    run = Run(script(tmp_path, text), tmp_path)
+    assert run.code == 0
+    assert run.events[0]["data"]["pid"] != int(run.out)
+
+
+def test_two_writers_lines_stay_whole(tmp_path: Path) -> None:
+    text = "import os\nfor _ in range(8):\n    if os.fork() == 0:\n        raise ValueError('x' * 1000)\n"
+    text += "while True:\n    os.wait()\n"
+    run = Run(script(tmp_path, text), tmp_path)
+    assert len(run.events) == 9  # the eight, and ChildProcessError of the parent
+
+
+def test_it_costs_less_than_a_millisecond(tmp_path: Path) -> None:
+    text = f"""
+import os, statistics, sys, time
+sys.dont_write_bytecode = False
+def once():
+    sys.path.insert(0, {str(HOOK)!r}); sys.modules.pop("sitecustomize", None)
+    start = time.perf_counter()
+    try:
+        import sitecustomize
+    except ImportError:
+        pass
+    return time.perf_counter() - start
+once()
+print(statistics.median(once() for _ in range(20)) * 1e3)
+"""
+    run = Run(script(tmp_path, text), tmp_path)
+    assert float(run.out) < 1.0

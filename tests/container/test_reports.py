@@ -1,0 +1,114 @@
+"""From how a process ended to what users read."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from container import reports
+from container.contract.failures import Cause
+from container.contract.plan import Role
+from container.gang import Member
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no data\n'
+
+
+class Tail:
+    """A stream of which only the end is looked at."""
+
+    def __init__(self, text: str) -> None:
+        self.tail = text.encode()
+
+
+def member(printed: str = "", **values: Any) -> Member:
+    one = Member(name="rank 3", role=Role.RANK, rank=3, ended=True, pid=7, **values)
+    one.stream = Tail(printed)  # type: ignore[assignment]
+    return one
+
+
+def exception(text: str = TRACEBACK, message: str = "no data") -> dict[str, Any]:
+    return {"pid": 7, "type": "ValueError", "message": message, "traceback": text}
+
+
+def test_an_exception_is_the_headline_and_its_traceback_the_detail() -> None:
+    failure = reports.of_member(member("noise\n" + TRACEBACK, exit_code=1, exception=exception()), "algo-2")
+    assert failure.summary() == "algo-2, rank 3: ValueError: no data (exited with code 1)"
+    assert (failure.rank, failure.exit_code, failure.signal, failure.host) == (3, 1, None, "algo-2")
+    assert failure.traceback is not None and failure.traceback.endswith("ValueError: no data\n")
+    assert failure.log_tail is None
+    assert failure.cause is Cause.PROCESS
+
+
+def test_an_exception_whose_process_has_not_ended() -> None:
+    failure = reports.of_member(member(exception=exception()), "algo-1")
+    assert failure.summary() == "algo-1, rank 3: ValueError: no data"
+
+
+def test_a_traceback_that_was_only_printed_is_found() -> None:
+    """As by a launcher of the user's own, or a Python that our hook is not in."""
+    failure = reports.of_member(member("epoch 1\n" + TRACEBACK, exit_code=1), "algo-1")
+    assert failure.traceback == TRACEBACK.rstrip("\n") or failure.traceback == TRACEBACK
+    assert "ValueError: no data" in failure.message
+
+
+def test_without_a_traceback_the_last_lines_are_the_detail() -> None:
+    failure = reports.of_member(member("one\ntwo\nthe disk is full\n", exit_code=3), "algo-1")
+    assert failure.message == "exited with code 3"
+    assert failure.traceback is None
+    assert failure.log_tail is not None and failure.log_tail.endswith("the disk is full")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT])
+def test_signals_have_names_and_hints(number: signal.Signals) -> None:
+    failure = reports.of_member(member("x\n", signal=number), "algo-1")
+    assert failure.message == f"was killed by {number.name}"
+    assert failure.signal == number
+    assert any(number.name in hint for hint in failure.hints)
+
+
+def test_a_wrapper_that_vanished_is_told() -> None:
+    failure = reports.of_member(member(signal=signal.SIGKILL, vanished=True), "algo-1")
+    assert failure.message == "was killed by SIGKILL together with its wrapper"
+
+
+def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
+    failure = reports.of_member(member(start_error="No such file or directory: /x", exit_code=127), "algo-1")
+    assert failure.cause is Cause.LAUNCH
+    assert "No such file or directory: /x" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("ModuleNotFoundError: No module named 'horovod'", "horovod is not installed in the Python that runs the job"),
+        ("ModuleNotFoundError: No module named 'pandas.core'", "add pandas.core to a requirements.txt"),
+        ("train.py: error: unrecognized arguments: --epochs 3", "declare --epochs 3 in its argument parser"),
+        ("OSError: [Errno 28] No space left on device", "`fleetfit clean`"),
+        ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),
+        ("OSError: [Errno 98] Address already in use", "port 0"),
+    ],
+)
+def test_hints(text: str, hint: str) -> None:
+    (said,) = reports.hints(text)
+    assert hint in said
+
+
+def test_other_texts_have_no_hints() -> None:
+    assert reports.hints("ValueError: no data") == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "expected"),
+    [
+        (member(exit_code=1, exception=exception(message="[Op:HorovodX] Horovod has been shut down. This")), True),
+        (member(exit_code=1, exception=exception()), False),
+        # it handled the other's failure, and then failed by itself
+        (member("Horovod has been shut down\n" + TRACEBACK, exit_code=1, exception=exception()), False),
+        (member("E: Horovod has been shut down.\n", exit_code=1), True),
+        (member("fine\n", exit_code=1), False),
+    ],
+)  # fmt: skip
+def test_consequences_of_anothers_failure_are_known_by_what_they_say(one: Member, expected: bool) -> None:
+    assert reports.is_consequence(one) is expected

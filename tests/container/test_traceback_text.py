@@ -1,0 +1,81 @@
+"""Tracebacks found in printed output: those that real interpreters print."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from container.traceback_text import last_traceback, log_tail
+
+
+def printed(tmp_path: Path, text: str) -> str:
+    (tmp_path / "train.py").write_text(text)
+    return subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True).stderr
+
+
+SCRIPTS = {
+    "plain": "1/0",
+    "multi-line message": "raise ValueError('one\\n  two\\n\\nthree')",
+    "chained": "try:\n    1/0\nexcept Exception:\n    {}['x']",
+    "cause": "try:\n    1/0\nexcept Exception as e:\n    raise RuntimeError('bad') from e",
+    "three": "try:\n    try:\n        1/0\n    except Exception:\n        {}['x']\nexcept Exception as e:\n"
+    "    raise RuntimeError('bad') from e",
+    "syntax": "def f(:\n",
+    "indentation": "def f():\n1\n",
+    "imported syntax": "exec('def f(:')",
+    "recursion": "def f(): f()\nf()",
+    "no message": "raise KeyboardInterrupt",
+    "fatal": "import faulthandler, os\nfaulthandler.enable()\nos.abort()",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_whole_of_it_is_found(tmp_path: Path, name: str) -> None:
+    error = printed(tmp_path, SCRIPTS[name])
+    assert error
+    assert last_traceback(error) == error.rstrip()
+    assert last_traceback(b"epoch 1\nloss 0.5\r\nbar 10%\rbar 20%\r\n" + error.encode()) == error.rstrip()
+    assert last_traceback(error.replace("\n", "\r\n")) == error.rstrip()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
+def test_an_exception_group(tmp_path: Path) -> None:
+    text = "def f(): raise TypeError('b')\ntry:\n    f()\nexcept TypeError as e:\n"
+    text += "    raise ExceptionGroup('eg', [ValueError('a'), e])"
+    error = printed(tmp_path, text)
+    assert last_traceback("before\n" + error) == error.rstrip()
+
+
+def test_the_last_one_wins_and_later_output_is_left_out() -> None:
+    first = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
+    second = 'Traceback (most recent call last):\n  File "b.py", line 2, in <module>\n    g()\nKeyError: 2'
+    assert last_traceback(f"{first}\n\nwent on\n{second}\n") == second
+    later = "\n".join(f"epoch {i}" for i in range(500))
+    assert last_traceback(f"{second}\n\n{later}") == second
+
+
+def test_a_long_message_of_tensorflows_is_kept() -> None:
+    start = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nInvalidArgumentError: Graph:'
+    )
+    text = start + "\n\n" + "\n".join(f"Detected at node {i}" for i in range(100))
+    found = last_traceback(text)
+    assert found is not None
+    assert "Detected at node 20" in found
+
+
+@pytest.mark.parametrize("text", ["", "\n", "all is well\n", b"\xff\xfe\n", "SyntaxError: said a log line\n"])
+def test_there_is_none(text: str | bytes) -> None:
+    assert last_traceback(text) is None
+
+
+def test_log_tail() -> None:
+    text = "".join(f"line {i}\n" for i in range(100)) + "\n10%\r50%\r100%\r\n\n\n"
+    assert log_tail(text, lines=3) == "line 98\nline 99\n100%"
+    assert len(log_tail(text).splitlines()) == 15
+    assert log_tail(b"\xffa\n") == "\N{REPLACEMENT CHARACTER}a"
+    assert log_tail("") == ""
+    assert len(log_tail("x" * 5000)) == 1000

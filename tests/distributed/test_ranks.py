@@ -1,0 +1,68 @@
+"""Both synchronous strategies, with both Kerases: what ``checks.py`` checks, on two ranks, and on one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import launching
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+#: How many checks there are at least; see that none is skipped by mistake.
+CHECKS = 20
+
+KERASES = ("tf_keras", "keras")
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None or not launching.MPIRUN.exists(), reason="Horovod is not installed"
+)
+
+
+def checked(ended: launching.Ended, *ranks: int) -> None:
+    assert ended.code == 0, ended.text
+    for rank in ranks:
+        assert f"rank {rank}: all passed" in ended.text, ended.text
+    if 0 in ranks:
+        assert sum(line.startswith("check_") for line in ended.text.splitlines()) >= CHECKS, ended.text
+
+
+@needs_horovod
+@pytest.mark.horovod
+@pytest.mark.parametrize("flavour", KERASES)
+def test_horovod(flavour: str, tmp_path: Path) -> None:
+    checked(launching.mpirun(2, [str(launching.CHECKS), flavour, str(tmp_path)]), 0, 1)
+
+
+@pytest.mark.parametrize("flavour", KERASES)
+def test_collective(flavour: str, tmp_path: Path) -> None:
+    for rank, ended in enumerate(launching.collective(2, [str(launching.CHECKS), flavour, str(tmp_path)])):
+        checked(ended, rank)
+
+
+def test_one_process(tmp_path: Path) -> None:
+    checked(launching.alone([str(launching.CHECKS), "tf_keras", str(tmp_path)]), 0)
+
+
+def test_who_did_not_come_is_named() -> None:
+    """Rank 0 alone, of two."""
+    with launching.free_ports(2) as (own, other):
+        addresses = [f"127.0.0.1:{own}", f"127.0.0.1:{other}"]
+    ended = launching.alone(
+        ["-c", "from container import distributed; distributed.init(timeout=2)"],
+        TF_CONFIG=json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}),
+    )
+    assert ended.code == 1
+    assert f"no answer within 2 s from rank 1 ({addresses[1]})" in ended.text
+
+
+def test_without_horovod_the_remedy_is_named() -> None:
+    script = (
+        "import sys; sys.modules['horovod'] = None\n"
+        "from container import distributed\n"
+        "try: distributed.init()\n"
+        "except distributed.DistributedError as error: print(error)\n"
+    )
+    ended = launching.alone(["-c", script], OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_RANK="1")
+    assert "rank 1 of 2" in ended.text and "fleetfit install horovod" in ended.text

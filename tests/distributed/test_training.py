@@ -1,0 +1,156 @@
+"""The scripts in ``entrypoints/`` train digits, under each strategy: the one script for all, and those by hand."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import launching
+import pytest
+
+pytestmark = pytest.mark.tensorflow
+
+ACCURACY = 0.95
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None or not launching.MPIRUN.exists(), reason="Horovod is not installed"
+)
+needs_mpi = pytest.mark.skipif(
+    importlib.util.find_spec("mpi4py") is None or not launching.MPIRUN.exists(), reason="mpi4py is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def channels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The digits, as a job's channels."""
+    folder = tmp_path_factory.mktemp("digits")
+    subprocess.run(
+        [sys.executable, str(launching.SCRIPTS / "prepare_digits.py"), "--output", str(folder)],
+        env=launching.environment(),
+        check=True,
+    )
+    return {"SM_CHANNEL_TRAIN": str(folder / "train"), "SM_CHANNEL_VALIDATION": str(folder / "validation")}
+
+
+def script(name: str, *arguments: str) -> list[str]:
+    return [str(launching.SCRIPTS / name), *arguments]
+
+
+def accuracy(text: str, name: str = "val_accuracy") -> float:
+    """The last one that was printed."""
+    found = re.findall(rf"{name}: ([0-9.]+)", text)
+    assert found, text
+    return float(found[-1])
+
+
+def trained(ended: launching.Ended, name: str = "val_accuracy") -> None:
+    assert ended.code == 0, ended.text
+    assert accuracy(ended.text, name) >= ACCURACY, ended.text
+
+
+@needs_horovod
+@pytest.mark.horovod
+def test_one_script_with_horovod_goes_on_after_an_interruption(channels: dict[str, str], tmp_path: Path) -> None:
+    variables = {**channels, "SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), "SM_MODEL_DIR": str(tmp_path)}
+    first = launching.mpirun(2, script("train.py", "--epochs=4", "--compression=fp16"), **variables)
+    assert first.code == 0, first.text
+    second = launching.mpirun(2, script("train.py", "--epochs=12", "--compression=fp16"), **variables)
+    trained(second, "validation accuracy")
+    assert "Epoch 5/12" in second.text and "Epoch 4/12" not in second.text, second.text
+    assert (tmp_path / "1" / "saved_model.pb").is_file()
+
+
+def test_one_script_with_collective(channels: dict[str, str]) -> None:
+    chief, other = launching.collective(2, script("train.py", "--epochs=12"), TF_USE_LEGACY_KERAS="0", **channels)
+    trained(chief, "validation accuracy")
+    assert other.code == 0, other.text
+
+
+def test_one_script_with_parameter_servers(channels: dict[str, str]) -> None:
+    chief, *others = launching.parameter_servers(
+        2, 1, script("train.py", "--epochs=8", "--learning-rate=0.002"), **channels
+    )
+    trained(chief, "validation accuracy")
+    assert [ended.code for ended in others] == [0, 0, 0]
+
+
+def test_one_script_alone_tells_its_job_how_far_it_is(channels: dict[str, str]) -> None:
+    reading, writing = os.pipe()
+    try:
+        ended = launching.alone(
+            script("train.py", "--epochs=12"),
+            pass_fds=[writing],
+            FLEETFIT_EVENTS=f"{writing}:{os.fstat(writing).st_ino}",
+            **channels,
+        )
+    finally:
+        os.close(writing)
+    with os.fdopen(reading) as pipe:
+        events = [json.loads(line) for line in pipe]
+    trained(ended, "validation accuracy")
+    phases = [event["data"]["name"] for event in events if event["kind"] == "phase"]
+    assert phases == ["imported", "rendezvous", "first_step", "training_ended"]
+    metrics = [event["data"] for event in events if event["kind"] == "metric"]
+    assert {"loss", "accuracy", "val_loss", "val_accuracy", "samples_per_second", "epoch"} <= {
+        metric["name"] for metric in metrics
+    }
+    assert [metric["value"] for metric in metrics if metric["name"] == "epoch"] == list(range(1, 13))
+    assert [metric["value"] for metric in metrics if metric["name"] == "val_accuracy"][-1] >= ACCURACY
+
+
+def test_multi_worker_by_hand(channels: dict[str, str], tmp_path: Path) -> None:
+    chief, other = launching.collective(
+        2, script("train_multi_worker.py", "--epochs=7", f"--model_dir={tmp_path}"), **channels
+    )
+    trained(chief)
+    assert other.code == 0, other.text
+    assert (tmp_path / "1" / "saved_model.pb").is_file()
+
+
+def test_parameter_servers_by_hand(channels: dict[str, str], tmp_path: Path) -> None:
+    chief, *_ = launching.parameter_servers(
+        2,
+        1,
+        script("train_parameter_server.py", "--epochs=8", "--learning-rate=0.002", f"--model_dir={tmp_path}"),
+        by_hand=True,
+        **channels,
+    )
+    trained(chief)
+    assert "updates: 352 of 352" in chief.text  # no update of the iteration counter is lost
+    assert (tmp_path / "1" / "saved_model.pb").is_file()
+
+
+@needs_mpi
+def test_plain_mpi4py(channels: dict[str, str], tmp_path: Path) -> None:
+    two = launching.mpirun(2, script("train_mpi4py.py", f"--model_dir={tmp_path}"), **channels)
+    trained(two)
+    assert "rank 1 of 2" in two.text and (tmp_path / "weights.npy").is_file()
+    # Without mpirun, PyPI's Open MPI must be told where it is.
+    alone = launching.alone(script("train_mpi4py.py"), OPAL_PREFIX=str(launching.MPIRUN.parent.parent), **channels)
+    assert accuracy(alone.text) == accuracy(two.text)
+
+
+def test_a_session_without_mpi(channels: dict[str, str]) -> None:
+    ended = launching.alone(script("train_session.py"), SM_FRAMEWORK_PARAMS="{}", **channels)
+    trained(ended)
+    assert "rank 0 of 1, without MPI" in ended.text
+
+
+@needs_horovod
+@pytest.mark.horovod
+def test_a_session_with_mpi(channels: dict[str, str], tmp_path: Path) -> None:
+    ended = launching.mpirun(
+        2,
+        script("train_session.py", f"--model_dir={tmp_path}"),
+        SM_FRAMEWORK_PARAMS=json.dumps({"sagemaker_mpi_enabled": True}),
+        **channels,
+    )
+    if "no attribute 'BroadcastGlobalVariablesHook'" in ended.text:
+        pytest.skip("this Horovod was built without its hook for sessions: TensorFlow no longer has tf.estimator")
+    trained(ended)
+    assert "rank 1 of 2, with MPI" in ended.text
+    assert (tmp_path / "checkpoint").is_file()

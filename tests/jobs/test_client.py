@@ -1,0 +1,107 @@
+"""Asking a supervisor: who answers, who does not, and paths of any length."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from estimators.errors import JobUnreachableError
+from estimators.jobs.client import Tie, request, stop_message
+from estimators.jobs.record import JobRecord
+
+
+@contextmanager
+def server(record: JobRecord, answer: bytes | None) -> Iterator[list[bytes]]:
+    """A supervisor's socket that gives one answer to everything; None: it takes connections and says nothing."""
+    listener = socket.socket(socket.AF_UNIX)
+    folder = os.open(record.path, os.O_RDONLY)
+    listener.bind(f"/proc/self/fd/{folder}/control.sock")
+    os.close(folder)
+    listener.listen()
+    asked: list[bytes] = []
+    kept: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            kept.append(connection)
+            if answer is not None:
+                asked.append(connection.recv(65536))
+                with suppress(BrokenPipeError):
+                    for byte in answer:  # an answer may come in pieces
+                        connection.send(bytes([byte]))
+                connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+        for connection in kept:
+            connection.close()
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_a_message_is_answered_also_under_long_paths(tmp_path: Path, depth: int) -> None:
+    record = JobRecord.create("job-1", tmp_path.joinpath(*["x" * 100] * depth))
+    with server(record, b'{"ok": true}\n') as asked:
+        assert request(record, stop_message(None, "test")) == {"ok": True}
+    assert json.loads(asked[0]) == {"op": "stop", "grace": None, "reason": "test"}
+
+
+def test_a_supervisor_that_is_just_starting_is_waited_for(tmp_path: Path) -> None:
+    record = JobRecord.create("job-1", tmp_path)
+    answers: list[object] = []
+    asking = threading.Thread(target=lambda: answers.append(request(record, {"op": "ping"})))
+    asking.start()
+    time.sleep(0.1)
+    with server(record, b'{"ok": true}\n'):
+        asking.join(5)
+    assert answers == [{"ok": True}]
+
+
+def test_a_job_without_a_supervisor_is_told_at_once(tmp_path: Path) -> None:
+    record = JobRecord.create("job-1", tmp_path)
+    record.release()
+    start = time.monotonic()
+    with pytest.raises(JobUnreachableError, match=r"no supervisor.*Failed"):
+        request(record, {"op": "ping"})
+    assert time.monotonic() - start < 1
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"[]\n"])
+def test_a_supervisor_that_does_not_answer_is_named(tmp_path: Path, answer: bytes | None) -> None:
+    record = JobRecord.create("job-1", tmp_path)
+    with server(record, answer):
+        with pytest.raises(JobUnreachableError, match=r"did not answer within 0\.3 s.*supervisor\.log"):
+            request(record, {"op": "ping"}, timeout=0.3)
+
+
+def test_a_tie_wakes_sends_and_ends() -> None:
+    ours, theirs = socket.socketpair()
+    tie = Tie(ours)
+    assert tie.drain() is False and not tie.ended
+    theirs.send(b"..")
+    assert tie.drain() is True and not tie.ended
+    assert tie.send(stop_message(5.0, "x"))
+    assert json.loads(theirs.recv(1000))["grace"] == 5.0
+    theirs.send(b".")
+    theirs.close()
+    assert tie.drain() is True and tie.ended
+    assert tie.send({"op": "ping"}) is False
+    tie.close()
+    assert tie.drain() is False

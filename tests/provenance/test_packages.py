@@ -1,0 +1,167 @@
+"""The package listing says what ``pip freeze`` says."""
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from estimators.provenance import packages
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real venv with pip and what pip installs into it without a network."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder / "env", with_pip=True)
+    for name, backend in (("Plain.Name", ""), ("editable_one", "-e")):
+        project = folder / name
+        project.mkdir()
+        # A backend of a few lines: building with setuptools would download it.
+        (project / "pyproject.toml").write_text(
+            '[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n'
+        )
+        (project / "b.py").write_text(BACKEND.format(name=name, stem=name.replace(".", "_").lower()))
+        arguments = [backend] if backend else []
+        python = str(folder / "env" / "bin" / "python")
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", *arguments, str(project)],
+            check=True, timeout=120, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    return folder / "env"
+
+
+BACKEND = """
+import zipfile
+STEM = "{stem}-1.2"
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name = STEM + "-py3-none-any.whl"
+    info = STEM + ".dist-info/"
+    with zipfile.ZipFile(folder + "/" + name, "w") as file:
+        file.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: 1.2\\n\\nName: other\\n")
+        file.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        file.writestr(info + "RECORD", "")
+    return name
+build_editable = build_wheel
+"""
+
+
+def pip_freeze(python: str) -> list[str]:
+    done = subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, check=True, timeout=120, text=True)
+    return done.stdout.splitlines()
+
+
+def test_this_environment_is_listed_as_pip_does() -> None:
+    assert packages.freeze(packages.site_folders()) == pip_freeze(sys.executable)
+
+
+def test_another_environment_with_direct_urls_and_editable_installs(environment: Path, tmp_path: Path) -> None:
+    python = str(environment / "bin" / "python")
+    values = packages.listing(python=python, cache=tmp_path)
+    expected = pip_freeze(python)
+    assert values["freeze"] == expected
+    assert values["python"] == python
+    assert any(line.startswith("Plain.Name @ file://") for line in expected)
+    assert any(line.startswith("-e ") for line in expected)
+
+
+def test_an_editable_install_from_git_names_its_commit(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    (project / "sub").mkdir(parents=True)
+    command = ["git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=b"]
+
+    def run(*arguments: str) -> str:
+        return subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+    run("init", "-q")
+    run("commit", "-q", "--allow-empty", "-m", "x")
+    info = tmp_path / "site-packages" / "my_project-3.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-project\nVersion: 3\n")
+    (info / "direct_url.json").write_text(
+        json.dumps({"url": (project / "sub").as_uri(), "dir_info": {"editable": True}})
+    )
+    lines = packages.freeze([info.parent])
+    assert lines == ["# Editable Git install with no remote (my-project==3)", f"-e {project / 'sub'}"]
+    run("remote", "add", "origin", "https://u:p@example.org/p.git")
+    [line] = packages.freeze([info.parent])
+    head = run("rev-parse", "HEAD")
+    assert line == f"-e git+https://***@example.org/p.git@{head}#egg=my_project&subdirectory=sub"
+
+
+@pytest.mark.parametrize(
+    ("direct", "reference"),
+    [
+        (
+            {"url": "https://e.org/p.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}, "subdirectory": "s"},
+            "git+https://e.org/p.git@abc#subdirectory=s",
+        ),
+        ({"url": "https://e.org/p.whl", "archive_info": {"hash": "sha256=12"}}, "https://e.org/p.whl#sha256=12"),
+        ({"url": "https://u:p@e.org:8/p.whl", "archive_info": {}}, "https://e.org:8/p.whl"),
+    ],
+)
+def test_direct_references(tmp_path: Path, direct: dict, reference: str) -> None:
+    info = tmp_path / "p-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: p\nVersion: 1\n")
+    (info / "direct_url.json").write_text(json.dumps(direct))
+    assert packages.freeze([tmp_path]) == [f"p @ {reference}"]
+
+
+def install(folder: Path, name: str, version: str) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+
+
+def test_the_listing_is_cached_until_a_package_changes(environment: Path, tmp_path: Path) -> None:
+    python = str(environment / "bin" / "python")
+    packages.listing(python=python, cache=tmp_path)
+    [kept] = (tmp_path / "packages").iterdir()
+    marked = {**json.loads(kept.read_text()), "freeze": ["from-the-cache==1"]}
+    kept.write_text(json.dumps(marked))
+    assert packages.listing(python=python, cache=tmp_path)["freeze"] == ["from-the-cache==1"]
+    assert kept.stat().st_mode & 0o077 == 0
+    kept.write_text("damaged")
+    assert "from-the-cache==1" not in packages.listing(python=python, cache=tmp_path)["freeze"]
+    [folder] = environment.glob("lib/python3.*/site-packages")
+    install(folder, "newcomer", "5")
+    assert "newcomer==5" in packages.listing(python=python, cache=tmp_path)["freeze"]
+
+
+def test_a_python_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no-python"):
+        packages.listing(python=str(tmp_path / "no-python"), cache=tmp_path)
+
+
+def test_installed_reads_names_and_versions_from_folders(tmp_path: Path) -> None:
+    install(tmp_path, "tf_keras", "2.21.0")
+    (tmp_path / "old-1.0-py3.11.egg-info").mkdir()
+    (tmp_path / "~orphan-1.dist-info").mkdir()
+    found = packages.installed([tmp_path, tmp_path / "missing"])
+    assert found["tf-keras"] == "2.21.0"
+    assert found["old"] == "1.0"
+
+
+def test_conda_lists_its_own_packages_and_those_of_pip(tmp_path: Path) -> None:
+    (tmp_path / "conda-meta").mkdir()
+    for record in (
+        "numpy-1.26.4-py311h64a7726_0",
+        "python-3.11.7-hab00c5b_1_cpython",
+        "ca-certificates-2024.2.2-hbcca054_0",
+    ):
+        (tmp_path / "conda-meta" / f"{record}.json").write_text("{}")
+    (tmp_path / "conda-meta" / "history").write_text("")
+    site = tmp_path / "site-packages"
+    install(site, "numpy", "1.26.4")
+    install(site, "Horovod", "0.28.1")
+    lines = packages.conda_export(tmp_path, [site])
+    assert lines[2] == "# platform: linux-64"
+    assert lines[3:] == [
+        "ca-certificates=2024.2.2=hbcca054_0",
+        "horovod=0.28.1=pypi_0",
+        "numpy=1.26.4=py311h64a7726_0",
+        "python=3.11.7=hab00c5b_1_cpython",
+    ]

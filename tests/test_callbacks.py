@@ -1,0 +1,95 @@
+"""Callbacks of a waiting caller: told of metrics and events as they come, and safe when they raise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from container.contract.wire import Event
+from estimators import Callback, ConfigurationError, Metric, TensorFlow, TrainingJob
+
+SCRIPT = """
+import time
+for step in range(3):
+    print(f"loss: {3 - step}", flush=True)
+    time.sleep(0.05)
+"""
+METRICS = [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]
+
+
+class Recorder(Callback):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.metrics: list[Metric] = []
+        self.events: list[Event] = []
+        self.ended: list[str] = []
+
+    def on_metric(self, job: TrainingJob, metric: Metric) -> None:
+        self.metrics.append(metric)
+
+    def on_event(self, job: TrainingJob, event: Event) -> None:
+        self.events.append(event)
+
+    def on_end(self, job: TrainingJob) -> None:
+        self.ended.append(str(job.status))
+
+
+@pytest.fixture
+def estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorFlow:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text(SCRIPT)
+    return TensorFlow(
+        entry_point="train.py",
+        source_dir=str(source),
+        instance_count=1,
+        instance_type="local_process",
+        metric_definitions=METRICS,
+    )
+
+
+def test_metrics_and_events_come_while_the_job_runs(estimator: TensorFlow) -> None:
+    recorder = Recorder()
+    states = []
+
+    class Watcher(Callback):
+        def on_metric(self, job: TrainingJob, metric: Metric) -> None:
+            states.append(str(job.status))
+
+    estimator.fit(logs=False, callbacks=[recorder, Watcher()])
+    assert [(metric.name, metric.value, metric.rank) for metric in recorder.metrics] == [
+        ("loss", 3.0, 0),
+        ("loss", 2.0, 0),
+        ("loss", 1.0, 0),
+    ]
+    assert states[0] == "InProgress"
+    assert {"phase", "metric", "process_ended"} <= {event.kind for event in recorder.events}
+    assert recorder.ended == ["Completed"]
+
+
+def test_an_exception_of_a_callback_ends_the_job_and_comes_out(estimator: TensorFlow) -> None:
+    class Broken(Callback):
+        def on_metric(self, job: TrainingJob, metric: Metric) -> None:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        estimator.fit(logs=False, callbacks=Broken())
+    job = estimator.latest_training_job
+    assert job is not None
+    TrainingJob.attach(job.name).wait(logs=False, timeout=20)
+    assert str(job.status) == "Stopped"
+
+
+@pytest.mark.parametrize("callbacks", ["loss", 3, [print], Recorder, [object()]])
+def test_what_is_no_callback_is_refused_before_anything_starts(estimator: TensorFlow, callbacks: object) -> None:
+    with pytest.raises(ConfigurationError, match="callbacks"):
+        estimator.fit(callbacks=callbacks)
+    assert estimator.latest_training_job is None
+
+
+def test_callbacks_need_somebody_who_waits(estimator: TensorFlow) -> None:
+    with pytest.raises(ConfigurationError, match="wait"):
+        estimator.fit(wait=False, callbacks=Recorder())

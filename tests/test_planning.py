@@ -1,0 +1,253 @@
+"""plan(): what would be started, shown before anything is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators import MPI, ClusterPlan, Estimator, ParameterServer, TensorFlow
+from estimators.errors import ConfigurationError, UnsupportedError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "run.sh", "pkg/__init__.py", "pkg/task.py"):
+        path = tmp_path / "code" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return tmp_path / "home"
+
+
+def plan(**arguments: Any) -> ClusterPlan:
+    given = {"entry_point": "train.py", "source_dir": "code", **arguments}
+    return TensorFlow(**given).plan(job_name="job")
+
+
+def test_nothing_is_started_or_written(home: Path) -> None:
+    plan(instance_count=2, distribution=MPI(processes_per_host=2))
+    assert not home.exists()
+
+
+def test_a_plain_script(home: Path) -> None:
+    planned = plan(hyperparameters={"epochs": 3}, model_dir=False)
+    (process,) = planned.processes
+    assert process.argv == (sys.executable, "train.py", "--epochs", "3")
+    environment = planned.environment("algo-1")
+    assert environment["SM_MODEL_DIR"] == f"{home}/jobs/job/hosts/algo-1/ml/model"
+    assert environment["SM_HOSTS"] == '["algo-1"]'
+    assert planned.entry_points["algo-1"][-1] == "train"
+    assert planned.mpirun is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "command"),
+    [
+        ("train.py", (sys.executable, "train.py")),
+        ("pkg.task", (sys.executable, "-m", "pkg.task")),
+        ("run.sh", ("/bin/sh", "./run.sh")),
+    ],
+)
+def test_entry_points(entry: str, command: tuple[str, ...]) -> None:
+    assert plan(entry_point=entry, model_dir=False).processes[0].argv == command
+
+
+def test_an_entry_point_alone_ignores_what_lies_beside_it() -> None:
+    Path("code/setup.py").write_text("")
+    assert plan(model_dir=False).processes[0].argv == (sys.executable, "-m", "train")
+    alone = plan(entry_point="code/train.py", source_dir=None, model_dir=False)
+    assert alone.processes[0].argv == (sys.executable, "train.py")
+
+
+def test_mpi_has_one_mpirun_and_every_rank(home: Path) -> None:
+    planned = plan(instance_count=2, distribution=MPI(processes_per_host=3))
+    line = planned.mpirun
+    assert line is not None
+    assert line[line.index("--host") + 1] == "algo-1:3,algo-2:3"
+    assert line[line.index("-np") + 1] == "6"
+    assert [(rank.rank, rank.local_rank, rank.host) for rank in planned.plan.ranks] == [
+        (0, 0, "algo-1"),
+        (1, 1, "algo-1"),
+        (2, 2, "algo-1"),
+        (3, 0, "algo-2"),
+        (4, 1, "algo-2"),
+        (5, 2, "algo-2"),
+    ]
+    for host in ("algo-1", "algo-2"):
+        environment = planned.environment(host, planned.plan.host(host).processes[-1].name)
+        assert environment["SM_CURRENT_HOST"] == host
+        assert environment["SM_MODEL_DIR"] == f"{home}/jobs/job/hosts/{host}/ml/model"
+        assert json.loads(environment["SM_RESOURCE_CONFIG"])["current_host"] == host
+
+
+def test_a_single_host_needs_no_daemon_of_mpirun() -> None:
+    line = plan(distribution=MPI(processes_per_host=4)).mpirun
+    assert line is not None
+    assert line[line.index("--host") + 1] == "localhost:4"
+
+
+def seed(**arguments: Any) -> ClusterPlan:
+    """The call of the AWS guide to distributed TensorFlow, but for the instance type."""
+    Path("code/train_ps.py").write_text("")
+    role, model_dir = "arn:aws:iam::123456789012:role/SageMakerRole", None
+    with pytest.warns(DeprecationWarning) as caught:
+        estimator = TensorFlow(
+            base_job_name="ps-cifar10-tf",
+            source_dir="code",
+            entry_point="train_ps.py",
+            role=role,
+            framework_version="1.13",
+            py_version="py3",
+            hyperparameters={"epochs": 60, "batch-size": 256},
+            train_instance_count=2,
+            train_instance_type="local_process",
+            model_dir=model_dir,
+            **arguments,
+        )
+    assert len(caught) == 3
+    return estimator.plan()
+
+
+def test_the_first_seed_call_plans_parameter_servers(home: Path) -> None:
+    planned = seed(distributions={"parameter_server": {"enabled": True}})
+    assert [(process.host, process.name) for process in planned.processes] == [
+        ("algo-1", "chief"),
+        ("algo-1", "worker"),
+        ("algo-1", "ps"),
+        ("algo-2", "worker"),
+        ("algo-2", "ps"),
+    ]
+    name = planned.spec.name
+    assert name.startswith("ps-cifar10-tf-")
+    for process in planned.plan.ranks:
+        assert process.argv == (
+            *(sys.executable, "train_ps.py", "--batch-size", "256", "--epochs", "60"),
+            *("--model_dir", f"{home}/jobs/{name}/model"),
+        )
+    config = planned.tf_config("algo-2", "worker")
+    assert config is not None
+    assert config["task"] == {"type": "worker", "index": 1}
+    assert any("framework_version='1.13'" in warning for warning in planned.warnings)
+
+
+def test_the_second_seed_call_plans_mpi(home: Path) -> None:
+    options = "-verbose --NCCL_DEBUG=INFO -x OMPI_MCA_btl_vader_single_copy_mechanism=none"
+    planned = seed(distributions={"mpi": {"enabled": True, "processes_per_host": 1, "custom_mpi_options": options}})
+    line = planned.mpirun
+    assert line is not None
+    assert "NCCL_DEBUG=INFO" in line
+    assert line[line.index("NCCL_DEBUG=INFO") - 1] == "-x"
+    assert not any(item.startswith("--NCCL_DEBUG") for item in line)
+    assert "OMPI_MCA_btl_vader_single_copy_mechanism=none" in line
+    ranks = planned.plan.ranks
+    assert [rank.argv[-1] for rank in ranks] == [
+        f"{home}/jobs/{planned.spec.name}/hosts/{host}/ml/model" for host in ("algo-1", "algo-2")
+    ]
+
+
+@pytest.mark.parametrize("instance_type", ["ml.p3.2xlarge", "local", "local_gpu"])
+def test_other_places_can_be_planned_and_not_launched(instance_type: str, home: Path) -> None:
+    estimator = TensorFlow(
+        entry_point="train.py",
+        source_dir="code",
+        instance_type=instance_type,
+        distribution=MPI(),
+        instance_count=2,
+    )
+    planned = estimator.plan(job_name="job")
+    assert planned.environment("algo-2")["SM_MODEL_DIR"] == "/opt/ml/model"
+    assert planned.entry_points["algo-1"] == ("python", "-m", "container", "train")
+    assert planned.environment("algo-1")["SM_NUM_GPUS"] == ("1" if instance_type == "ml.p3.2xlarge" else "0")
+    with pytest.raises(UnsupportedError, match=instance_type):
+        estimator.fit()
+    assert not home.exists()
+
+
+def test_a_plan_of_sagemaker_holds_the_request() -> None:
+    planned = plan(
+        instance_type="ml.p3.2xlarge", output_path="s3://bucket/out", role="arn:aws:iam::123456789012:role/x"
+    )
+    parameters = planned.request["HyperParameters"]
+    assert parameters["sagemaker_submit_directory"] == '"s3://bucket/out/job/source/sourcedir.tar.gz"'
+    assert parameters["model_dir"] == '"s3://bucket/out/job/model"'
+
+
+def test_an_image_that_brings_its_own_program() -> None:
+    planned = Estimator("image:1", "arn:aws:iam::123456789012:role/x", 1, "ml.m5.large").plan(job_name="job")
+    assert "sagemaker_program" not in planned.request.get("HyperParameters", {})
+    assert planned.processes[0].argv == ("train",)
+
+
+class TestShowing:
+    def test_text_has_everything(self) -> None:
+        text = str(plan(instance_count=2, distribution=MPI(processes_per_host=2), environment={"A": "b"}))
+        first = text.splitlines()[0]
+        assert first == "job: strategy mpi, 2 hosts × 2 processes, on local_process"
+        for part in ("entry point: ", "mpirun:", "rank 3 (local rank 1), started by mpirun:", "    A=b", "algo-2"):
+            assert part in text
+        assert all(len(line) < 400 for line in text.splitlines())
+        second = text[text.index("environment (where it differs from algo-1's):") :]
+        assert "SM_CURRENT_HOST=algo-2" in second
+        assert "SM_HOSTS" not in second
+
+    def test_tf_config_is_shown(self) -> None:
+        assert "TF_CONFIG={" in str(plan(instance_count=2, distribution=ParameterServer()))
+
+    def test_secrets_are_hidden_everywhere(self) -> None:
+        planned = plan(
+            hyperparameters={"api-token": "hunter2", "nested": {"password": "hunter2"}},
+            environment={"DB_PASSWORD": "hunter2"},
+            distribution=MPI(custom_mpi_options="-x API_KEY=hunter2"),
+        )
+        for shown in (str(planned), repr(planned), planned._repr_html_(), json.dumps(planned.to_dict())):
+            assert "hunter2" not in shown
+            assert "***" in shown
+        assert "hunter2" in " ".join(planned.plan.ranks[0].argv)
+
+    def test_html_is_escaped(self) -> None:
+        planned = plan(hyperparameters={"x": "<script>alert(1)</script>"}, environment={"A": "<b>"})
+        page = planned._repr_html_()
+        assert "<script>" not in page
+        assert "&lt;b&gt;" in page
+
+    def test_data_is_json(self) -> None:
+        data = json.loads(json.dumps(plan(instance_count=2, distribution=MPI()).to_dict()))
+        assert [host["name"] for host in data["hosts"]] == ["algo-1", "algo-2"]
+
+    def test_who_does_not_exist_is_named(self) -> None:
+        planned = plan()
+        with pytest.raises(KeyError, match="there is no host 'algo-2'"):
+            planned.environment("algo-2")
+        with pytest.raises(KeyError, match="algo-1 runs no 'ps'"):
+            planned.environment("algo-1", "ps")
+
+
+def test_bad_options_of_mpirun_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"custom_mpi_options|quotation"):
+        plan(distribution=MPI(custom_mpi_options="-x 'A=b"))
+
+
+def test_a_missing_mpirun_is_a_warning_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from container import machine
+    from estimators import planning
+
+    monkeypatch.setattr(machine, "find_mpirun", lambda: None)
+    planning._machine.cache_clear()
+    try:
+        planned = plan(distribution=MPI())
+    finally:
+        planning._machine.cache_clear()
+    assert any("mpirun was not found" in warning for warning in planned.warnings)
+    assert planned.mpirun is not None
+    assert planned.mpirun[0] == "mpirun"
+
+
+def test_several_hosts_without_a_strategy_are_warned_about() -> None:
+    assert any("without a distribution strategy" in warning for warning in plan(instance_count=2).warnings)
+    assert os.path.isdir("code")

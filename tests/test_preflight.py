@@ -1,0 +1,96 @@
+"""Each shortage is named with its numbers and a remedy; a job that fits says nothing."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from estimators.machine import MachineFacts
+from estimators.preflight import Demand, compare, preflight
+
+GB = 1_000_000_000
+
+ROOMY = MachineFacts(
+    cores=8,
+    cores_of_machine=8,
+    memory_bytes=64 * GB,
+    memory_available_bytes=60 * GB,
+    shm_free_bytes=32 * GB,
+    open_files_limit=65536,
+    open_files_hard_limit=65536,
+)
+
+
+def warn(demand: Demand, **machine: object) -> list[str]:
+    return compare(demand, dataclasses.replace(ROOMY, **machine), disk_free_bytes=100 * GB)
+
+
+def test_a_job_that_fits_says_nothing() -> None:
+    assert warn(Demand(hosts=2, processes_per_host=4, strategy="mpi")) == []
+
+
+@pytest.mark.parametrize(
+    ("demand", "machine", "parts"),
+    [
+        ({"hosts": 2, "processes_per_host": 3}, {"cores": 2, "cores_of_machine": 2}, ["2 × 3 = 6 ranks on 2 cores"]),
+        ({"processes_per_host": 2, "strategy": "mpi"}, {"cores": 1}, ["2 ranks on 1 core:", "subscribe", "affinity"]),
+        ({"processes_per_host": 3}, {"cores": 2, "cpu_quota": 2.0}, ["quota leaves 2 of the machine's 8"]),
+        ({"hosts": 4}, {"memory_available_bytes": 2 * GB}, ["4 processes", "2.4 GB", "2.0 GB of 64.0 GB", "fewer"]),
+        ({"hosts": 2, "servers_per_host": 1}, {"memory_available_bytes": 2 * GB}, ["4 processes"]),
+        ({"hosts": 2, "strategy": "mpi"}, {"shm_free_bytes": 4_000_000}, ["4.0 MB", "16.0 MB", "--shm-size"]),
+        ({"hosts": 2}, {"open_files_limit": 100}, ["open 100 files", "2 processes need about 160", "ulimit -n 160"]),
+        (
+            {"hosts": 2},
+            {"open_files_limit": 100, "open_files_hard_limit": 100},
+            ["hard limit is 100", "limits.conf"],
+        ),
+        ({"hosts": 4}, {"processes_limit": 200, "processes_used": 150}, ["50 more are allowed", "pids.max"]),
+        (
+            {"hosts": 2, "threads_per_rank": 8, "threads_variable": "OMP_NUM_THREADS"},
+            {},
+            ["OMP_NUM_THREADS=8 in 2 ranks makes 16 threads on 8 cores", "OMP_NUM_THREADS=4"],
+        ),
+        ({"wants_gpu": True, "processes_per_host": 4}, {"gpus": ("H", "H")}, ["4 ranks per host share 2 GPUs", "=2"]),
+    ],
+)  # fmt: skip
+def test_what_is_short_is_named_with_a_remedy(demand: dict, machine: dict, parts: list[str]) -> None:
+    [text] = warn(Demand(**demand), **machine)
+    for part in parts:
+        assert part in text
+
+
+def test_a_full_disk() -> None:
+    [text] = compare(Demand(), ROOMY, disk_free_bytes=5_000_000, disk=Path("/home/me/.fleetfit/jobs"))
+    assert "5.0 MB" in text
+    assert "/home/me/.fleetfit/jobs" in text
+    assert "fleetfit clean" in text
+
+
+def test_unknown_numbers_are_not_guessed() -> None:
+    assert compare(Demand(hosts=2, strategy="mpi"), dataclasses.replace(ROOMY, shm_free_bytes=None)) == []
+
+
+def test_a_job_elsewhere_is_not_compared_with_this_machine() -> None:
+    from estimators.spec import Resources, TrainingJobSpec
+
+    tiny = dataclasses.replace(ROOMY, memory_available_bytes=1, cores=1)
+    resources = Resources(instance_type="ml.p3.2xlarge", instance_count=8)
+    assert preflight(TrainingJobSpec(resources=resources), machine=tiny) == []
+    assert preflight(
+        TrainingJobSpec(resources=dataclasses.replace(resources, instance_type="local_process")), machine=tiny
+    )
+
+
+def test_a_spec_is_read_with_its_strategy_and_threads() -> None:
+    from container.contract.strategies import MPI
+    from estimators.spec import Resources, TrainingJobSpec
+
+    values = MPI(processes_per_host=3).to_hyperparameters()
+    spec = TrainingJobSpec(
+        hyperparameters={name: str(value).lower() for name, value in values.items() if value != ""},
+        resources=Resources(instance_type="local_process", instance_count=2),
+        environment={"OMP_NUM_THREADS": "4"},
+    )
+    demand = Demand.of(spec)
+    assert (demand.hosts, demand.processes_per_host, demand.ranks, demand.strategy) == (2, 3, 6, "mpi")
+    assert (demand.threads_per_rank, demand.threads_variable) == (4, "OMP_NUM_THREADS")

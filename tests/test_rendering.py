@@ -1,0 +1,247 @@
+"""Settings become the request that the SageMaker SDK 2.x would send, with local places where it runs locally."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.contract.strategies import MPI, ParameterServer
+from estimators import rendering, validation
+from estimators.errors import ConfigurationError
+from estimators.inputs import parse_inputs
+from estimators.rendering import Code
+from estimators.settings import Settings
+
+CODE = Code(program="train.py", submit_directory="file:///src")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+def build(settings: Settings, inputs: Any = None, **options: Any) -> dict[str, Any]:
+    spec = rendering.build_spec(
+        settings,
+        **{"name": "job", "channels": parse_inputs(inputs), "code": CODE, "passes_model_dir": True, **options},
+    )
+    validation.check_spec(spec)
+    return spec.to_request()
+
+
+def test_a_small_local_job(home: Path) -> None:
+    request = build(Settings(hyperparameters={"epochs": 3}), {"train": "/data"})
+    assert request == {
+        "TrainingJobName": "job",
+        "RoleArn": rendering.PLACEHOLDER_ROLE,
+        "AlgorithmSpecification": {"TrainingInputMode": "File"},
+        "HyperParameters": {
+            "epochs": "3",
+            "model_dir": json.dumps(f"{home}/jobs/job/model"),
+            "sagemaker_program": '"train.py"',
+            "sagemaker_submit_directory": '"file:///src"',
+            "sagemaker_container_log_level": "20",
+            "sagemaker_job_name": '"job"',
+        },
+        "InputDataConfig": [
+            {
+                "ChannelName": "train",
+                "DataSource": {
+                    "S3DataSource": {
+                        "S3Uri": "/data",
+                        "S3DataType": "S3Prefix",
+                        "S3DataDistributionType": "FullyReplicated",
+                    }
+                },
+            }
+        ],
+        "OutputDataConfig": {"S3OutputPath": f"file://{home}/jobs"},
+        "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 1, "VolumeSizeInGB": 30},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
+    }
+
+
+def test_everything_that_aws_can_do() -> None:
+    settings = Settings(
+        role="arn:aws:iam::123456789012:role/me",
+        instance_count=2,
+        instance_type="ml.p3.2xlarge",
+        keep_alive_period_in_seconds=600,
+        volume_size=50,
+        volume_kms_key="volume-key",
+        training_plan="arn:aws:sagemaker:us-east-1:123456789012:training-plan/p",
+        image_uri="123.dkr.ecr/image:1",
+        input_mode="Pipe",
+        output_path="s3://bucket/out",
+        output_kms_key="output-key",
+        disable_output_compression=True,
+        max_run=3600,
+        max_wait=7200,
+        use_spot_instances=True,
+        max_retry_attempts=3,
+        checkpoint_s3_uri="s3://bucket/checkpoints",
+        checkpoint_local_path="/opt/ml/checkpoints",
+        metric_definitions=[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}],
+        enable_sagemaker_metrics=True,
+        environment={"A": "b"},
+        subnets=["subnet-1"],
+        security_group_ids=["sg-1"],
+        encrypt_inter_container_traffic=True,
+        enable_network_isolation=True,
+        enable_infra_check=True,
+        enable_remote_debug=True,
+        enable_session_tag_chaining=True,
+        training_repository_access_mode="Vpc",
+        training_repository_credentials_provider_arn="arn:aws:lambda:us-east-1:123456789012:function:f",
+        container_entry_point=["python"],
+        container_arguments=["-c"],
+        model_uri="s3://bucket/model.tar.gz",
+        tags={"team": "a"},
+        distribution=MPI(),
+    )
+    request = build(settings, "s3://bucket/data", experiment={"ExperimentName": "e"})
+    assert request["AlgorithmSpecification"] == {
+        "TrainingInputMode": "Pipe",
+        "TrainingImage": "123.dkr.ecr/image:1",
+        "MetricDefinitions": [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}],
+        "EnableSageMakerMetricsTimeSeries": True,
+        "ContainerEntrypoint": ["python"],
+        "ContainerArguments": ["-c"],
+        "TrainingImageConfig": {
+            "TrainingRepositoryAccessMode": "Vpc",
+            "TrainingRepositoryAuthConfig": {
+                "TrainingRepositoryCredentialsProviderArn": "arn:aws:lambda:us-east-1:123456789012:function:f"
+            },
+        },
+    }
+    assert request["ResourceConfig"] == {
+        "InstanceType": "ml.p3.2xlarge",
+        "InstanceCount": 2,
+        "VolumeSizeInGB": 50,
+        "VolumeKmsKeyId": "volume-key",
+        "KeepAlivePeriodInSeconds": 600,
+        "TrainingPlanArn": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p",
+    }
+    assert request["OutputDataConfig"] == {
+        "S3OutputPath": "s3://bucket/out",
+        "KmsKeyId": "output-key",
+        "CompressionType": "NONE",
+    }
+    assert request["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200}
+    assert [channel["ChannelName"] for channel in request["InputDataConfig"]] == ["training", "model"]
+    assert request["VpcConfig"] == {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}
+    assert request["CheckpointConfig"] == {"S3Uri": "s3://bucket/checkpoints", "LocalPath": "/opt/ml/checkpoints"}
+    assert request["RetryStrategy"] == {"MaximumRetryAttempts": 3}
+    assert request["EnableManagedSpotTraining"] is True
+    assert request["EnableNetworkIsolation"] is True
+    assert request["EnableInterContainerTrafficEncryption"] is True
+    assert request["InfraCheckConfig"] == {"EnableInfraCheck": True}
+    assert request["RemoteDebugConfig"] == {"EnableRemoteDebug": True}
+    assert request["SessionChainingConfig"] == {"EnableSessionTagChaining": True}
+    assert request["ExperimentConfig"] == {"ExperimentName": "e"}
+    assert request["Tags"] == [{"Key": "team", "Value": "a"}]
+    assert request["Environment"] == {"A": "b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"model_dir": False}, None),
+        ({"model_dir": "/some/dir"}, "/some/dir"),
+        ({"model_dir": "/some/dir", "distribution": MPI()}, "/some/dir"),
+        ({"distribution": MPI()}, "/opt/ml/model"),
+        ({}, "HOME/jobs/job/model"),
+        ({"distribution": ParameterServer()}, "HOME/jobs/job/model"),
+        ({"output_path": "file:///out"}, "/out/job/model"),
+        ({"output_path": "/out/"}, "/out/job/model"),
+        ({"output_path": "s3://bucket/p/", "instance_type": "ml.p3.2xlarge"}, "s3://bucket/p/job/model"),
+    ],
+)
+def test_model_dir_follows_the_sdk(home: Path, arguments: dict[str, Any], expected: str | None) -> None:
+    encoded = rendering.build_hyperparameters(Settings(**arguments), name="job", code=CODE, passes_model_dir=True)
+    found = json.loads(encoded.get("model_dir", "null"))
+    assert found == (expected.replace("HOME", str(home)) if expected is not None else None)
+
+
+def test_other_estimators_pass_no_model_dir() -> None:
+    encoded = rendering.build_hyperparameters(Settings(), name="job", code=CODE, passes_model_dir=False)
+    assert "model_dir" not in encoded
+
+
+def test_a_model_dir_among_the_hyperparameters() -> None:
+    given = {"model_dir": "/x"}
+    with pytest.raises(ConfigurationError, match="is an argument of its own"):
+        rendering.build_hyperparameters(Settings(hyperparameters=given), name="job", code=CODE, passes_model_dir=True)
+    for options in ({"model_dir": False, "passes": True}, {"model_dir": None, "passes": False}):
+        encoded = rendering.build_hyperparameters(
+            Settings(hyperparameters=given, model_dir=options["model_dir"]),
+            name="job",
+            code=CODE,
+            passes_model_dir=options["passes"],
+        )
+        assert encoded["model_dir"] == '"/x"'
+
+
+def test_values_keep_their_types() -> None:
+    values = {
+        "quote": 'it\'s "x"',
+        "home": "$HOME",
+        "lines": "a\nb",
+        "spaces": "  ",
+        "empty": "",
+        "unicode": "ü 日本 🎉",
+        "list": [1, 2.5, "x", None],
+        "dict": {"a": {"b": True}},
+        "none": None,
+        "true": True,
+        "number-like": "3",
+        "a.b_c-d": 1,
+    }
+    encoded = rendering.build_hyperparameters(
+        Settings(hyperparameters=values), name="job", code=None, passes_model_dir=False
+    )
+    assert {name: json.loads(text) for name, text in encoded.items()} == values
+
+
+def test_the_region_is_sent_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert build(Settings())["HyperParameters"]["sagemaker_region"] == '"eu-west-1"'
+
+
+def test_roles() -> None:
+    assert build(Settings(role="SageMakerRole"))["RoleArn"].endswith(":role/SageMakerRole")
+    assert build(Settings(role="arn:aws:iam::123456789012:role/x"))["RoleArn"] == "arn:aws:iam::123456789012:role/x"
+
+
+def test_the_code_is_where_the_sdk_puts_it(home: Path) -> None:
+    local, remote = Settings(), Settings(instance_type="ml.p3.2xlarge", output_path="s3://bucket/out")
+    assert rendering.submit_directory(local, "job") == f"file://{home}/jobs/job/source"
+    assert rendering.submit_directory(remote, "job") == "s3://bucket/out/job/source/sourcedir.tar.gz"
+    placed = Settings(instance_type="ml.p3.2xlarge", code_location="s3://code/p")
+    assert rendering.submit_directory(placed, "job") == "s3://code/p/job/source/sourcedir.tar.gz"
+
+
+def test_a_home_with_spaces_and_percent_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from estimators.backends.local import output_dir
+
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "a b%20c"))
+    spec = rendering.build_spec(Settings(), name="job", channels=(), code=CODE, passes_model_dir=True)
+    assert output_dir(spec) == tmp_path / "a b%20c" / "jobs" / "job" / "output"
+    assert spec.user_hyperparameters["model_dir"] == str(tmp_path / "a b%20c" / "jobs" / "job" / "model")
+
+
+def test_a_channel_named_as_the_models_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="is that of model_uri"):
+        build(Settings(model_uri="/model"), {"model": "/data"})
+
+
+def test_options_carry_what_the_request_cannot() -> None:
+    options = rendering.build_options(Settings(framework_version="2.21", py_version="py311"), ("careful",))
+    assert (options.backend, options.framework_version, options.py_version) == ("local_process", "2.21", "py311")
+    assert options.warnings == ("careful",)

@@ -1,0 +1,174 @@
+"""Mistakes in arguments are refused in the constructor, by a message with the value, what is allowed and a remedy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
+from estimators import RunOptions, TensorFlow
+from estimators.errors import ConfigurationError
+from estimators.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"instance_count": 0}, "instance_count must be a whole number, 1 or more; got 0."),
+        ({"instance_count": -1}, "got -1"),
+        ({"instance_count": 2.0}, "got 2.0; write 2."),
+        ({"instance_count": 1.5}, "got 1.5."),
+        ({"instance_count": "2"}, "got '2'"),
+        ({"instance_count": True}, "got True"),
+        ({"instance_count": None}, "got None"),
+        ({"max_run": 0}, "max_run must be a whole number, 1 or more; got 0."),
+        ({"max_run": -5}, "got -5"),
+        ({"max_run": math.inf}, "got inf"),
+        ({"volume_size": 0}, "volume_size must be"),
+        ({"instance_type": "local_proces"}, "Did you mean 'local_process'?"),
+        ({"instance_type": "ml.p3.2xlarg"}, "Did you mean 'ml.p3.2xlarge'?"),
+        ({"instance_type": "gpu"}, "unknown instance_type 'gpu'"),
+        ({"instance_type": None}, "instance_type must be a text"),
+        ({"input_mode": "file"}, "Did you mean 'File'?"),
+        ({"distribution": {"mpii": {"enabled": True}}}, "unknown distribution 'mpii'. Did you mean 'mpi'?"),
+        ({"distribution": {"mpi": {"enable": True}}}, "Did you mean 'enabled'?"),
+        ({"distribution": {"mpi": {"enabled": True, "processes_per_host": 0}}}, "1 or more; got 0"),
+        ({"distribution": {"mpi": {"enabled": True}, "parameter_server": {"enabled": True}}}, "one strategy at a time"),
+        ({"distribution": {"smdistributed": {}}}, "'smdistributed' is not available"),
+        ({"hyperparameters": {"sagemaker_program": "x"}}, "the platform's own"),
+        ({"hyperparameters": {"fleetfit_x": "x"}}, "the platform's own"),
+        ({"hyperparameters": {"x": object()}}, "a value of type object cannot be passed"),
+        ({"hyperparameters": {"x": math.nan}}, "has no JSON form"),
+        ({"hyperparameters": {"x": {1: 2}}}, "the key 1 of a dict must be a string"),
+        ({"hyperparameters": {"x": "a\0"}}, "NUL"),
+        ({"hyperparameters": {"a=b": 1}}, "a name cannot have '='"),
+        ({"hyperparameters": {"": 1}}, "a name must be a text"),
+        ({"hyperparameters": {3: 1}}, "a name must be a text, got 3"),
+        ({"hyperparameters": {"x" * 257: 1}}, "at most 256 characters"),
+        ({"hyperparameters": {"x": "a" * 2499}}, "has 2501 characters as JSON; SageMaker takes at most 2500"),
+        ({"hyperparameters": {f"p{n}": n for n in range(101)}}, "101 hyperparameters are given"),
+        ({"hyperparameters": [("a", 1)]}, "hyperparameters must be a dict"),
+        ({"environment": {"A=B": "x"}}, "'A=B' is not a variable's name"),
+        ({"environment": {"1A": "x"}}, "'1A' is not a variable's name"),
+        ({"environment": {"A\0": "x"}}, "is not a variable's name"),
+        ({"environment": {"A": "x\0"}}, "NUL"),
+        ({"environment": {"A": 3}}, "environment['A'] must be a text, got 3; write '3'."),
+        ({"environment": "A=B"}, "environment must be a dict"),
+        ({"metric_definitions": [{"Name": "loss", "Regex": "loss: ("}]}, "the regex is not valid"),
+        ({"metric_definitions": [{"Name": "loss", "Regex": "loss"}]}, "has no group"),
+        ({"metric_definitions": {"Name": "loss"}}, "must be a list"),
+        ({"metric_definitions": "loss"}, "must be a list"),
+        ({"dependencies": "lib"}, "dependencies must be a list, got 'lib'; write ['lib']."),
+        ({"dependencies": [3]}, "dependencies must be a list of texts, got 3"),
+        ({"tags": "x"}, "tags must be"),
+        ({"tags": [{"Key": "a"}]}, "tags: each must be"),
+        ({"tags": {"a": 3}}, "tags: each must be"),
+        ({"base_job_name": "a_b"}, "base_job_name 'a_b'"),
+        ({"base_job_name": "-a"}, "base_job_name '-a'"),
+        ({"sagemaker_session": "us-east-1"}, "sagemaker_session must be a boto3 session"),
+        ({"subnets": ["s"]}, "security_group_ids is missing"),
+        ({"security_group_ids": ["s"]}, "subnets is missing"),
+        ({"model_dir": True}, "model_dir must be a path, False"),
+        ({"container_log_level": "INFO"}, "container_log_level must be a whole number"),
+        ({"use_spot_instances": 1}, "use_spot_instances must be True or False"),
+        ({"entry_point": 3}, "entry_point must be a text"),
+        ({"output_path": "file://x"}, "a file:// URI has an absolute path"),
+        ({"run_options": {}}, "run_options must be a RunOptions"),
+        ({"run_options": RunOptions(backend="docker")}, "is not what instance_type='local_process' selects"),
+        ({"instance_type": "ml.p3.2xlarge", "max_wait": 90000}, "set use_spot_instances=True with it"),
+        (
+            {"instance_type": "ml.p3.2xlarge", "max_wait": 60, "use_spot_instances": True},
+            "max_wait=60 is less than max_run=86400",
+        ),
+        (
+            {"instance_type": "ml.p3.2xlarge", "distribution": MPI(processes_per_host=2)},
+            "processes_per_host=2 is more than the 1 slots of ml.p3.2xlarge",
+        ),
+        (
+            {"instance_type": "ml.m5.xlarge", "distribution": CollectiveAllReduce(processes_per_host=5)},
+            "more than the 4 slots of ml.m5.xlarge (4 vCPUs)",
+        ),
+    ],
+)
+def test_mistakes_are_refused_in_the_constructor(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        TensorFlow(**arguments)
+    assert said in str(caught.value)
+
+
+def test_a_class_for_a_strategy_is_refused() -> None:
+    with pytest.raises(TypeError, match="give an instance"):
+        TensorFlow(distribution=MPI)
+
+
+def test_defaults_are_the_sdks() -> None:
+    settings = Settings()
+    assert settings.max_run == 24 * 60 * 60
+    assert settings.volume_size == 30
+    assert settings.input_mode == "File"
+    assert settings.container_log_level == 20
+    assert settings.model_channel_name == "model"
+    assert settings.instance_type == "local_process"
+    assert settings.instance_count == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "strategy"),
+    [
+        (None, None),
+        ({}, None),
+        ({"mpi": {"enabled": False}}, None),
+        ({"mpi": {"enabled": True, "processes_per_host": 2}}, MPI(processes_per_host=2)),
+        ({"parameter_server": {"enabled": True}}, ParameterServer()),
+        (MPI(processes_per_host=3), MPI(processes_per_host=3)),
+    ],
+)
+def test_distributions_are_read(given: Any, strategy: Any) -> None:
+    assert Settings(distribution=given).distribution == strategy
+
+
+def test_paths_lists_and_dicts_are_made_plain() -> None:
+    settings = Settings(
+        entry_point=Path("train.py"),
+        dependencies=[Path("a"), "b"],
+        hyperparameters=None,
+        tags={"a": "b"},
+        environment=None,
+    )
+    assert settings.entry_point == "train.py"
+    assert settings.dependencies == ("a", "b")
+    assert settings.hyperparameters == {}
+    assert settings.environment == {}
+    assert settings.tags[0].to_request() == {"Key": "a", "Value": "b"}
+
+
+def test_the_region_is_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    assert Settings().region is None
+    assert Settings(sagemaker_session=boto3.Session(region_name="eu-west-1")).region == "eu-west-1"
+
+    class SageMakerSession:
+        boto_region_name = "us-west-2"
+
+    assert Settings(sagemaker_session=SageMakerSession()).region == "us-west-2"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    assert Settings().region == "eu-north-1"
+
+
+def test_setting_an_attribute_checks_it() -> None:
+    estimator = TensorFlow(entry_point="train.py")
+    estimator.instance_count = 4
+    assert estimator.instance_count == 4
+    with pytest.raises(ConfigurationError, match="instance_count must be"):
+        estimator.instance_count = 0
+    assert estimator.instance_count == 4
+    estimator.distribution = {"mpi": {"enabled": True}}
+    assert estimator.distribution == MPI()
+    estimator.run_options = RunOptions(stop_grace=1)
+    assert estimator.settings.run_options.stop_grace == 1

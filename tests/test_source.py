@@ -1,0 +1,221 @@
+"""What an entry point means, and the snapshot of the code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators import source as sources
+from estimators.errors import ConfigurationError, UnsupportedError
+from estimators.source import resolve
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write("code/train.py", "print(1)")
+    write("code/run.sh", "echo 1")
+    write("code/pkg/__init__.py", "")
+    write("code/pkg/task.py", "")
+    write("code/pkg/sub/__main__.py", "")
+    write("code/requirements.txt", "x")
+    return tmp_path
+
+
+def write(name: str, text: str = "", mode: int = 0o644) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def tree(path: str | Path) -> list[str]:
+    return sorted(str(item.relative_to(path)) for item in Path(path).rglob("*") if not item.is_dir())
+
+
+@pytest.mark.parametrize(
+    ("entry", "program"),
+    [
+        ("train.py", "train.py"),
+        ("./train.py", "train.py"),
+        ("run.sh", "run.sh"),
+        ("pkg/task.py", "pkg/task.py"),
+        ("pkg.task", "pkg.task"),
+        ("pkg.sub", "pkg.sub"),
+        ("pkg/sub", "pkg.sub"),
+        ("train", "train"),
+    ],
+)
+def test_programs_of_a_source_folder(entry: str, program: str) -> None:
+    assert resolve(entry, "code").program == program
+
+
+def test_absolute_entry_points_inside_are_made_relative(folder: Path) -> None:
+    assert resolve(str(folder / "code/train.py"), str(folder / "code")).program == "train.py"
+
+
+def test_executables_run_too() -> None:
+    write("code/tool", "\x7fELF", 0o755)
+    write("code/script", "#!/bin/sh\n")
+    assert resolve("tool", "code").program == "tool"
+    assert resolve("script", "code").program == "script"
+    write("code/setup.py")
+    write("code/plain", "x")
+    assert resolve("plain", "code").program == "plain"  # a module of the package, as for SageMaker's toolkit
+
+
+def test_an_entry_point_alone_is_taken_alone(folder: Path) -> None:
+    code = resolve("code/train.py")
+    assert code.program == "train.py"
+    code.copy_to("snapshot")
+    assert tree("snapshot") == ["train.py"]
+
+
+def test_a_package_alone_is_taken_with_its_name() -> None:
+    code = resolve("code/pkg/sub")
+    assert code.program == "sub"
+    code.copy_to("snapshot")
+    assert tree("snapshot") == ["sub/__main__.py"]
+
+
+def test_the_snapshot_is_whole_and_private() -> None:
+    write("code/bin/tool", "x", 0o755)
+    for skipped in (".git/config", "__pycache__/a.pyc", "pkg/__pycache__/a.pyc", ".ipynb_checkpoints/a", ".venv/a"):
+        write(f"code/{skipped}")
+    (Path("code") / "empty").mkdir()
+    resolve("train.py", "code").copy_to("snapshot")
+    assert tree("snapshot") == [
+        "bin/tool",
+        "pkg/__init__.py",
+        "pkg/sub/__main__.py",
+        "pkg/task.py",
+        "requirements.txt",
+        "run.sh",
+        "train.py",
+    ]
+    assert (Path("snapshot") / "empty").is_dir()
+    assert stat.S_IMODE(os.stat("snapshot/train.py").st_mode) == 0o600
+    assert stat.S_IMODE(os.stat("snapshot/bin/tool").st_mode) == 0o700
+    assert stat.S_IMODE(os.stat("snapshot/pkg").st_mode) == 0o700
+    assert int(os.stat("snapshot/train.py").st_mtime) == int(os.stat("code/train.py").st_mtime)
+
+
+def test_dependencies_lie_beside_the_entry_point() -> None:
+    write("libs/common/a.py")
+    write("one.py")
+    resolve("train.py", "code", ("libs/common", "one.py")).copy_to("snapshot")
+    assert "common/a.py" in tree("snapshot")
+    assert "one.py" in tree("snapshot")
+
+
+def test_links_inside_stay_links_and_links_outside_are_followed() -> None:
+    write("elsewhere/data.txt", "x")
+    os.symlink("train.py", "code/inner")
+    os.symlink(os.path.abspath("code/pkg"), "code/inner_folder")
+    os.symlink("../elsewhere", "code/outer")
+    os.symlink("../elsewhere/data.txt", "code/outer.txt")
+    resolve("train.py", "code").copy_to("snapshot")
+    assert os.readlink("snapshot/inner") == "train.py"
+    assert os.readlink("snapshot/inner_folder") == "pkg"
+    assert not os.path.islink("snapshot/outer")
+    assert Path("snapshot/outer/data.txt").read_text() == "x"
+    assert Path("snapshot/outer.txt").read_text() == "x"
+
+
+def test_links_that_lead_nowhere_are_left_out_with_a_warning() -> None:
+    os.symlink("me@host.1234", "code/.#train.py")
+    code = resolve("train.py", "code")
+    assert "which does not exist; it is left out" in code.warnings()[0]
+    code.copy_to("snapshot")
+    assert not os.path.lexists("snapshot/.#train.py")
+
+
+def test_circles_are_refused() -> None:
+    os.symlink("..", "code/up")
+    with pytest.raises(ConfigurationError, match="which contains it; remove the link"):
+        _ = resolve("train.py", "code").listing
+
+
+def test_links_within_a_circle_inside_stay_links() -> None:
+    os.symlink(".", "code/pkg/self")
+    resolve("train.py", "code").copy_to("snapshot")
+    assert os.readlink("snapshot/pkg/self") == "."
+
+
+def test_pipes_and_sockets_are_refused() -> None:
+    os.mkfifo("code/pipe")
+    with pytest.raises(ConfigurationError, match=r"code/pipe is a named pipe, which cannot be part of a job's code"):
+        _ = resolve("train.py", "code").listing
+    os.unlink("code/pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("code/socket")
+        with pytest.raises(ConfigurationError, match="is a socket"):
+            _ = resolve("train.py", "code").listing
+
+
+def test_the_folder_of_the_records_is_not_entered(folder: Path) -> None:
+    write("code/home/jobs/old/x")
+    code = resolve("train.py", "code", without=(folder / "code/home",))
+    assert not any(entry.name.startswith("home") for entry in code.listing.entries)
+    assert "home" not in code.listing.folders
+
+
+def test_large_sources_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LARGE_BYTES", 1000)
+    write("code/weights/big.bin", "x" * 5000)
+    (warning,) = resolve("train.py", "code").warnings()
+    assert "largest: weights (0 MB)" in warning
+    assert "Pass data as a channel" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((None, "code"), "entry_point is missing"),
+        (("tran.py", "code"), "entry_point 'tran.py' does not exist in source_dir"),
+        (("tran.py", "code"), "Did you mean 'train.py'?"),
+        (("code/train.py", "code"), "It is relative to source_dir: entry_point='train.py'."),
+        (("../x.py", "code"), "is outside of source_dir"),
+        (("/etc/passwd", "code"), "is outside of source_dir"),
+        (("pkg", "code"), "is a folder without a __main__.py"),
+        (("pkg.nothing", "code"), "does not exist in source_dir"),
+        (("requirements.txt", "code"), "is neither a Python script (.py), a shell script (.sh)"),
+        (("train.py", "cod"), "source_dir 'cod' does not exist"),
+        (("train.py", "cod"), "Did you mean 'code'?"),
+        (("train.py", "code/train.py"), "is not a folder; for a single file give entry_point only"),
+        (("train.py",), "entry_point 'train.py' does not exist"),
+        (("pkg.task",), "A module needs source_dir"),
+        (("code",), "is a folder without a __main__.py; name the script in it"),
+        (("train.py", "code", ("missing",)), "dependencies: 'missing' does not exist"),
+        (("train.py", "code", ("code/train.py",)), "would overwrite 'train.py' of the source"),
+        (("train.py", "a\0b"), "NUL"),
+    ],
+)
+def test_mistakes_are_named(arguments: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        resolve(*arguments)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["code/container/__init__.py", "code/estimators.py"])
+def test_our_own_packages_are_never_hidden(name: str) -> None:
+    write(name)
+    with pytest.raises(ConfigurationError, match="would hide fleetfit's own package"):
+        resolve("train.py", "code")
+
+
+def test_a_dependency_cannot_hide_them_either() -> None:
+    write("libs/container/__init__.py")
+    with pytest.raises(ConfigurationError, match="would hide fleetfit's own package"):
+        resolve("train.py", "code", ("libs/container",))
+
+
+def test_code_on_s3_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="comes with the SageMaker backend"):
+        resolve("train.py", "s3://bucket/sourcedir.tar.gz")
