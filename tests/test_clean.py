@@ -25,6 +25,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(clean.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    # A path too long for sockets is not used for them, and other tests' folders are none of ours.
+    monkeypatch.setattr(clean.folders, "_FALLBACK", str(tmp_path / "tmp"))
     return tmp_path / "home"
 
 

@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,12 +34,16 @@ if args.fail == "yes":
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    # Other tests' folders are no leftovers of these; a short path, or sockets would not fit into it.
+    temporary = tempfile.mkdtemp(prefix="cli-", dir="/tmp")
+    monkeypatch.setenv("TMPDIR", temporary)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
-    return tmp_path
+    yield tmp_path
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:

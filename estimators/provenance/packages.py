@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -31,6 +31,8 @@ _TOOLS_BEFORE_312 = frozenset({"setuptools", "wheel", "distribute"})
 
 _SITE_NAMES = ("site-packages", "dist-packages")
 _CACHE_FORMAT = 1
+#: scp's form of an address: ``user@host:path`` (pip, ``_internal/vcs/git.py``, ``SCP_REGEX``).
+_SCP = re.compile(r"(?P<user>\w+@)?(?P<host>[^/?:]+):(?P<path>\w[^:]*)")
 
 
 def installed(folders: Sequence[Path] | None = None) -> dict[str, str]:
@@ -254,7 +256,20 @@ def _editable(name: str, version: str, location: str) -> list[str]:
     below = os.path.relpath(location, str(head["root"]))
     subdirectory = "" if below == "." else f"&subdirectory={below}"
     egg = name.replace("-", "_")
-    return [f"-e git+{mask_text(remote)}@{head['commit']}#egg={egg}{subdirectory}"]
+    return [f"-e git+{mask_text(_remote_url(remote))}@{head['commit']}#egg={egg}{subdirectory}"]
+
+
+def _remote_url(remote: str) -> str:
+    """A remote as pip writes it: a path as ``file://``, and scp's form as ``ssh://``.
+
+    pip, ``_internal/vcs/git.py``: ``_git_remote_to_pip_url``.
+    """
+    if re.match(r"\w+://", remote):
+        return remote
+    if os.path.exists(remote):
+        return PurePath(remote).as_uri()
+    scp = _SCP.fullmatch(remote)
+    return f"ssh://{scp['user'] or ''}{scp['host']}/{scp['path']}" if scp else remote
 
 
 def _local_path(url: str) -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+from container import ports
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "entrypoints"
@@ -79,14 +80,14 @@ def mpirun(ranks: int, argv: Sequence[str], **variables: str) -> Ended:
 
 def collective(ranks: int, argv: Sequence[str], **variables: str) -> list[Ended]:
     """Workers of a MultiWorkerMirroredStrategy."""
-    with free_ports(ranks) as ports:
-        cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-    return _run(
-        [
-            (f"rank {rank}", argv, {**variables, "TF_CONFIG": _tf_config(cluster, "worker", rank)})
-            for rank in range(ranks)
-        ]
-    )
+    with reserved_ports(ranks) as numbers:
+        cluster = {"worker": [f"127.0.0.1:{port}" for port in numbers]}
+        return _run(
+            [
+                (f"rank {rank}", argv, {**variables, "TF_CONFIG": _tf_config(cluster, "worker", rank)})
+                for rank in range(ranks)
+            ]
+        )
 
 
 def parameter_servers(
@@ -102,35 +103,32 @@ def parameter_servers(
             ours, which end by themselves.
         variables: For all.
     """
-    with free_ports(1 + workers + servers) as ports:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-    cluster = {"chief": addresses[:1], "worker": addresses[1 : 1 + workers], "ps": addresses[1 + workers :]}
-    serve = ["-c", "import sys; from container.distributed import server; sys.exit(server.serve())"]
-    tasks = [("chief", 0), *(("worker", i) for i in range(workers)), *(("ps", i) for i in range(servers))]
-    return _run(
-        [
-            (
-                f"{kind} {index}",
-                serve if kind == "ps" and not by_hand else argv,
-                {**variables, "TF_CONFIG": _tf_config(cluster, kind, index)},
-            )
-            for kind, index in tasks
-        ],
-        killed_with_first=by_hand,
-    )
+    with reserved_ports(1 + workers + servers) as numbers:
+        addresses = [f"127.0.0.1:{port}" for port in numbers]
+        cluster = {"chief": addresses[:1], "worker": addresses[1 : 1 + workers], "ps": addresses[1 + workers :]}
+        serve = ["-c", "import sys; from container.distributed import server; sys.exit(server.serve())"]
+        tasks = [("chief", 0), *(("worker", i) for i in range(workers)), *(("ps", i) for i in range(servers))]
+        return _run(
+            [
+                (
+                    f"{kind} {index}",
+                    serve if kind == "ps" and not by_hand else argv,
+                    {**variables, "TF_CONFIG": _tf_config(cluster, kind, index)},
+                )
+                for kind, index in tasks
+            ],
+            killed_with_first=by_hand,
+        )
 
 
 @contextlib.contextmanager
-def free_ports(count: int) -> Iterator[list[int]]:
-    """Ports that nobody uses, free again when the block ends."""
-    sockets = [socket.socket() for _ in range(count)]
+def reserved_ports(count: int) -> Iterator[tuple[int, ...]]:
+    """Ports that nobody uses, and that no other test or job takes before the block ends."""
+    reserved = ports.reserve(count)
     try:
-        for listening in sockets:
-            listening.bind(("127.0.0.1", 0))
-        yield [listening.getsockname()[1] for listening in sockets]
+        yield reserved.numbers
     finally:
-        for listening in sockets:
-            listening.close()
+        reserved.close()
 
 
 def _tf_config(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> str:

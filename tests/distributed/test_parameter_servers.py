@@ -30,12 +30,12 @@ def test_a_server_without_a_task_is_refused() -> None:
 
 
 def test_a_chief_names_who_is_missing() -> None:
-    with launching.free_ports(3) as ports:
-        chief, worker, server = (f"127.0.0.1:{port}" for port in ports)
-    cluster = {"chief": [chief], "worker": [worker], "ps": [server]}
-    ended = launching.alone(
-        ["-c", "from container import distributed; distributed.init(timeout=1)"],
-        TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}),
-    )
+    with launching.reserved_ports(3) as numbers:
+        chief, worker, server = (f"127.0.0.1:{port}" for port in numbers)
+        cluster = {"chief": [chief], "worker": [worker], "ps": [server]}
+        ended = launching.alone(
+            ["-c", "from container import distributed; distributed.init(timeout=1)"],
+            TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}),
+        )
     assert ended.code == 1
     assert f"no answer within 1 s from ps 0 ({server}), worker 0 ({worker})" in ended.text

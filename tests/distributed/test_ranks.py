@@ -47,12 +47,12 @@ def test_one_process(tmp_path: Path) -> None:
 
 def test_who_did_not_come_is_named() -> None:
     """Rank 0 alone, of two."""
-    with launching.free_ports(2) as (own, other):
+    with launching.reserved_ports(2) as (own, other):
         addresses = [f"127.0.0.1:{own}", f"127.0.0.1:{other}"]
-    ended = launching.alone(
-        ["-c", "from container import distributed; distributed.init(timeout=2)"],
-        TF_CONFIG=json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}),
-    )
+        ended = launching.alone(
+            ["-c", "from container import distributed; distributed.init(timeout=2)"],
+            TF_CONFIG=json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}),
+        )
     assert ended.code == 1
     assert f"no answer within 2 s from rank 1 ({addresses[1]})" in ended.text
 

@@ -89,6 +89,13 @@ def test_an_editable_install_from_git_names_its_commit(tmp_path: Path) -> None:
     [line] = packages.freeze([info.parent])
     head = run("rev-parse", "HEAD")
     assert line == f"-e git+https://***@example.org/p.git@{head}#egg=my_project&subdirectory=sub"
+    for remote, url in (
+        (str(tmp_path), tmp_path.as_uri()),
+        ("git@example.org:p.git", "ssh://***@example.org/p.git"),
+        ("example.org:a/p.git", "ssh://example.org/a/p.git"),
+    ):
+        run("remote", "set-url", "origin", remote)
+        assert packages.freeze([info.parent]) == [f"-e git+{url}@{head}#egg=my_project&subdirectory=sub"]
 
 
 @pytest.mark.parametrize(
