@@ -1,55 +1,125 @@
-"""Trains a digits classifier on two local hosts with Horovod, through ``estimator.fit()``: what `make train` runs.
+"""Trains a digits classifier on two local hosts with each strategy in turn: what `make train` runs.
 
-Where Horovod could not be built it says so and trains in one process.
+One script, ``entrypoints/train.py``, for all of them: only ``distribution`` differs. It ends with a table of the
+strategies. Where Horovod could not be built it says so and trains with the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
-from estimators import MPI, TensorFlow, TrainingJobError
+from rich.console import Console
+from rich.table import Table
+
+from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, TrainingJob, TrainingJobError
+from estimators.jobs.record import jobs_folder
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What the script prints at the end of each epoch, as metrics.
-METRICS = [
-    {"Name": name, "Regex": rf"(?:^| ){name}: ([0-9.eE+-]+)"}
-    for name in ("loss", "samples_per_second", "val_loss", "val_accuracy")
-]
+STRATEGIES = ("parameter_server", "mpi", "collective_all_reduce")
+#: What a newcomer may expect of each strategy on this data.
+ACCURACY = 0.95
+#: The phases until the slowest rank has made its first step.
+UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")
+
+
+def distribution(strategy: str, processes: int) -> MPI | CollectiveAllReduce | ParameterServer:
+    """The strategy with so many processes on each host; parameter servers have a worker on each."""
+    if strategy == "parameter_server":
+        return ParameterServer()
+    kind = MPI if strategy == "mpi" else CollectiveAllReduce
+    return kind(processes_per_host=processes)
+
+
+def train(strategy: str, options: argparse.Namespace) -> TrainingJob:
+    """Run a job to its end.
+
+    Raises:
+        TrainingJobError: it failed.
+    """
+    estimator = TensorFlow(
+        entry_point="train.py",
+        source_dir=str(ROOT / "entrypoints"),
+        instance_count=options.hosts,
+        instance_type="local_process",
+        distribution=distribution(strategy, options.processes),
+        hyperparameters={"epochs": options.epochs},
+        base_job_name=f"digits-{strategy.replace('_', '-')}",
+    )
+    data = options.data
+    return estimator.fit({"train": str(data / "train"), "validation": str(data / "validation")})
+
+
+def row(strategy: str, job: TrainingJob, options: argparse.Namespace) -> tuple[list[str], float]:
+    """A row of the table, and the validation accuracy."""
+    result = job.result()
+    phases = [result.phases[name] for name in UNTIL_FIRST_STEP]
+    first_step = sum(phase for phase in phases if phase is not None)
+    metrics = job.metrics()
+    rates = metrics[metrics["name"] == "samples_per_second"]["value"]
+    accuracy = result.metrics.get("val_accuracy", 0.0)
+    processes = 1 if strategy == "parameter_server" else options.processes
+    checkpoints = sorted(Path(job.checkpoints).glob("checkpoint-*"))
+    cells = [
+        strategy,
+        f"{options.hosts} × {processes}",
+        f"{first_step:.1f} s",
+        # The first epoch has the tracing in it.
+        f"{rates.iloc[1:].median() if len(rates) > 1 else rates.median():.0f}",
+        f"{accuracy:.4f}",
+        checkpoints[-1].name if checkpoints else "none",
+        os.path.relpath(result.model_data, job.record.path.parent) if result.model_data else "none",
+    ]
+    return cells, accuracy
+
+
+def short(path: str) -> str:
+    """The path, with ``~`` for the home folder."""
+    home = os.path.expanduser("~")
+    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
 
 
 def main() -> int:
     """Train, and say how it went by the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--processes", type=int, default=1, help="ranks on each host")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="ranks on each host; parameter servers have one worker"
+    )
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="STRATEGY")
+    parser.add_argument("--data", type=Path, default=ROOT / "data" / "digits", help="where prepare_digits.py wrote it")
     options = parser.parse_args()
 
-    distribution = MPI(processes_per_host=options.processes)
-    if importlib.util.find_spec("horovod") is None:
-        print("Horovod is not installed, so this trains in one process; `fleetfit doctor` says what is missing.")
-        distribution, options.hosts = None, 1
+    if "mpi" in options.strategies and importlib.util.find_spec("horovod") is None:
+        print("Horovod is not installed, so mpi is left out; `fleetfit doctor` says what is missing.", flush=True)
+        options.strategies.remove("mpi")
 
-    estimator = TensorFlow(
-        entry_point="train_horovod.py",
-        source_dir=str(ROOT / "entrypoints"),
-        instance_count=options.hosts,
-        instance_type="local_process",
-        distribution=distribution,
-        hyperparameters={"epochs": options.epochs, "batch-size": 32},
-        metric_definitions=METRICS,
-        base_job_name="digits",
-    )
-    data = ROOT / "data" / "digits"
-    try:
-        estimator.fit({"train": str(data / "train"), "validation": str(data / "validation")})
-    except TrainingJobError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    table = Table(caption=f"models are below {short(str(jobs_folder()))}", caption_justify="left")
+    for name in ("strategy", "hosts × processes", "first step", "samples/s", "val accuracy"):
+        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
+    table.add_column("checkpoint", overflow="fold")
+    table.add_column("model", overflow="fold")
+    problems = []
+    for strategy in options.strategies:
+        try:
+            cells, accuracy = row(strategy, train(strategy, options), options)
+        except TrainingJobError as error:
+            print(error, file=sys.stderr, flush=True)
+            table.add_row(strategy, style="red")
+            problems.append(f"{strategy} failed: {error.args[0]}" if error.args else f"{strategy} failed")
+            continue
+        table.add_row(*cells)
+        if accuracy < ACCURACY:
+            problems.append(f"{strategy} reached a validation accuracy of {accuracy:.4f}; {ACCURACY} was expected.")
+    # A file has no width: one line for each row.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    for problem in problems:
+        print(problem.splitlines()[0], file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

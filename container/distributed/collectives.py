@@ -249,7 +249,8 @@ class TensorFlowCollectives:
         listed = tensors if isinstance(tensors, list) else [tensors]
         key = (act, *((tensor.dtype, tuple(tensor.shape)) for tensor in listed))
         if key not in self._functions:
-            self._functions[key] = self._tf.function(act)
+            # Each a callable of its own: TensorFlow warns of code that is traced again and again.
+            self._functions[key] = self._tf.function(partial(act))
         return self._functions[key](tensors)
 
     def _sum(self, tensors: Sequence[Any]) -> list[Any]:
