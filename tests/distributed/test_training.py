@@ -154,3 +154,27 @@ def test_a_session_with_mpi(channels: dict[str, str], tmp_path: Path) -> None:
     trained(ended)
     assert "rank 1 of 2, with MPI" in ended.text
     assert (tmp_path / "checkpoint").is_file()
+
+
+KERAS_3_METRICS = """
+import keras, numpy as np, tensorflow as tf
+from container import distributed
+cluster = distributed.init()
+images = np.random.default_rng(0).random([1437, 64], np.float32)
+labels = (images[:, 0] > 0.1).astype(np.int64)
+def records():
+    # As with files, TensorFlow does not know how many there are.
+    return tf.data.Dataset.from_tensor_slices((images, labels)).filter(lambda image, label: True)
+model = keras.Sequential([keras.layers.Input([64]), keras.layers.Dense(2)])
+loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+model.compile(optimizer=keras.optimizers.SGD(0.0), loss=loss, metrics=["accuracy"])
+history = model.fit(cluster.dataset(records, global_batch_size=64), epochs=2, verbose=0).history
+whole = model.evaluate(images[:1408], labels[:1408], batch_size=64, verbose=0, return_dict=True)
+for name in ("loss", "accuracy"):
+    np.testing.assert_allclose(history[name], [whole[name]] * 2, rtol=1e-5, err_msg=name)
+"""
+
+
+def test_keras_3_counts_no_batch_too_many() -> None:
+    ended = launching.alone(["-c", KERAS_3_METRICS], TF_USE_LEGACY_KERAS="0")
+    assert ended.code == 0, ended.text
