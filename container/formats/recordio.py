@@ -1,0 +1,150 @@
+"""RecordIO, as SageMaker's Pipe mode has it: ``magic (4 bytes) | flag (3 bits) and length (29 bits) | data | padding``.
+
+A record may have several parts: flag 1 begins one, 2 continues, 3 ends it; 0 is a record of one part. Each part is
+padded to a multiple of four bytes. Parts are simply joined, as SageMaker's reader does; MXNet's writer, which takes
+the magic number out of the data where it divides, is not followed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from container.formats.base import Buffer, FramingError
+
+MAGIC = 0xCED7230A
+HEADER_SIZE = 8
+#: The most bytes of a part.
+PART_LIMIT = (1 << 29) - 1
+
+_MAGIC_BYTES = struct.pack("<I", MAGIC)
+_WHOLE, _BEGINS, _CONTINUES, _ENDS = range(4)
+_REMEMBERED = 1 << 16
+
+
+def is_header(head: bytes) -> bool:
+    """Whether a record can begin so."""
+    return len(head) == HEADER_SIZE and head[:4] == _MAGIC_BYTES and head[7] >> 5 in (_WHOLE, _BEGINS)
+
+
+def header(length: int, flag: int = _WHOLE) -> bytes:
+    """The header of a part with ``length`` bytes of data.
+
+    Raises:
+        ValueError: a part cannot be that long.
+    """
+    if not 0 <= length <= PART_LIMIT:
+        raise ValueError(f"a part of a RecordIO record has at most {PART_LIMIT:,} bytes; got {length:,}.")
+    return _MAGIC_BYTES + struct.pack("<I", flag << 29 | length)
+
+
+def padding(length: int) -> bytes:
+    """What follows data of ``length`` bytes."""
+    return bytes(-length % 4)
+
+
+def parts(length: int, limit: int = PART_LIMIT) -> Iterator[tuple[bytes, int, bytes]]:
+    """The parts of a record with ``length`` bytes of data: header, bytes of data, padding."""
+    limit -= limit % 4  # so that only the last part has padding
+    left, first = length, True
+    while True:
+        size = min(left, limit)
+        left -= size
+        flag = (_BEGINS if left else _WHOLE) if first else (_CONTINUES if left else _ENDS)
+        yield header(size, flag), size, padding(size)
+        first = False
+        if not left:
+            return
+
+
+def encode(data: bytes, limit: int = PART_LIMIT) -> bytes:
+    """One record.
+
+    Args:
+        data: Its content.
+        limit: The most bytes of a part.
+    """
+    pieces, place = [], 0
+    for head, size, pad in parts(len(data), limit):
+        pieces += [head, data[place : place + size], pad]
+        place += size
+    return b"".join(pieces)
+
+
+class RecordIOFraming:
+    """See :class:`container.formats.base.Framing`."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[int, int]] = {}  # checked headers -> size with everything around it, flag
+
+    def hop(self, data: Buffer, start: int, end: int, ends: list[int] | None = None) -> tuple[int, int]:
+        """See :class:`container.formats.base.Framing`."""
+        begin = position = start
+        count = 0
+        within = False
+        known = self._known
+        while position + HEADER_SIZE <= end:
+            head = data[position : position + HEADER_SIZE]
+            size, flag = known.get(head) or self._learn(head, begin, count)
+            if within != (flag in (_CONTINUES, _ENDS)):
+                raise FramingError(begin, count, _out_of_order(within, flag))
+            if position + size > end:
+                break
+            position += size
+            within = flag in (_BEGINS, _CONTINUES)
+            if not within:
+                begin = position
+                count += 1
+                if ends is not None:
+                    ends.append(position)
+        return begin, count
+
+    def needed(self, data: Buffer, start: int, end: int) -> int:
+        """See :class:`container.formats.base.Framing`."""
+        position = start
+        while position + HEADER_SIZE <= end:
+            size, flag = self._learn(data[position : position + HEADER_SIZE], start, 0)
+            position += size
+            if flag in (_WHOLE, _ENDS):
+                return position - start
+        return position + HEADER_SIZE - start
+
+    def last(self, data: Buffer, start: int, end: int) -> int:
+        """See :class:`container.formats.base.Framing`."""
+        raise FramingError(
+            start, 0, f"it is cut off: {end - start:,} of at least {self.needed(data, start, end):,} bytes are there"
+        )
+
+    def payload(self, data: Buffer, start: int, end: int) -> bytes:
+        """See :class:`container.formats.base.Framing`."""
+        (word,) = struct.unpack_from("<I", data, start + 4)
+        length = word & PART_LIMIT
+        if word >> 29 == _WHOLE:
+            return data[start + HEADER_SIZE : start + HEADER_SIZE + length]
+        pieces, position = [], start
+        while position < end:
+            length = struct.unpack_from("<I", data, position + 4)[0] & PART_LIMIT
+            position += HEADER_SIZE
+            pieces.append(data[position : position + length])
+            position += length + -length % 4
+        return b"".join(pieces)
+
+    def _learn(self, head: bytes, begin: int, count: int) -> tuple[int, int]:
+        magic, word = struct.unpack("<II", head)
+        if magic != MAGIC:
+            raise FramingError(
+                begin, count, f"it does not begin as RecordIO does: {magic:#010x} instead of {MAGIC:#010x}"
+            )
+        length, flag = word & PART_LIMIT, word >> 29
+        if flag > _ENDS:
+            raise FramingError(begin, count, f"flag {flag} is none of RecordIO's, 0 to 3")
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        found = self._known[head] = (HEADER_SIZE + length + -length % 4, flag)
+        return found
+
+
+def _out_of_order(within: bool, flag: int) -> str:
+    if within:
+        return f"a record of several parts is not continued: a part with flag {flag} follows"
+    return f"a part with flag {flag} continues a record that has not begun"
