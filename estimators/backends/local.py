@@ -6,6 +6,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
+from container.contract import channels
 from estimators.backends.config import input_mode
 from estimators.spec import Channel, TrainingJobSpec
 
@@ -47,12 +48,36 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
 
 
 def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
-    """What the host agent is told: ``{channel: {"uri": …, "mode": "File"}}``."""
-    channels = {}
-    for channel in spec.inputs:
-        if channel.source.s3 is not None:
-            channels[channel.name] = {"uri": channel.source.s3.uri, "mode": input_mode(spec, channel)}
-    return channels
+    """What the host agent is told about each channel; see :class:`container.contract.channels.Channel`.
+
+    Raises:
+        ChannelError: a channel's members exclude each other.
+    """
+    return {
+        channel.name: agent_channel(spec, channel).to_dict() for channel in spec.inputs if channel.source.s3 is not None
+    }
+
+
+def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.Channel:
+    """One channel as the host agent knows it.
+
+    Raises:
+        ChannelError: its members exclude each other.
+    """
+    s3 = channel.source.s3
+    assert s3 is not None  # file systems are refused
+    given: dict[str, Any] = {
+        "uri": s3.uri,
+        "mode": input_mode(spec, channel),
+        "data_type": s3.data_type,
+        "distribution": s3.distribution,
+        "compression": channel.compression,
+        "record_wrapping": channel.record_wrapper,
+        "shuffle_seed": channel.shuffle.seed if channel.shuffle is not None else None,
+        "attribute_names": list(s3.attribute_names),
+        "content_type": channel.content_type,
+    }
+    return channels.Channel.from_dict(channel.name, {key: value for key, value in given.items() if value is not None})
 
 
 def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:

@@ -10,7 +10,8 @@ import pytest
 
 from container import agent
 from container.agent import AgentError
-from container.agent.channels import Channel, prepare, read_channels
+from container.agent.channels import prepare, read_channels
+from container.contract.channels import Channel
 
 
 @pytest.fixture
@@ -71,11 +72,12 @@ def test_a_folder_behind_links(tmp_path: Path, data: Path) -> None:
 @pytest.mark.parametrize(
     ("channels", "message"),
     [
-        ({"train": {"uri": "/nowhere/at/all"}}, "'/nowhere/at/all' does not exist"),
+        ({"train": {"uri": "/nowhere/at/all"}}, "'/nowhere/at/all': it does not exist"),
         ({"train": {"uri": "s3://bucket/x"}}, "s3://"),
         ({"train": {"uri": "data"}}, "relative"),
         ({"train": {"uri": "/dev/null"}}, "neither a folder nor a file"),
         ({"train": {"uri": "/tmp", "mode": "Pipe"}}, "'Pipe'"),
+        ({"train": {"uri": "/tmp", "mode": "Fil"}}, "Did you mean 'File'"),
         ({"train": {"uri": "/tmp", "modus": "File"}}, "Did you mean 'mode'"),
         ({"train": "/tmp"}, "needs a 'uri'"),
         ({"../evil": {"uri": "/tmp"}}, "'../evil'"),

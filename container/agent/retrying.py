@@ -1,0 +1,63 @@
+"""Trying again with back-off: how long, and how often, as one policy for everything that goes over the network."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """How often something is tried that failed for a reason that passes.
+
+    Attributes:
+        attempts: How often without any progress.
+        first_s: The wait before the second attempt, in seconds; each further one is twice as long.
+        longest_s: The longest wait, in seconds.
+    """
+
+    attempts: int = 10
+    first_s: float = 0.1
+    longest_s: float = 5.0
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row, with jitter: hosts must not all come back at once."""
+        longest = min(self.first_s * 2.0 ** min(failures - 1, 30), self.longest_s)
+        return longest * (0.5 + random.random() / 2)
+
+
+#: Half a minute of a server that does not answer properly.
+BACKOFF = Backoff()
+
+
+def retrying(
+    call: Callable[[], T],
+    passes: Callable[[Exception], bool],
+    *,
+    backoff: Backoff = BACKOFF,
+    stop: threading.Event | None = None,
+) -> T:
+    """Call until it works.
+
+    Args:
+        call: What to do.
+        passes: Whether a failure may pass when it is tried again.
+        backoff: How often and how long.
+        stop: Ends the waiting early; the last failure is raised then.
+    """
+    waiting = stop if stop is not None else threading.Event()
+    failures = 0
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            failures += 1
+            if not passes(error) or failures >= backoff.attempts or waiting.is_set():
+                raise
+        if waiting.wait(backoff.delay(failures)):
+            continue  # one last attempt, without a wait

@@ -1,0 +1,87 @@
+"""What S3's and the client's errors mean to a user."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from container.agent.s3.client import client
+from container.agent.sources.base import SourceError
+
+
+def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceError:
+    """What a failure of the client means, with the remedy."""
+    from botocore import exceptions
+
+    cause, remedy = str(error) or type(error).__name__, ""
+    endpoint = _endpoint()
+    if isinstance(error, exceptions.ClientError):
+        cause, remedy = _explain_answer(uri, error, endpoint)
+    elif isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        cause = f"there are no AWS credentials ({cause.rstrip('.')})"
+        remedy = (
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`; `fleetfit s3 "
+            "DIR` serves a folder and prints the environment to set."
+        )
+    elif isinstance(error, exceptions.TokenRetrievalError | exceptions.CredentialRetrievalError):
+        cause = f"the AWS credentials could not be had: {cause}"
+        remedy = "Log in again."
+    elif isinstance(error, exceptions.ParamValidationError):
+        cause = f"it is not a bucket and key that S3 can have: {cause}"
+    elif isinstance(error, exceptions.HTTPClientError | OSError):
+        cause = f"{endpoint} does not answer as it should: {cause}"
+        remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."
+    return SourceError(uri, cause, remedy, offset=offset)
+
+
+def _endpoint() -> str:
+    try:
+        return str(client().meta.endpoint_url)
+    except SourceError:
+        return "the endpoint"
+
+
+def _explain_answer(uri: str, error: Any, endpoint: str) -> tuple[str, str]:
+    """Cause and remedy of an answer of the server's."""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    said = str(error.response.get("Error", {}).get("Message", "") or code)
+    bucket = uri[len("s3://") :].partition("/")[0]
+    if code == "NoSuchBucket":
+        return f"there is no bucket {bucket!r} at {endpoint}", _near_bucket(bucket)
+    if code in ("NoSuchKey", "404", "NotFound") or status == 404:
+        return "there is no such object", "Check bucket and key; it may have been deleted."
+    if code in ("PreconditionFailed", "412") or status == 412:
+        return "it changed while the job read it (its ETag is another)", "Start the job again when it is complete."
+    if status == 416:
+        return "it is shorter than it was when the job began", "Start the job again when it is complete."
+    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestExpired"):
+        return f"{endpoint} does not take the credentials: {code} ({said})", (
+            "Correct AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or log in again."
+        )
+    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"):
+        region = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("x-amz-bucket-region")
+        where = f" {region!r}" if region else ""
+        return f"bucket {bucket!r} is in another region{where}: {said}", (
+            f"Set AWS_REGION{f'={region}' if region else ''} to the bucket's region."
+        )
+    if status == 403:
+        return f"{endpoint} denies access: {code or 403} ({said})", (
+            f"Check that the credentials may list and read bucket {bucket!r}, and that the bucket and its region "
+            f"(now {os.environ.get('AWS_REGION') or os.environ.get('AWS_DEFAULT_REGION') or 'not set'}) are right."
+        )
+    return f"{endpoint} answers {status} {code} ({said})", "Start the job again, or ask whoever runs the server."
+
+
+def _near_bucket(bucket: str) -> str:
+    from container.contract.names import nearest
+
+    with contextlib.suppress(Exception):
+        names = [entry["Name"] for entry in client().list_buckets().get("Buckets", [])]
+        guess = nearest(bucket, names)
+        if guess is not None:
+            return f"Did you mean {guess!r}?"
+        if names:
+            return f"There is {', '.join(map(repr, names[:5]))}."
+    return "Check its name and the endpoint."

@@ -1,0 +1,88 @@
+"""Which objects there are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from container.agent.s3.client import call, client, etag, split
+from container.agent.sources.base import DataObject, SourceError
+
+
+def listing(uri: str, *, limit: int | None = None) -> list[DataObject]:
+    """The objects whose key begins with a prefix, in the order of their keys' bytes; folder markers are left out.
+
+    Args:
+        uri: ``s3://bucket/prefix``.
+        limit: Stop after so many.
+
+    Raises:
+        SourceError: there are none, or the bucket cannot be listed, or two objects would have the same path.
+    """
+    bucket, prefix = split(uri)
+    found: list[DataObject] = []
+    for page in _pages(uri, bucket, prefix):
+        for entry in page:
+            key = entry["Key"]
+            if not key.endswith("/"):
+                found.append(DataObject(f"s3://{bucket}/{key}", entry["Size"], etag(entry), relative_key(key, prefix)))
+        if limit is not None and len(found) >= limit:
+            break
+    if not found:
+        raise SourceError(uri, "no object has a key that begins so", _near(bucket, prefix))
+    return sorted(found, key=lambda item: item.uri.encode())
+
+
+def _pages(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]]]:
+    s3 = client()
+    token: dict[str, str] = {}
+    while True:
+        following = dict(token)
+        page = call(uri, lambda: s3.list_objects_v2(Bucket=bucket, Prefix=prefix, **following))  # noqa: B023 - at once
+        yield page.get("Contents", [])
+        if not page.get("IsTruncated") or not page.get("NextContinuationToken"):
+            return
+        token = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def _near(bucket: str, prefix: str) -> str:
+    """The prefix that may have been meant, for an error."""
+    from container.contract.names import nearest
+
+    folder, _, last = prefix.rstrip("/").rpartition("/")
+    above = f"{folder}/" if folder else ""
+    with contextlib.suppress(Exception):
+        page = client().list_objects_v2(Bucket=bucket, Prefix=above, Delimiter="/", MaxKeys=200)
+        names = [entry["Prefix"][len(above) :].rstrip("/") for entry in page.get("CommonPrefixes", [])]
+        names += [entry["Key"][len(above) :] for entry in page.get("Contents", [])]
+        guess = nearest(last, names)
+        if guess is not None and guess != last:
+            return f"Did you mean {f's3://{bucket}/{above}{guess}'!r}?"
+        if names:
+            return f"Under {f's3://{bucket}/{above}'!r} there is {', '.join(map(repr, sorted(names)[:5]))}."
+    return ""
+
+
+def relative_key(key: str, prefix: str) -> str:
+    """The path in the channel's folder: what follows the prefix as a folder, else what follows its last slash.
+
+    ``data/a`` for the key ``train/data/a`` under ``train`` or ``train/``; ``train-2/a`` for ``x/train-2/a`` under
+    ``x/train``; ``a.csv`` for the key ``x/a.csv`` under itself.
+    """
+    folder = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
+    if key.startswith(folder):
+        return key[len(folder) :]
+    return key[prefix.rfind("/") + 1 :]
+
+
+def describe(uri: str, key: str = "") -> DataObject:
+    """One object's size and ETag.
+
+    Raises:
+        SourceError: it does not exist, or cannot be read.
+    """
+    bucket, name = split(uri)
+    s3 = client()
+    head = call(uri, lambda: s3.head_object(Bucket=bucket, Key=name))
+    return DataObject(uri, head["ContentLength"], etag(head), key or name.rpartition("/")[2])

@@ -1,0 +1,102 @@
+"""Where a channel's data comes from: folders, files and S3, listed and streamed.
+
+::
+
+    from container.agent import sources
+
+    for item in sources.shuffled(sources.objects(channel), seed=7, epoch=0):
+        with sources.open(item) as stream:
+            while count := stream.readinto(buffer):
+                ...
+
+A stream continues by itself after a connection that was cut, a 503 and a server that went silent; it checks that the
+object is the one that was listed, and has its size. What cannot be helped is a :class:`SourceError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from container.agent.sources.base import DataObject, SourceError, Stream
+from container.contract.channels import Channel, DataType
+from container.contract.sharding import shuffled
+from container.locations import is_s3
+
+if TYPE_CHECKING:
+    from container.agent.sources.manifests import AugmentedEntry
+
+__all__ = ["DataObject", "SourceError", "Stream", "describe", "entries", "objects", "open", "shuffled"]
+
+
+def objects(channel: Channel) -> tuple[DataObject, ...]:
+    """The channel's objects, in SageMaker's order: by key, or as the manifest has them. Not shuffled.
+
+    An augmented manifest is one object here; :func:`entries` reads its lines.
+
+    Raises:
+        SourceError: there are none, or the place, the manifest or an object in it cannot be read.
+    """
+    if channel.data_type is DataType.MANIFEST:
+        from container.agent.sources import listed
+
+        return listed.manifest_objects(channel)
+    if channel.data_type is DataType.AUGMENTED_MANIFEST:
+        return (describe(channel.uri),)
+    if is_s3(channel.uri):
+        from container.agent.s3 import listing
+
+        return tuple(listing.listing(channel.uri))
+    from container.agent.sources import local
+
+    return tuple(local.listing(channel.uri))
+
+
+def entries(channel: Channel) -> Iterator[AugmentedEntry]:
+    """The lines of an augmented manifest, one by one, with the attributes that the channel reads.
+
+    Raises:
+        SourceError: the manifest cannot be read, or a line is wrong; the message names the line.
+    """
+    from container.agent.sources import listed
+
+    return listed.augmented_entries(channel)
+
+
+def describe(uri: str, key: str = "") -> DataObject:
+    """One object as it is now.
+
+    Args:
+        uri: ``s3://bucket/key``, a ``file://`` URL or a path.
+        key: Its path in the channel; default: its name.
+
+    Raises:
+        SourceError: there is none, or it cannot be read.
+    """
+    if is_s3(uri):
+        from container.agent.s3 import listing
+
+        return listing.describe(uri, key)
+    from container.agent.sources import local
+
+    path = local.resolve(uri)
+    if path.is_dir():
+        raise SourceError(uri, "it is a folder, and one file is needed")
+    return local.describe(path, key or path.name)
+
+
+def open(item: DataObject, offset: int = 0) -> Stream:
+    """The object's bytes from an offset on.
+
+    Raises:
+        SourceError: it cannot be read, or is not what was listed.
+    """
+    if not 0 <= offset <= item.size:
+        raise SourceError(item.uri, f"it has {item.size:,} bytes, and byte {offset:,} was asked for")
+    if is_s3(item.uri):
+        from container.agent.s3.stream import S3Stream
+
+        return S3Stream(item, offset)
+    from container.agent.sources.local import LocalStream
+
+    return LocalStream(item, offset)

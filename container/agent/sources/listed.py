@@ -1,0 +1,104 @@
+"""The objects that a manifest lists, found and checked."""
+
+from __future__ import annotations
+
+import codecs
+import concurrent.futures
+from collections.abc import Iterator
+
+from container.agent import sources
+from container.agent.sources.base import DataObject, SourceError, Stream
+from container.agent.sources.manifests import (
+    AugmentedEntry,
+    Listed,
+    ManifestError,
+    parse_augmented,
+    parse_manifest,
+)
+from container.contract.channels import Channel
+
+#: A list of objects must fit in memory.
+_MANIFEST_LIMIT = 256 << 20
+_WORKERS = 16
+_CHUNK = 1 << 20
+
+
+def manifest_objects(channel: Channel) -> tuple[DataObject, ...]:
+    """The objects of a ManifestFile channel, in its order; each is looked at.
+
+    Raises:
+        SourceError: the manifest cannot be read, or an object does not exist; the message names the line.
+    """
+    listed = read_manifest(channel.uri)
+    return look_up(channel.uri, listed)
+
+
+def read_manifest(uri: str) -> tuple[Listed, ...]:
+    """What a manifest lists, unchecked.
+
+    Raises:
+        SourceError: it cannot be read or parsed.
+    """
+    item = sources.describe(uri)
+    if item.size > _MANIFEST_LIMIT:
+        raise SourceError(uri, f"it has {item.size:,} bytes; a manifest may have {_MANIFEST_LIMIT:,}", "Split it.")
+    with sources.open(item) as stream:
+        content = stream.read(item.size)
+    try:
+        return parse_manifest(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise SourceError(uri, f"line {line}: it is not UTF-8 text") from None
+    except ManifestError as error:
+        raise SourceError(uri, str(error), "Correct the manifest.") from None
+
+
+def look_up(manifest: str, listed: tuple[Listed, ...]) -> tuple[DataObject, ...]:
+    """The listed objects as they are now; many are asked for at a time.
+
+    Raises:
+        SourceError: one does not exist or cannot be read; the first in the manifest's order is named, with its line.
+    """
+
+    def describe(entry: Listed) -> DataObject:
+        try:
+            return sources.describe(entry.uri, entry.key)
+        except SourceError as error:
+            raise SourceError(manifest, f"line {entry.line}: {error}", "Correct the manifest.") from None
+
+    with concurrent.futures.ThreadPoolExecutor(min(_WORKERS, max(len(listed), 1))) as pool:
+        futures = [pool.submit(describe, entry) for entry in listed]
+        try:
+            return tuple(future.result() for future in futures)
+        except SourceError:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def augmented_entries(channel: Channel) -> Iterator[AugmentedEntry]:
+    """The lines of an AugmentedManifestFile channel; see :func:`container.agent.sources.entries`."""
+    item = sources.describe(channel.uri)
+    with sources.open(item) as stream:
+        try:
+            yield from parse_augmented(_lines(channel.uri, stream), channel.attribute_names)
+        except ManifestError as error:
+            raise SourceError(channel.uri, str(error), "Correct the manifest.") from None
+
+
+def _lines(uri: str, stream: Stream) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    rest = ""
+    number = 1
+    while True:
+        data = stream.read(_CHUNK)
+        try:
+            rest += decoder.decode(data, final=not data)
+        except UnicodeDecodeError:
+            raise SourceError(uri, f"near line {number}: it is not UTF-8 text", offset=stream.position) from None
+        *whole, rest = rest.split("\n")
+        number += len(whole)
+        yield from whole
+        if not data:
+            if rest:
+                yield rest
+            return

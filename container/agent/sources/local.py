@@ -1,0 +1,168 @@
+"""Data on this machine: folders and files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from container.agent.sources.base import DataObject, SourceError
+from container.locations import LocationError, local_path
+
+_CHANGED = "something wrote it while the job read it; start the job again when it is complete"
+
+
+def resolve(uri: str) -> Path:
+    """The folder or file that a plain path or a ``file://`` URL names, without links, readable.
+
+    Raises:
+        SourceError: it does not exist, cannot be read, or is something else.
+    """
+    try:
+        path = local_path(uri)
+    except LocationError as error:
+        raise SourceError(uri, str(error)) from None
+    try:
+        path = path.resolve(strict=True)
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise SourceError(uri, "it does not exist") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, before Python 3.13
+        raise SourceError(uri, f"it cannot be read: {error}") from error
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        raise SourceError(uri, "it is neither a folder nor a file")
+    if not os.access(path, os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK):
+        raise SourceError(uri, "it cannot be read by this user", "Change its mode.")
+    return path
+
+
+def listing(uri: str) -> list[DataObject]:
+    """Every file below a folder, or the file itself, in the order of their keys' bytes.
+
+    Links are followed, as File mode's link to the folder lets a script follow them.
+
+    Raises:
+        SourceError: as for :func:`resolve`; or a link leads nowhere or in a circle.
+    """
+    root = resolve(uri)
+    if not root.is_dir():
+        return [describe(root, root.name)]
+    found: list[DataObject] = []
+    _walk(os.fspath(root), "", (os.fspath(root),), found)
+    return sorted(found, key=lambda item: os.fsencode(item.key))
+
+
+def describe(path: Path | str, key: str) -> DataObject:
+    """A file as an object."""
+    status = os.stat(path)
+    return DataObject(os.fspath(path), status.st_size, identity(status), key)
+
+
+def identity(status: os.stat_result) -> str:
+    """What changes when a file's content does."""
+    return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
+
+
+def _walk(folder: str, prefix: str, above: tuple[str, ...], found: list[DataObject]) -> None:
+    try:
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
+    except OSError as error:
+        raise SourceError(folder, f"it cannot be read: {error.strerror}") from error
+    for entry in entries:
+        key = f"{prefix}{entry.name}"
+        try:
+            status = entry.stat()
+        except OSError as error:
+            raise SourceError(entry.path, f"it cannot be read: {error.strerror}", "Repair or remove it.") from error
+        if stat.S_ISDIR(status.st_mode):
+            inner = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+            if inner in above:
+                raise SourceError(entry.path, f"it links to {inner!r}, which contains it", "Remove the link.")
+            _walk(inner, f"{key}/", (*above, inner), found)
+        elif stat.S_ISREG(status.st_mode):
+            found.append(DataObject(entry.path, status.st_size, identity(status), key))
+        else:
+            raise SourceError(entry.path, "it is a pipe, socket or device", "Move it away.")
+
+
+class LocalStream:
+    """The bytes of a file; see :class:`container.agent.sources.base.Stream`."""
+
+    def __init__(self, item: DataObject, offset: int = 0) -> None:
+        self._item = item
+        self._position = offset
+        try:
+            self._file = os.open(item.uri, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._error(f"it cannot be read any more: {error.strerror}") from error
+        self._open = True
+        try:
+            self._verify()
+            os.lseek(self._file, offset, os.SEEK_SET)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def position(self) -> int:
+        """The offset in the file of the next byte."""
+        return self._position
+
+    def fileno(self) -> int:
+        """The descriptor, for whoever splices; bytes that are taken there must be told to :meth:`advance`."""
+        return self._file
+
+    def advance(self, count: int) -> None:
+        """Count bytes that were taken from the descriptor."""
+        self._position += count
+
+    def verify(self) -> None:
+        """Check once more that the file is what it was; for whoever splices, at the end.
+
+        Raises:
+            SourceError: it changed.
+        """
+        self._verify()
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        """Read up to ``len(buffer)`` bytes; fewer come only at the end."""
+        view = memoryview(buffer)[: max(self._item.size - self._position, 0)]
+        done = 0
+        while done < len(view):
+            try:
+                count = os.readv(self._file, [view[done:]])
+            except OSError as error:
+                raise self._error(f"it cannot be read: {error.strerror}") from error
+            if not count:
+                raise self._error(f"it ends here and had {self._item.size:,} bytes: {_CHANGED}")
+            done += count
+            self._position += count
+        if self._position >= self._item.size:
+            self._verify()
+        return done
+
+    def read(self, size: int) -> bytes:
+        """Read up to ``size`` bytes; fewer come only at the end."""
+        buffer = bytearray(max(min(size, self._item.size - self._position), 0))
+        self.readinto(buffer)
+        return bytes(buffer)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._open:
+            self._open = False
+            os.close(self._file)
+
+    def _verify(self) -> None:
+        if self._item.identity is not None and identity(os.fstat(self._file)) != self._item.identity:
+            raise self._error(f"it changed: {_CHANGED}")
+
+    def _error(self, cause: str) -> SourceError:
+        return SourceError(self._item.uri, cause, offset=self._position)
+
+    def __enter__(self) -> LocalStream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
