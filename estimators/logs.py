@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from container.contract.membership import natural_key
 from container.contract.wire import Piece, rank_of, split_pieces
+from estimators import ranks
 from estimators.errors import RecordError
 from estimators.jobs.record import JobRecord, explained, log_stem, open_private, process_of, times_file
 from estimators.printing import LogPrinter
@@ -154,6 +155,7 @@ class LogLine(NamedTuple):
         process: ``rank 3``, ``ps`` …; None for the toolkit's own words.
         attempt: Which start of the job, from 0.
         data: The bytes with their terminator.
+        number: The rank of a process whose name does not say it: a chief, or its worker.
     """
 
     time_ns: int
@@ -161,11 +163,12 @@ class LogLine(NamedTuple):
     process: str | None
     attempt: int
     data: bytes
+    number: int | None = None
 
     @property
     def rank(self) -> int | None:
         """The rank, when the process is one."""
-        return rank_of(self.process)
+        return rank_of(self.process) if self.number is None else self.number
 
     @property
     def text(self) -> str:
@@ -201,7 +204,9 @@ class LogReader:
         self._record = record
         self._host = host
         self._attempt = attempt
-        self._stem = f"rank-{rank}" if rank is not None else log_stem(process) if process is not None else None
+        self._rank = rank
+        self._rank_of = ranks.of_record(record)
+        self._stem = log_stem(process) if process is not None else None
         self._sources: dict[str, _Source] = {}
 
     def poll(self, *, final: bool = False) -> list[LogLine]:
@@ -246,8 +251,10 @@ class LogReader:
                     if path in self._sources or not name.endswith(".times"):
                         continue
                     stem = name.removesuffix(".times")
-                    if self._stem is None or stem == self._stem:
-                        found.append(_Source(Path(path), host, process_of(stem), int(number)))
+                    process = process_of(stem)
+                    rank = self._rank_of(host, process)
+                    if self._stem in (None, stem) and self._rank in (None, rank):
+                        found.append(_Source(Path(path), host, process, int(number), rank))
         for source in sorted(found, key=_natural):
             self._sources[str(source.times)] = source
 
@@ -270,12 +277,13 @@ def _names(folder: str | Path) -> list[str]:
 class _Source:
     """How far one process's log has been read."""
 
-    def __init__(self, times: Path, host: str, process: str | None, attempt: int) -> None:
+    def __init__(self, times: Path, host: str, process: str | None, attempt: int, rank: int | None) -> None:
         self.times = times
         self.log = times.with_suffix(".log")
         self.host = host
         self.process = process
         self.attempt = attempt
+        self.rank = rank
         self.pieces = 0  # how many records of the times file have been given out
         self.offset = 0  # how many bytes of the log
         self.time_ns = 0
@@ -313,7 +321,8 @@ class _Source:
         buffer = bytearray(_read(self.log, self.offset, min(size - self.offset, _READ_LIMIT)))
         self.offset += len(buffer)
         return [
-            LogLine(time_ns, self.host, self.process, self.attempt, piece) for piece in split_pieces(buffer, final=True)
+            LogLine(time_ns, self.host, self.process, self.attempt, piece, self.rank)
+            for piece in split_pieces(buffer, final=True)
         ]
 
 
@@ -332,13 +341,13 @@ class _Portion:
 
     def take(self, horizon: int | None) -> list[LogLine]:
         source, data = self.source, self.data
-        host, process, attempt = source.host, source.process, source.attempt
+        host, process, attempt, rank = source.host, source.process, source.attempt, source.rank
         base = start = source.offset
         lines: list[LogLine] = []
         for time_ns, end in self.records:
             if horizon is not None and time_ns > horizon:
                 break
-            lines.append(LogLine(time_ns, host, process, attempt, data[start - base : end - base]))
+            lines.append(LogLine(time_ns, host, process, attempt, data[start - base : end - base], rank))
             start = end
         source.offset = start
         source.pieces += len(lines)

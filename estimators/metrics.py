@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from container.contract import wire
 from container.contract.names import unknown
 from container.contract.wire import Event, Piece
 from estimators.errors import ConfigurationError
@@ -114,9 +115,18 @@ class MetricExtractor:
     """Finds metrics in the output of processes, line by line.
 
     Pieces are joined until their line ends; each metric is taken once per line, where it matches first.
+
+    Args:
+        definitions: The metrics.
+        rank_of: The rank of a host's process, see :mod:`estimators.ranks`; None to take it from the process's name.
     """
 
-    def __init__(self, definitions: Iterable[MetricDefinition]) -> None:
+    def __init__(
+        self,
+        definitions: Iterable[MetricDefinition],
+        rank_of: Callable[[str, str | None], int | None] | None = None,
+    ) -> None:
+        self._rank_of = rank_of or (lambda host, process: wire.rank_of(process))
         self._searches = [(definition, definition.compile().search) for definition in definitions]
         self._rest: dict[tuple[str, str | None], bytearray] = {}
         self._complained: set[str] = set()
@@ -157,6 +167,7 @@ class MetricExtractor:
     def _search(self, data: bytes | bytearray, piece: Piece, time_ns: int, attempt: int) -> list[Event]:
         text = data[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r\n")
         events: list[Event] = []
+        rank = self._rank_of(piece.host, piece.process)
         for definition, search in self._searches:
             match = search(text)
             found = match.group(1) if match is not None else None
@@ -175,7 +186,7 @@ class MetricExtractor:
                     "which is not a number."
                 }
             events.append(
-                Event(kind=kind, host=piece.host, time_ns=time_ns, rank=piece.rank, attempt=attempt, data=event_data)
+                Event(kind=kind, host=piece.host, time_ns=time_ns, rank=rank, attempt=attempt, data=event_data)
             )
         return events
 

@@ -20,7 +20,7 @@ from container.contract import wire
 from container.contract.failures import Cause, Failure
 from container.supervision import processes
 from container.supervision.loop import Loop, Timer
-from estimators import backends, metrics
+from estimators import backends, metrics, ranks
 from estimators.backends import local
 from estimators.backends.base import Backend, Callbacks, HostEnd
 from estimators.errors import RecordError
@@ -74,7 +74,8 @@ class Supervisor:
         self._extractor = metrics.MetricExtractor(
             metrics.parse_metric_definitions(
                 [{"Name": item.name, "Regex": item.regex} for item in self._spec.algorithm.metric_definitions]
-            )
+            ),
+            ranks.numbering(self._spec),
         )
         self._buffers: dict[str, bytearray] = {}
         self._ended_hosts: dict[str, HostEnd] = {}

@@ -26,8 +26,22 @@ AID = '''
 import json, os, sys, time
 
 HOST = os.environ.get("SM_CURRENT_HOST", "?")
-RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMIX_RANK") or HOST.rpartition("-")[2] or 1) - (
-    0 if "OMPI_COMM_WORLD_RANK" in os.environ or "PMIX_RANK" in os.environ else 1)
+
+
+
+def _rank():
+    """As in the plan: a chief (or master) comes before the workers."""
+    if number := os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMIX_RANK"):
+        return int(number)
+    if "TF_CONFIG" in os.environ:
+        config = json.loads(os.environ["TF_CONFIG"])
+        task = config["task"]
+        first = "chief" in config["cluster"] or "master" in config["cluster"]
+        return task["index"] + (first and task["type"] == "worker")
+    return int(HOST.rpartition("-")[2] or 1) - 1
+
+
+RANK = _rank()
 MARKS = os.environ.get("MARKS", ".")
 
 
@@ -232,11 +246,11 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``rank``, ``other``."""
+        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``server``, ``rank``, ``other``."""
         words = [os.path.basename(word) for word in self.argv]
         if words and words[0] in ("mpirun", "orted", "prterun", "prted") and "--version" not in words:
             return words[0]
-        for word, kind in (("train", "toolkit"), ("rsh", "rsh"), ("rank", "wrapper")):
+        for word, kind in (("train", "toolkit"), ("rsh", "rsh"), ("rank", "wrapper"), ("serve", "server")):
             if "__main__.py" in words and words[words.index("__main__.py") + 1 :][:1] == [word]:
                 return kind
         return "rank" if "train.py" in words and "-c" not in words else "other"
@@ -244,6 +258,12 @@ class Process:
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send it a signal."""
         os.kill(self.pid, number)
+
+    def kill_if_alive(self) -> None:
+        """SIGKILL, unless it is gone already."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.alive:
+                self.kill()
 
 
 def _stat(pid: int) -> tuple[str, int, int] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import clusters
 import pytest
+import shapes
 
 from estimators import TrainingJob, TrainingJobError
 
@@ -34,11 +35,11 @@ def says_the_same(job: TrainingJob, error: TrainingJobError) -> None:
         assert (job.record.tree(host).output / "failure").read_text() == status["FailureReason"]
 
 
-@pytest.mark.parametrize(("hosts", "processes"), [(1, 3), (2, 2), (3, None)])
-def test_one_rank_raises_while_the_others_sleep(hosts: int, processes: int | None, make: clusters.Make) -> None:
+@pytest.mark.parametrize(
+    ("shape", "raising"), [*((shape, shape.size - 1) for shape in (*shapes.ALL, shapes.MASTER)), (shapes.SERVERS, 0)]
+)
+def test_one_rank_raises_while_the_others_sleep(shape: shapes.Shape, raising: int, make: clusters.Make) -> None:
     """The exception is in the caller within a second of the raise."""
-    ranks = hosts * (processes or 1)
-    raising = ranks - 1
 
     def attempt() -> float:
         make.clear()
@@ -50,21 +51,18 @@ def test_one_rank_raises_while_the_others_sleep(hosts: int, processes: int | Non
             aid.mark(f"ready-{{aid.RANK}}")
             if aid.RANK != {raising}:
                 time.sleep(60)
-            for rank in range({ranks}):
+            for rank in range({shape.size}):
                 aid.wait_for(f"ready-{{rank}}")
             aid.mark("raised", time.time())
             raise ValueError(f"rank {{aid.RANK}} has no data")
             """,
-            hosts=hosts,
-            processes=processes,
+            **shape.settings,
         )
         seconds = time.time() - float(make.marked("raised"))
-        assert (error.host, error.rank, error.exit_code, error.signal) == (f"algo-{hosts}", raising, 1, None)
+        assert (error.host, error.rank, error.exit_code) == (shape.ranks[raising][0], raising, 1)
         assert error.traceback is not None and 'aid.mark("raised"' not in error.traceback
         assert str(error).endswith(f"ValueError: rank {raising} has no data")
-        assert f"algo-{hosts}, rank {raising}: ValueError: rank {raising} has no data (exited with code 1)" in str(
-            error
-        )
+        assert f"{shape.place(raising)}: ValueError: rank {raising} has no data (exited with code 1)" in str(error)
         return seconds
 
     clusters.within(1.0, attempt)
@@ -103,8 +101,8 @@ def test_one_rank_of_horovod_raises_while_the_others_wait_for_it(make: clusters.
     clusters.within(1.0, attempt)
 
 
-@pytest.mark.parametrize("processes", [None, 2])
-def test_a_rank_that_exits_with_a_code(processes: int | None, make: clusters.Make) -> None:
+@shapes.every
+def test_a_rank_that_exits_with_a_code(shape: shapes.Shape, make: clusters.Make) -> None:
     error = failure_of(
         make,
         """
@@ -115,13 +113,11 @@ def test_a_rank_that_exits_with_a_code(processes: int | None, make: clusters.Mak
             sys.exit(3)
         time.sleep(60)
         """,
-        hosts=2,
-        processes=processes,
+        **shape.settings,
     )
-    host = "algo-1" if processes else "algo-2"
-    assert (error.host, error.rank, error.exit_code, error.signal) == (host, 1, 3, None)
+    assert (error.host, error.rank, error.exit_code, error.signal) == (shape.ranks[1][0], 1, 3, None)
     assert error.traceback is None
-    assert f"{host}, rank 1: exited with code 3" in str(error)
+    assert f"{shape.place(1)}: exited with code 3" in str(error)
     assert str(error).endswith("giving up: the learning rate is negative")
 
 
@@ -131,9 +127,14 @@ def test_a_message_instead_of_an_exit_code(make: clusters.Make) -> None:
     assert str(error).endswith("no such optimizer: sdg")
 
 
-@pytest.mark.parametrize("processes", [None, 2])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT])
-def test_a_signal_is_reported_as_that(number: signal.Signals, processes: int | None, make: clusters.Make) -> None:
+@pytest.mark.parametrize(
+    ("shape", "number"),
+    [
+        *((shape, number) for shape in shapes.ALL for number in (signal.SIGKILL, signal.SIGTERM)),
+        *((shapes.MPI_, number) for number in (signal.SIGSEGV, signal.SIGABRT)),
+    ],
+)
+def test_a_signal_is_reported_as_that(number: signal.Signals, shape: shapes.Shape, make: clusters.Make) -> None:
     error = failure_of(
         make,
         f"""
@@ -143,12 +144,10 @@ def test_a_signal_is_reported_as_that(number: signal.Signals, processes: int | N
             os.kill(os.getpid(), {int(number)})
         time.sleep(60)
         """,
-        hosts=2,
-        processes=processes,
+        **shape.settings,
     )
-    host = "algo-1" if processes else "algo-2"
-    assert (error.host, error.rank, error.exit_code, error.signal) == (host, 1, None, number)
-    assert f"{host}, rank 1: was killed by {number.name}" in str(error)
+    assert (error.host, error.rank, error.exit_code, error.signal) == (shape.ranks[1][0], 1, None, number)
+    assert f"{shape.place(1)}: was killed by {number.name}" in str(error)
     assert error.hints or number is signal.SIGTERM
 
 
@@ -178,10 +177,13 @@ def test_a_missing_module_comes_with_a_hint(make: clusters.Make) -> None:
     assert str(error).endswith("ModuleNotFoundError: No module named 'no_such_module_at_all'")
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_victims_are_never_blamed(seed: int, make: clusters.Make) -> None:
+@pytest.mark.parametrize(
+    ("shape", "seed"),
+    [*((shapes.MPI_, seed) for seed in range(6)), *((shape, seed) for shape in shapes.ALL[2:] for seed in range(3))],
+)
+def test_victims_are_never_blamed(shape: shapes.Shape, seed: int, make: clusters.Make) -> None:
     """All ranks fail, one after the other in a random order, the others when they are told to end."""
-    order = list(range(4))
+    order = list(range(shape.size))
     random.Random(seed).shuffle(order)
     how = random.Random(seed + 100).choice(["raise ValueError('first')", "sys.exit(7)", "os.kill(os.getpid(), 9)"])
     error = failure_of(
@@ -195,18 +197,16 @@ def test_victims_are_never_blamed(seed: int, make: clusters.Make) -> None:
         if place:
             signal.signal(signal.SIGTERM, ended if place == 1 else signal.SIG_DFL)
         aid.mark(f"ready-{{aid.RANK}}")
-        for rank in range(4):
+        for rank in range({shape.size}):
             aid.wait_for(f"ready-{{rank}}")
         if place == 0:
             {how}
         aid.wait_for("never", 60) if place == 1 else time.sleep(0.1 * place)
         raise RuntimeError("a consequence")
         """,
-        hosts=2,
-        processes=2,
+        **shape.settings,
     )
-    assert error.rank == order[0]
-    assert error.host == f"algo-{1 + order[0] // 2}"
+    assert (error.host, error.rank) == (shape.ranks[order[0]][0], order[0])
     assert "a consequence" not in str(error)
     if "raise" in how:
         assert str(error).endswith("ValueError: first")
@@ -280,8 +280,9 @@ def test_a_failure_is_written_once_on_every_host(make: clusters.Make) -> None:
     assert not any(tree.success_file.exists() for tree in trees)
 
 
-def test_a_job_that_ends_well_says_so_on_every_host(make: clusters.Make) -> None:
-    job = make.run("print('done')", hosts=2, processes=1)
+@shapes.every
+def test_a_job_that_ends_well_says_so_on_every_host(shape: shapes.Shape, make: clusters.Make) -> None:
+    job = make.run("print('done')", **shape.settings)
     for host in ("algo-1", "algo-2"):
         tree = job.record.tree(host)
         assert tree.success_file.exists() and not tree.failure_file.exists()
@@ -304,6 +305,66 @@ def test_a_rank_that_leaves_mpi_with_an_error_on_exit(make: clusters.Make) -> No
         processes=2,
     )
     assert (error.host, error.rank) == ("algo-2", 2)
+
+
+@pytest.mark.parametrize("server", ["algo-1", "algo-2"])
+def test_a_parameter_server_that_is_killed_is_the_failure(server: str, make: clusters.Make) -> None:
+    shape = shapes.SERVERS
+    job = make.start(
+        """
+        import time
+        import aid
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(60)
+        """,
+        ready=shape.size,
+        **shape.settings,
+    )
+    snapshot = clusters.Snapshot(job)
+    snapshot.find("server", server).kill(signal.SIGKILL)
+    assert clusters.await_terminal(job) == "Failed"
+    assert job.failure is not None and (job.failure.host, job.failure.process) == (server, "ps")
+    assert job.describe()["FailureReason"].startswith(f"{server}, ps: was killed by SIGKILL")
+    assert snapshot.left() == []
+
+
+def test_a_worker_of_parameter_servers_may_end_before_the_chief(make: clusters.Make) -> None:
+    """The job is over when the chief is; what a worker's script does then is no failure."""
+    job = make.run(
+        """
+        import time
+        import aid
+        if aid.RANK == 0:
+            aid.wait_for("ended-1")
+            aid.wait_for("ended-2")
+            print("the chief is done")
+        else:
+            print("a worker is done")
+            aid.mark(f"ended-{aid.RANK}")
+        """,
+        **shapes.SERVERS.settings,
+    )
+    assert job.status == "Completed"
+    assert [clusters.printed(job, rank)[-1] for rank in (0, 1, 2)] == ["the chief is done", *["a worker is done"] * 2]
+
+
+def test_workers_that_go_on_end_with_the_chief(make: clusters.Make) -> None:
+    """A worker's script that only serves, and has no end of its own."""
+    job = make.run(
+        """
+        import time
+        import aid
+        if aid.RANK == 0:
+            for rank in (1, 2):
+                aid.wait_for(f"ready-{rank}")
+        else:
+            aid.mark(f"ready-{aid.RANK}")
+            time.sleep(300)
+        """,
+        **shapes.SERVERS.settings,
+    )
+    assert job.status == "Completed"
+    assert clusters.marked(job.name) == []
 
 
 def test_a_deleted_working_directory_of_the_caller(

@@ -1,0 +1,21 @@
+"""A sample of the whole clusters that `make soak` kills and resumes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import clusters
+import pytest
+import resuming
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod]
+
+
+def test_a_killed_cluster_goes_on_where_its_last_save_was(make: clusters.Make, tmp_path: Path) -> None:
+    """Under one strategy and then another, which go on from each other's checkpoints."""
+    killer = resuming.Killer(make, tmp_path / "checkpoints", random.Random(7))
+    first = killer.kill("mpi", early=False)
+    second = killer.kill("collective_all_reduce", early=False)
+    assert first.trained and second.trained
+    assert second.restored == first.saved > 0

@@ -1,0 +1,56 @@
+"""Fifty whole clusters killed with SIGKILL at random moments, each of which goes on where the last save was."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import clusters
+import pytest
+import resuming
+
+pytestmark = [pytest.mark.soak, pytest.mark.tensorflow, pytest.mark.horovod]
+
+#: How many of the clusters are killed while they start.
+EARLY = 0.2
+
+
+def test_whole_clusters_are_killed_and_resumed(
+    make: clusters.Make, count: Callable[[int], int], record: Callable[..., None], tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("FLEETFIT_SOAK_SEED") or time.time())
+    choice = random.Random(seed)
+    killer = resuming.Killer(make, tmp_path / "checkpoints", choice)
+    kills: list[resuming.Kill] = []
+    problems: list[str] = []
+    for number in range(count(50)):
+        strategy, early = choice.choice(list(resuming.STRATEGIES)), choice.random() < EARLY
+        try:
+            kills.append(killer.kill(strategy, early=early))
+        except AssertionError as error:
+            problems.append(f"kill {number} of seed {seed}, {strategy}{' early' if early else ''}: {error!r}")
+            break  # what follows would only repeat it
+        print(number, kills[-1], flush=True)
+    record(
+        "cluster-kills",
+        seed=seed,
+        kills=len(kills),
+        strategies=dict(Counter(kill.strategy for kill in kills)),
+        killed_while_training=sum(kill.trained for kill in kills),
+        killed_while_starting=sum(not kill.trained for kill in kills),
+        killed_within_a_save=sum(kill.staged for kill in kills),
+        changes_of_strategy=sum(one.strategy != other.strategy for one, other in itertools.pairwise(kills)),
+        last_step=kills[-1].saved if kills else 0,
+        seconds_until_gone={
+            "median": round(statistics.median(kill.seconds for kill in kills), 3) if kills else None,
+            "worst": round(max(kill.seconds for kill in kills), 3) if kills else None,
+        },
+        problems=problems,
+    )
+    assert problems == []
