@@ -8,6 +8,7 @@ steps, or that says another step than it holds, is seen.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import random
 import time
@@ -63,7 +64,7 @@ checkpointer = Checkpointer(every=int(os.environ["EVERY"]), keep=int(os.environ[
 
 class Watch(keras.callbacks.Callback):
     "Says where the training goes on, and that the weights are of the step that the optimizer is at."
-    first = None
+    first, stepped = None, False
     def on_train_begin(self, logs=None):
         self.check()
         restored = checkpointer.progress
@@ -72,6 +73,10 @@ class Watch(keras.callbacks.Callback):
         if self.first is None:
             self.first = epoch
             aid.mark(f"went-on-{{aid.RANK}}", json.dumps([epoch, int(model.optimizer.iterations)]))
+    def on_train_batch_end(self, batch, logs=None):
+        if self.stepped is False:
+            self.stepped = True
+            aid.mark(f"stepped-{{aid.RANK}}")
     def on_epoch_end(self, epoch, logs=None):
         self.check()
     def check(self):
@@ -91,6 +96,14 @@ model.fit(
     verbose=0,
 )
 """
+
+
+class When(enum.Enum):
+    """What a cluster is doing when it is killed."""
+
+    STARTING = "starting"
+    STEPPING = "stepping"  # from its first step on
+    SAVING = "saving"  # from its first save on
 
 
 @dataclasses.dataclass
@@ -129,12 +142,12 @@ class Killer:
         self._choice = choice
         self._store = CheckpointStore(checkpoints)
 
-    def kill(self, strategy: str, *, early: bool) -> Kill:
+    def kill(self, strategy: str, when: When) -> Kill:
         """Start a cluster and kill everything of it at a random moment.
 
         Args:
             strategy: How it trains.
-            early: Whether to kill it while it starts, rather than while it trains and saves.
+            when: In which part of its life.
         """
         choice, make = self._choice, self._make
         before = self._newest()
@@ -149,15 +162,16 @@ class Killer:
             ),
             wait=False,
         )
-        if early:
-            time.sleep(choice.uniform(0, 6))
-        else:
 
-            def going() -> None:
-                assert job.status == "InProgress", job.describe().get("FailureReason")
+        def going() -> None:
+            assert job.status == "InProgress", job.describe().get("FailureReason")
 
-            clusters.until((make.marks / "went-on-0").exists, 180, check=going)
-            time.sleep(0.05 * 80 ** choice.random())  # log-uniform, to 4 s: the moment is what is tested
+        if when is When.STEPPING:
+            clusters.until((make.marks / "stepped-0").exists, 180, check=going)
+        elif when is When.SAVING:
+            clusters.until(lambda: self._newest() != before, 180, check=going)
+        # Log-uniform, to 2 s: the moment is what is tested.
+        time.sleep(choice.uniform(0, 6) if when is When.STARTING else 0.01 * 200 ** choice.random())
         seconds = self._kill_all(job)
         # Its supervisor may have come to say that a host was killed before it was itself.
         reason = job.describe().get("FailureReason", "")

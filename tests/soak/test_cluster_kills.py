@@ -17,8 +17,8 @@ import resuming
 
 pytestmark = [pytest.mark.soak, pytest.mark.tensorflow, pytest.mark.horovod]
 
-#: How many of the clusters are killed while they start.
-EARLY = 0.2
+#: How many of the clusters are killed in which part of their lives.
+MOMENTS = {resuming.When.STARTING: 0.2, resuming.When.STEPPING: 0.3, resuming.When.SAVING: 0.5}
 
 
 def test_whole_clusters_are_killed_and_resumed(
@@ -30,11 +30,12 @@ def test_whole_clusters_are_killed_and_resumed(
     kills: list[resuming.Kill] = []
     problems: list[str] = []
     for number in range(count(50)):
-        strategy, early = choice.choice(list(resuming.STRATEGIES)), choice.random() < EARLY
+        strategy = choice.choice(list(resuming.STRATEGIES))
+        [when] = choice.choices(list(MOMENTS), list(MOMENTS.values()))
         try:
-            kills.append(killer.kill(strategy, early=early))
+            kills.append(killer.kill(strategy, when))
         except AssertionError as error:
-            problems.append(f"kill {number} of seed {seed}, {strategy}{' early' if early else ''}: {error!r}")
+            problems.append(f"kill {number} of seed {seed}, {strategy}, {when.value}: {error!r}")
             break  # what follows would only repeat it
         print(number, kills[-1], flush=True)
     record(
