@@ -9,6 +9,7 @@ from pathlib import Path
 
 import clusters
 import pytest
+import shapes
 
 #: Seconds in which everything must be gone.
 GONE = 2.0
@@ -35,10 +36,12 @@ if os.fork() == 0:  # a daemon by the book: two forks, a session of its own, not
     os.execve(sys.executable, SLEEP, {})
 os.wait()
 
-from mpi4py import MPI
-MPI.COMM_WORLD.Barrier()
+if "OMPI_COMM_WORLD_RANK" in os.environ:
+    from mpi4py import MPI
+    MPI.COMM_WORLD.Barrier()
 aid.mark(f"ready-{aid.RANK}")
-MPI.COMM_WORLD.Barrier()
+if "OMPI_COMM_WORLD_RANK" in os.environ:
+    MPI.COMM_WORLD.Barrier()
 time.sleep(300)
 """
 
@@ -59,6 +62,13 @@ VICTIMS = {
     "rank-2": ("Failed", ["algo-2, rank 2: was killed by SIGKILL"]),
 }
 
+#: The same under the other strategies: ``-`` and a number is a host for toolkits and servers, else a rank.
+OTHERS = {
+    shapes.NONE: ["toolkit-2", "wrapper-1"],
+    shapes.COLLECTIVE: ["toolkit-1", "toolkit-2", "wrapper-2", "rank-0"],
+    shapes.SERVERS: ["toolkit-1", "toolkit-2", "wrapper-2", "rank-0", "rank-1", "server-1", "server-2"],
+}
+
 
 def victim(snapshot: clusters.Snapshot, name: str) -> clusters.Process:
     kind, _, number = name.partition("-")
@@ -71,13 +81,17 @@ def victim(snapshot: clusters.Snapshot, name: str) -> clusters.Process:
     return snapshot.find(kind, f"algo-{number}" if number else None)
 
 
-def complete(snapshot: clusters.Snapshot) -> None:
+def complete(snapshot: clusters.Snapshot, shape: shapes.Shape = shapes.MPI_) -> None:
     """The snapshot has what the test is about, so that it cannot pass by looking at nothing."""
     kinds = [one.kind for one in snapshot.members]
-    for kind, count in {"toolkit": 2, "mpirun": 1, "orted": 2, "rsh": 2, "wrapper": 4, "rank": 4}.items():
+    wrapped = shape.size + len(shape.servers)
+    counts = {"toolkit": 2, "wrapper": wrapped, "rank": shape.size, "server": len(shape.servers)}
+    if shape is shapes.MPI_:
+        counts |= {"mpirun": 1, "orted": 2, "rsh": 2}
+    for kind, count in counts.items():
         found = [(one.pid, one.argv[:8]) for one in snapshot.members if one.kind == kind]
         assert len(found) == count, found
-    assert kinds.count("other") >= 3 * HOSTS * PROCESSES, kinds  # the helpers
+    assert kinds.count("other") >= 3 * shape.size, kinds  # the helpers
     assert snapshot.files, "no temporary files were found"
 
 
@@ -95,6 +109,31 @@ def test_after_sigkill_of_one_process_nothing_is_left(name: str, make: clusters.
         reason = job.describe()["FailureReason"]
         for word in words:
             assert word in reason
+        clusters.until(lambda: not snapshot.files_left(), 5)
+        return seconds
+
+    clusters.within(GONE, attempt)
+
+
+@pytest.mark.parametrize(("shape", "name"), [(shape, name) for shape, names in OTHERS.items() for name in names])
+def test_it_holds_under_every_strategy(shape: shapes.Shape, name: str, make: clusters.Make) -> None:
+    kind, _, number = name.partition("-")
+    if kind in ("toolkit", "server"):
+        place = f"algo-{number}" + (", ps" if kind == "server" else "")
+    else:
+        place = shape.place(int(number))
+
+    def attempt() -> float:
+        make.clear()
+        job = make.start(STUBBORN, ready=shape.size, **shape.settings)
+        snapshot = clusters.Snapshot(job)
+        complete(snapshot, shape)
+        victim(snapshot, name).kill()
+        seconds = snapshot.await_end()
+        assert clusters.await_terminal(job) == "Failed"
+        reason = job.describe()["FailureReason"]
+        assert reason.startswith(place), reason
+        assert "SIGKILL" in reason or kind == "toolkit", reason
         clusters.until(lambda: not snapshot.files_left(), 5)
         return seconds
 
@@ -128,12 +167,13 @@ def test_a_flood_of_output_does_not_hold_up_the_end(name: str, make: clusters.Ma
     clusters.within(GONE, attempt)
 
 
-def test_after_sigkill_of_the_supervisor_nothing_is_left(make: clusters.Make) -> None:
+@shapes.every
+def test_after_sigkill_of_the_supervisor_nothing_is_left(shape: shapes.Shape, make: clusters.Make) -> None:
     def attempt() -> float:
         make.clear()
-        job = make.start(STUBBORN, hosts=HOSTS, processes=PROCESSES, ready=HOSTS * PROCESSES)
+        job = make.start(STUBBORN, ready=shape.size, **shape.settings)
         snapshot = clusters.Snapshot(job)
-        complete(snapshot)
+        complete(snapshot, shape)
         snapshot.supervisor.kill()
         seconds = snapshot.await_end()
         assert clusters.await_terminal(job) == "Failed"
@@ -144,17 +184,18 @@ def test_after_sigkill_of_the_supervisor_nothing_is_left(make: clusters.Make) ->
     clusters.within(GONE, attempt)
 
 
-def test_after_sigkill_of_a_caller_that_waits_nothing_is_left(make: clusters.Make, tmp_path: Path) -> None:
+@shapes.every
+def test_after_sigkill_of_a_caller_that_waits_nothing_is_left(
+    shape: shapes.Shape, make: clusters.Make, tmp_path: Path
+) -> None:
     def attempt() -> float:
         make.clear()
         name = f"job-{len(os.listdir(tmp_path))}"
-        caller = clusters.Caller(
-            f"estimator.fit(job_name={name!r})", make(STUBBORN, hosts=HOSTS, processes=PROCESSES), tmp_path / name
-        )
+        caller = clusters.Caller(f"estimator.fit(job_name={name!r})", make(STUBBORN, **shape.settings), tmp_path / name)
         job = caller.job(name)
-        make.await_ready(HOSTS * PROCESSES, job)
+        make.await_ready(shape.size, job)
         snapshot = clusters.Snapshot(job)
-        complete(snapshot)
+        complete(snapshot, shape)
         caller.process.kill()
         caller.wait()
         seconds = snapshot.await_end()
@@ -222,7 +263,8 @@ def test_fit_in_a_process_of_multiprocessing_ends_with_it(make: clusters.Make, t
         caller.process.kill()
 
 
-def test_helpers_of_ranks_that_ended_well_are_ended(make: clusters.Make) -> None:
+@shapes.every
+def test_helpers_of_ranks_that_ended_well_are_ended(shape: shapes.Shape, make: clusters.Make) -> None:
     """A script that is done leaves helpers behind: the job completes all the same, and takes them with it."""
     job = make.run(
         """
@@ -232,13 +274,16 @@ def test_helpers_of_ranks_that_ended_well_are_ended(make: clusters.Make) -> None
         first = subprocess.Popen(sleep)  # holds our output open
         second = subprocess.Popen(sleep, start_new_session=True, env={}, stdout=subprocess.DEVNULL)
         aid.report(pids=[first.pid, second.pid])
+        aid.mark(f"reported-{aid.RANK}")
+        for rank in range(aid.RANK == 0 and int(os.environ["RANKS"])):  # the chief's end would be everybody's
+            aid.wait_for(f"reported-{rank}")
         """,
-        hosts=2,
-        processes=1,
+        environment={"RANKS": str(shape.size)},
+        **shape.settings,
     )
     assert job.status == "Completed"
     pids = [pid for said in clusters.reports(job).values() for pid in said["pids"]]
-    assert len(pids) == 4
+    assert len(pids) == 2 * shape.size
     assert [pid for pid in pids if clusters.process(pid) is not None] == []
 
 
