@@ -9,6 +9,7 @@ from pathlib import Path
 
 import clusters
 import pytest
+import shapes
 
 from estimators import TensorFlow, TrainingJob
 from estimators.jobs.record import job_names
@@ -55,14 +56,15 @@ def transitions(job: TrainingJob) -> list[str]:
     return [step["Status"] for step in job.describe()["SecondaryStatusTransitions"]]
 
 
-@pytest.mark.parametrize(("hosts", "processes"), [(2, None), (2, 2)])
+@shapes.every
 def test_one_rank_saves_for_three_seconds_while_the_others_end_at_once(
-    hosts: int, processes: int | None, make: clusters.Make
+    shape: shapes.Shape, make: clusters.Make
 ) -> None:
-    ranks = hosts * (processes or 1)
+    """Under parameter servers the chief ends at once, and so does not take a worker that saves with it."""
+    ranks = shape.size
     seconds = [0.0] * ranks
     seconds[-1] = 3.0
-    job = make.start(SAVING, hosts=hosts, processes=processes, ready=ranks, environment=saving(*seconds))
+    job = make.start(SAVING, ready=ranks, environment=saving(*seconds), **shape.settings)
     snapshot = clusters.Snapshot(job)
     job.stop()
     for rank in range(ranks):
@@ -78,9 +80,9 @@ def test_one_rank_saves_for_three_seconds_while_the_others_end_at_once(
     assert "FailureReason" not in job.describe()
 
 
-@pytest.mark.parametrize("processes", [None, 2])
-def test_a_script_that_does_not_listen_is_killed_after_the_grace(processes: int | None, make: clusters.Make) -> None:
-    job = make.start(DEAF, hosts=2, processes=processes, ready=2, options={"stop_grace": 1.0})
+@shapes.every
+def test_a_script_that_does_not_listen_is_killed_after_the_grace(shape: shapes.Shape, make: clusters.Make) -> None:
+    job = make.start(DEAF, ready=shape.size, options={"stop_grace": 1.0}, **shape.settings)
     snapshot = clusters.Snapshot(job)
     start = time.monotonic()
     job.stop(wait=True)
@@ -123,10 +125,11 @@ def test_the_model_of_a_stopped_job_is_kept(deaf: bool, make: clusters.Make) -> 
         assert member is not None and member.read() == b"so far"
 
 
-def test_stop_before_the_ranks_run(make: clusters.Make) -> None:
+@pytest.mark.parametrize("shape", [shapes.MPI_, shapes.COLLECTIVE, shapes.SERVERS], ids=str)
+def test_stop_before_the_ranks_run(shape: shapes.Shape, make: clusters.Make) -> None:
     """At any moment of the launch: none of them hangs or fails the job."""
-    for delay in (0.0, 0.03, 0.1, 0.2, 0.3, 0.4):
-        job = make.start("import time\ntime.sleep(300)", hosts=2, processes=1)
+    for delay in (0.0, 0.03, 0.1, 0.2, 0.3, 0.4) if shape is shapes.MPI_ else (0.05, 0.25, 0.35):
+        job = make.start("import time\ntime.sleep(300)", **shape.settings)
         time.sleep(delay)  # the moment is what is tested
         job.stop(wait=True, grace=5)
         assert job.status == "Stopped", (delay, job.describe().get("FailureReason"))
@@ -143,17 +146,21 @@ def test_stopping_twice_and_a_job_that_is_over_is_harmless(make: clusters.Make) 
     assert clusters.printed(job) == ["saved"]
 
 
-def test_max_run_stops_the_job_and_lets_it_save(make: clusters.Make) -> None:
-    # Without MPI: a rank that waits for another one in MPI_Init would not get to its handler.
-    job = make.run(SAVING, hosts=2, processes=None, max_run=2, environment=saving(0.2, 0.5))
+# Without MPI: a rank that waits for another one in MPI_Init would not get to its handler.
+@pytest.mark.parametrize("shape", [shapes.NONE, shapes.SERVERS], ids=str)
+def test_max_run_stops_the_job_and_lets_it_save(shape: shapes.Shape, make: clusters.Make) -> None:
+    job = make.run(SAVING, max_run=3, environment=saving(*[0.2, 0.5, 0.5][: shape.size]), **shape.settings)
     assert (job.status, job.secondary_status) == ("Stopped", "MaxRuntimeExceeded")
-    assert [clusters.printed(job, rank) for rank in (0, 1)] == [["saved"], ["saved"]]
+    assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
 
 
 # --- callers ---
 
 
-def test_ctrl_c_stops_the_job_with_five_seconds_to_save(make: clusters.Make, tmp_path: Path) -> None:
+@shapes.every
+def test_ctrl_c_stops_the_job_with_five_seconds_to_save(
+    shape: shapes.Shape, make: clusters.Make, tmp_path: Path
+) -> None:
     caller = clusters.Caller(
         """
         try:
@@ -161,19 +168,19 @@ def test_ctrl_c_stops_the_job_with_five_seconds_to_save(make: clusters.Make, tmp
         except KeyboardInterrupt:
             print("interrupted;", estimator.latest_training_job.status)
         """,
-        make(SAVING, hosts=2, processes=1, environment=saving(0.0, 1.0)),
+        make(SAVING, environment=saving(*[0.0] * (shape.size - 1), 1.0), **shape.settings),
         tmp_path,
     )
     job = caller.job("job-1")
-    make.await_ready(2, job)
+    make.await_ready(shape.size, job)
     snapshot = clusters.Snapshot(job)
     caller.process.send_signal(signal.SIGINT)
-    assert caller.wait(10) == 0
+    assert caller.wait(20) == 0
     said = caller.output.read_text()
     assert "stopping training job job-1: it has 5 s to save" in said
     assert said.rstrip().endswith("interrupted; Stopped")
     assert job.status == "Stopped"
-    assert [clusters.printed(job, rank) for rank in (0, 1)] == [["saved"], ["saved"]]
+    assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
     assert snapshot.left() == []
 
 
@@ -222,7 +229,10 @@ def test_a_closed_terminal_ends_the_job(make: clusters.Make, tmp_path: Path) -> 
     assert clusters.await_terminal(job) == "Stopped"
 
 
-def test_a_job_that_nobody_waits_for_outlives_its_caller(make: clusters.Make, tmp_path: Path) -> None:
+@shapes.every
+def test_a_job_that_nobody_waits_for_outlives_its_caller(
+    shape: shapes.Shape, make: clusters.Make, tmp_path: Path
+) -> None:
     caller = clusters.Caller(
         'estimator.fit(job_name="job-1", wait=False)',
         make(
@@ -230,21 +240,23 @@ def test_a_job_that_nobody_waits_for_outlives_its_caller(make: clusters.Make, tm
             import aid
             aid.mark(f"ready-{aid.RANK}")
             aid.wait_for("go")
-            print("went on")
+            print("went on", flush=True)
+            aid.mark(f"ended-{aid.RANK}")
+            for rank in (1, 2) if "chief" in aid.os.environ.get("TF_CONFIG", "") and aid.RANK == 0 else ():
+                aid.wait_for(f"ended-{rank}")
             """,
-            hosts=2,
-            processes=1,
+            **shape.settings,
         ),
         tmp_path,
     )
     job = caller.job("job-1")
     assert caller.wait() == 0
-    make.await_ready(2, job)
+    make.await_ready(shape.size, job)
     assert job.status == "InProgress"
     make.mark("go")
     job.wait(logs=False)
     assert job.status == "Completed"
-    assert clusters.printed(job) == ["went on", "went on"]
+    assert clusters.printed(job) == ["went on"] * shape.size
 
 
 def test_another_process_attaches_follows_and_stops(make: clusters.Make, tmp_path: Path) -> None:
@@ -316,20 +328,26 @@ def test_attach_gives_the_estimator_of_a_job(make: clusters.Make) -> None:
     assert estimator.hyperparameters()["name"] == '"a b"'
 
 
-def test_sigterm_to_the_supervisor_stops_the_job_with_time_to_save(make: clusters.Make) -> None:
+@shapes.every
+def test_sigterm_to_the_supervisor_stops_the_job_with_time_to_save(shape: shapes.Shape, make: clusters.Make) -> None:
     """As when a machine shuts down."""
-    job = make.start(SAVING, hosts=2, processes=1, ready=2, environment=saving(0.2, 1.0))
+    job = make.start(SAVING, ready=shape.size, environment=saving(*[0.2] * (shape.size - 1), 1.0), **shape.settings)
     snapshot = clusters.Snapshot(job)
     snapshot.supervisor.kill(signal.SIGTERM)
     assert clusters.await_terminal(job) == "Stopped"
-    assert [clusters.printed(job, rank) for rank in (0, 1)] == [["saved"], ["saved"]]
+    assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
     assert snapshot.left() == []
 
 
-@pytest.mark.parametrize("kind", ["mpirun", "toolkit", "orted"])
-def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(kind: str, make: clusters.Make) -> None:
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [*((shapes.MPI_, kind) for kind in ("mpirun", "orted")), *((shape, "toolkit") for shape in shapes.ALL)],
+)
+def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
+    shape: shapes.Shape, kind: str, make: clusters.Make
+) -> None:
     """Not everybody who tidies up sends SIGKILL. No rank is blamed."""
-    job = make.start(SAVING, hosts=2, processes=1, ready=2, environment=saving(0.2, 0.2))
+    job = make.start(SAVING, ready=shape.size, environment=saving(*[0.2] * shape.size), **shape.settings)
     snapshot = clusters.Snapshot(job)
     snapshot.find(kind, None if kind == "mpirun" else "algo-1").kill(signal.SIGTERM)
     snapshot.await_end(10)
@@ -341,4 +359,4 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(kind: str, mak
     }
     assert words[kind] in job.describe()["FailureReason"]
     if kind == "toolkit":
-        assert [clusters.printed(job, rank) for rank in (0, 1)] == [["saved"], ["saved"]]
+        assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
