@@ -52,6 +52,9 @@ CODE_DIR = "FLEETFIT_CODE_DIR"
 STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"
 #: The caller's umask in octal. Our own files are the user's only; the scripts' are made as the user is used to.
 UMASK = "FLEETFIT_UMASK"
+#: A rank's number on its host, and how many ranks the host has, where mpirun does not say it.
+LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
+LOCAL_SIZE = "FLEETFIT_LOCAL_SIZE"
 #: Marks every process of a job, so that leftovers of a crashed machine can be found.
 JOB_MARK = "FLEETFIT_JOB"
 #: Where checkpoints go; ``/opt/ml/checkpoints`` wherever that path can be had.

@@ -65,6 +65,16 @@ def encode(data: bytes) -> bytes:
     return header(len(data)) + data + struct.pack("<I", masked_crc32c(data))
 
 
+def content(record: bytes) -> bytes:
+    """The data of a whole record."""
+    return record[HEADER_SIZE:-_FOOTER_SIZE]
+
+
+def is_whole(record: bytes) -> bool:
+    """Whether a record's data is what its checksum says; slow."""
+    return bool(struct.unpack("<I", record[-_FOOTER_SIZE:])[0] == masked_crc32c(content(record)))
+
+
 class TFRecordFraming:
     """See :class:`container.formats.base.Framing`."""
 

@@ -1,0 +1,190 @@
+"""The dataset: TensorFlow's graph around the readers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from container.contract.names import unknown
+from container.formats import RecordFormat
+from container.pipe_dataset import places, readers
+from container.pipe_dataset.faults import PipeError
+from container.pipe_dataset.readers import Request
+
+#: TensorFlow reads a segment in steps of this many bytes.
+_BUFFER = 256 << 10
+
+
+class PipeModeDataset(tf.data.Dataset):
+    """The records of a channel in Pipe mode, as strings.
+
+    Each iterator reads the next epoch.
+
+    Args:
+        channel: The channel's name.
+        record_format: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
+        state_dir: Where the number of the next epoch is kept; None for ``/opt/ml/pipe_state``, or a folder of this
+            rank's own.
+        pipe_dir: The folder of the FIFOs; None for ``/opt/ml/input/data``, or this rank's own.
+        config_dir: The folder of ``inputdataconfig.json``; None for ``/opt/ml/input/config``.
+        benchmark: Whether to print time and bytes when an iterator is done.
+        benchmark_records_interval: After how many records to print how many there were; 0 for never. Where TensorFlow
+            reads by itself (TFRecord), records are not counted.
+        max_corrupted_records_to_skip: How many damaged records in a row are left out, with TFRecord. Above 0,
+            checksums are computed in Python, which is slow.
+
+    Attributes:
+        channel: The channel's name.
+        record_format: The records' format.
+        distribution: The channel's ``S3DistributionType``.
+
+    Raises:
+        ValueError: an unknown format, or an option that it does not have.
+        PipeError: the job has no such channel, or it is not in Pipe mode.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        record_format: str = "RecordIO",
+        state_dir: str | os.PathLike[str] | None = None,
+        pipe_dir: str | os.PathLike[str] | None = None,
+        config_dir: str | os.PathLike[str] | None = None,
+        benchmark: bool = False,
+        benchmark_records_interval: int = 0,
+        max_corrupted_records_to_skip: int = 0,
+    ) -> None:
+        formats = [known.value for known in RecordFormat]
+        if record_format not in formats:
+            raise ValueError(unknown("record_format", record_format, formats))
+        if max_corrupted_records_to_skip and record_format != RecordFormat.TFRECORD.value:
+            raise ValueError(
+                f"max_corrupted_records_to_skip is for record_format='TFRecord', which has checksums; got "
+                f"{record_format!r}."
+            )
+        self.channel = channel
+        self.record_format = record_format
+        self.distribution = _distribution(channel, config_dir)
+        self._request = Request(
+            channel=channel,
+            record_format=RecordFormat(record_format),
+            pipe_dir=os.fspath(pipe_dir) if pipe_dir is not None else "",
+            state_dir=os.fspath(state_dir) if state_dir is not None else "",
+            benchmark=benchmark,
+            interval=benchmark_records_interval,
+            tolerated=max_corrupted_records_to_skip,
+        )
+        readers.register()
+        self._source = _records(self._request)
+        super().__init__(self._source._variant_tensor)
+
+    @property
+    def element_spec(self) -> Any:
+        """A string."""
+        return tf.TensorSpec([], tf.string)
+
+    @property
+    def holds(self) -> str:
+        """What this process gets of the channel: ``"all"``, its ``"host"``'s share, or its own, the ``"rank"``'s."""
+        if self.distribution != "ShardedByS3Key":
+            return "all"
+        return "rank" if places.local(os.environ)[1] > 1 else "host"
+
+    def next_epoch(self) -> int:
+        """The number of the epoch that the next iterator reads, from 0."""
+        return self._request.epochs().next()
+
+    def resume(self, epoch: int, records: int) -> None:
+        """Let the next iterator go on within an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            records: How many of its records were consumed.
+        """
+        readers.resume(self._request, epoch, records)
+
+    def _inputs(self) -> list[Any]:
+        return [self._source]
+
+
+def sources_of(dataset: Any) -> Iterator[PipeModeDataset]:
+    """The channels in Pipe mode that a dataset is made of."""
+    if isinstance(dataset, PipeModeDataset):
+        yield dataset
+        return
+    for source in dataset._inputs():
+        yield from sources_of(source)
+
+
+def _records(request: Request) -> Any:
+    if request.record_format is RecordFormat.TFRECORD and not request.tolerated:
+        segments = _generated(request, readers.SEGMENT, tf.TensorSpec([], tf.string))
+        # One segment is filled while another is read. The reader counts on it that there are not more.
+        return segments.prefetch(1).flat_map(lambda name: tf.data.TFRecordDataset(name, buffer_size=_BUFFER))
+    batches = _generated(request, readers.RECORDS, tf.TensorSpec([None], tf.string))
+    return batches.prefetch(1).flat_map(tf.data.Dataset.from_tensor_slices)
+
+
+def _generated(request: Request, function: str, spec: Any) -> Any:
+    """A dataset of what a reader gives; each iterator has a reader of its own, which ends with it.
+
+    ``Dataset.from_generator`` would do, were its functions not bound to the process that makes the dataset.
+    """
+    number = tf.TensorSpec([], tf.int64)
+
+    def call(token: str, argument: Any, dtype: Any) -> Any:
+        [found] = tf.raw_ops.PyFunc(input=[argument], token=token, Tout=[dtype])
+        return found
+
+    def begin(text: Any) -> Any:
+        return tf.ensure_shape(call(readers.OPEN, text, tf.int64), [])
+
+    def go_on(reader: Any) -> Any:
+        return tf.ensure_shape(call(function, reader, tf.string), spec.shape)
+
+    def end(reader: Any) -> Any:
+        return tf.ensure_shape(call(readers.CLOSE, reader, tf.int64), [])
+
+    variant = tf.raw_ops.GeneratorDataset(
+        init_func_other_args=[tf.constant(request.to_text())],
+        next_func_other_args=[],
+        finalize_func_other_args=[],
+        init_func=tf.function(begin).get_concrete_function(tf.TensorSpec([], tf.string)),
+        next_func=tf.function(go_on).get_concrete_function(number),
+        finalize_func=tf.function(end).get_concrete_function(number),
+        output_types=[tf.string],
+        output_shapes=[spec.shape],
+    )
+    return tf.data.experimental.from_variant(variant, spec)
+
+
+def _distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str:
+    """What the job's configuration says of the channel."""
+    if config_dir is not None:
+        folder = Path(config_dir)
+    else:
+        folder = Path(os.environ.get("SM_INPUT_CONFIG_DIR") or places.tree(os.environ).config)
+    file = folder / "inputdataconfig.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PipeError(
+            f"{file} does not exist: PipeModeDataset reads a training job's channel. By hand, give config_dir and "
+            "pipe_dir, or read the files with TFRecordDataset."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise PipeError(f"{file} cannot be read: {error}.") from error
+    if channel not in config:
+        raise PipeError(unknown("channel", channel, config))
+    mode = str(config[channel].get("TrainingInputMode", "File"))
+    if mode.lower() != "pipe":
+        raise PipeError(
+            f"channel {channel!r} is in {mode} mode: give the job TrainingInput(…, input_mode='Pipe'), or read the "
+            "files of its folder."
+        )
+    return str(config[channel].get("S3DistributionType") or "FullyReplicated")

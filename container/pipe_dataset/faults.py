@@ -1,0 +1,174 @@
+"""What is wrong with a stream, in words that name the object, the offset and the record."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from container import formats
+from container.contract import pipes
+from container.contract.pipes import Note
+from container.formats import FramingError, RecordError, tfrecord
+
+if TYPE_CHECKING:
+    from container.pipe_dataset.stream import StreamReader
+
+#: Objects up to this size are read again, to find where a damaged record is.
+_READ_AGAIN = 4 << 30
+_CHUNK = 4 << 20
+_POSITION = re.compile(r"corrupted record at (\d+)")
+
+#: Readers that TensorFlow's errors may be about, the newest last.
+RECENT: deque[StreamReader] = deque(maxlen=8)
+
+
+class PipeError(Exception):
+    """A stream cannot be read; one line that says which, why, and the remedy."""
+
+
+def of_agent(reader: StreamReader) -> PipeError | None:
+    """Why the host agent ended the stream, if it did not come to its end."""
+    error = next((note.error for note in _notes(reader) if note.error), None)
+    return PipeError(f"channel {reader.channel!r}, epoch {reader.epoch}: {error}") if error else None
+
+
+def at(reader: StreamReader, offset: int, record: int, cause: str, *, framed: bool = False) -> Exception:
+    """The error for a record of the stream.
+
+    Args:
+        reader: The stream.
+        offset: Where in it the record begins.
+        record: How many records come before it.
+        cause: What is wrong with it.
+        framed: Whether it begins and ends as it should.
+    """
+    notes = [note for note in _notes(reader) if note.uri and note.at <= offset]
+    if not notes:
+        return PipeError(
+            f"channel {reader.channel!r}, epoch {reader.epoch}: record {record + 1:,} of the stream, at its byte "
+            f"{offset:,}: {cause}. The objects follow each other in the stream without a mark; the one with this byte "
+            "is damaged, or not in the format that record_format names."
+        )
+    last = notes[-1]
+    if not last.plain:
+        number = last.first + (record - last.records) * last.step if last.records is not None else None
+        place = _place_of(reader, last.uri, number)
+        return RecordError(reader.channel, last.uri, cause, offset=place, record=None if number is None else number + 1)
+    # A record that is cut off at the end of an object takes bytes of the next one, in which the fault is noticed.
+    candidates = [] if framed else [(before, last.at - before.at) for before in notes[-2:-1]] + [(last, None)]
+    for note, size in candidates:
+        found = _first_fault(reader, note.uri, size)
+        if found is not None:
+            place, number, why = found
+            return RecordError(reader.channel, note.uri, why, offset=place, record=number + 1)
+    number = None
+    with contextlib.suppress(Exception):
+        number = _count_until(reader, last.uri, offset - last.at) + 1
+    return RecordError(reader.channel, last.uri, cause, offset=offset - last.at, record=number)
+
+
+def explain(message: str) -> Exception | None:
+    """What TensorFlow's "corrupted record at …" is about; None if that cannot be found out any more."""
+    match = _POSITION.search(message)
+    if match is None:
+        return None
+    position = int(match[1])
+    for reader in reversed(RECENT):
+        for piece in reader.pieces:
+            with contextlib.suppress(FramingError, ValueError, struct.error):
+                data = piece.segment.map
+                if position + tfrecord.HEADER_SIZE > piece.size:
+                    continue
+                end, records = reader.framing.hop(data, 0, position)
+                if end != position:
+                    continue
+                stop = position + reader.framing.needed(data, position, piece.size)
+                payload = reader.framing.payload(data, position, stop)
+                if struct.unpack("<I", data[stop - 4 : stop])[0] != tfrecord.masked_crc32c(payload):
+                    cause = "its data is damaged (the checksum is wrong)"
+                    return at(reader, piece.at + position, piece.records + records, cause, framed=True)
+    return None
+
+
+def _notes(reader: StreamReader) -> list[Note]:
+    try:
+        return pipes.read_notes(pipes.notes_file(reader.place, reader.channel, reader.epoch).read_bytes())
+    except OSError:
+        return []
+
+
+def _first_fault(reader: StreamReader, uri: str, size: int | None) -> tuple[int, int, str] | None:
+    """Read an object by itself: the offset and number of its first faulty record, and what is wrong with it."""
+    found: tuple[int, int, str] | None = None
+    with contextlib.suppress(Exception):  # it may be gone, or unreadable here: then the stream's word has to do
+        found = _scan(reader, uri, size)
+    return found
+
+
+def _scan(reader: StreamReader, uri: str, size: int | None) -> tuple[int, int, str] | None:
+    from container.agent import sources
+
+    item = sources.describe(uri)
+    if item.size > _READ_AGAIN or (size is not None and size != item.size):
+        return None
+    framing = formats.framing(reader.record_format)
+    offset = records = 0
+    rest = b""
+    with sources.open(item) as stream:
+        while True:
+            chunk = stream.read(_CHUNK)
+            data = rest + chunk
+            try:
+                if not chunk:
+                    if data:
+                        framing.last(data, 0, len(data))
+                    return None
+                whole, count = framing.hop(data, 0, len(data))
+            except FramingError as error:
+                return offset + error.position, records + error.count, error.cause
+            offset += whole
+            records += count
+            rest = data[whole:]
+
+
+def _count_until(reader: StreamReader, uri: str, offset: int) -> int:
+    """How many records of an object begin before an offset."""
+    return _walk(reader, uri, lambda position, count: position >= offset)[1]
+
+
+def _place_of(reader: StreamReader, uri: str, number: int | None) -> int | None:
+    """The offset of an object's record, from 0, if the object is not packed."""
+    if number is None:
+        return None
+    with contextlib.suppress(Exception):
+        place, count = _walk(reader, uri, lambda position, count: count >= number)
+        if count == number:
+            return place
+    return None
+
+
+def _walk(reader: StreamReader, uri: str, enough: Callable[[int, int], bool]) -> tuple[int, int]:
+    """Go through an object's records until it is enough: the place then, and how many records came before it."""
+    from container.agent import sources
+
+    framing = formats.framing(reader.record_format)
+    base = records = 0
+    rest = b""
+    with sources.open(sources.describe(uri)) as stream:
+        while chunk := stream.read(_CHUNK):
+            data = rest + chunk
+            ends: list[int] = []
+            framing.hop(data, 0, len(data), ends)
+            begin = 0
+            for end in ends:
+                if enough(base + begin, records):
+                    return base + begin, records
+                begin = end
+                records += 1
+            base += begin
+            rest = data[begin:]
+    return base, records

@@ -1,0 +1,220 @@
+"""The readers of this process, which TensorFlow's graphs call by number.
+
+The graph of a dataset may run in another process than the one that made it (a worker of a cluster with parameter
+servers). So it names the functions below by fixed names, which every process registers for itself, and carries what
+they need as text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from container.contract import pipes
+from container.formats import RecordFormat
+from container.pipe_dataset import checked, faults, places
+from container.pipe_dataset.stream import StreamReader
+
+#: The names under which TensorFlow finds the functions.
+OPEN, SEGMENT, RECORDS, CLOSE = (f"fleetfit_pipe_{name}" for name in ("open", "segment", "records", "close"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a dataset wants to read.
+
+    Attributes:
+        channel: The channel.
+        record_format: The records' format.
+        pipe_dir: The folder of the FIFOs; empty for this process's own.
+        state_dir: The folder of the epochs' count; empty for this process's own.
+        benchmark: Whether to print totals at the end.
+        interval: After how many records to print how it goes; 0 for never.
+        tolerated: How many damaged records in a row are left out.
+    """
+
+    channel: str
+    record_format: RecordFormat
+    pipe_dir: str = ""
+    state_dir: str = ""
+    benchmark: bool = False
+    interval: int = 0
+    tolerated: int = 0
+
+    def to_text(self) -> str:
+        """For :meth:`from_text`."""
+        return json.dumps({**dataclasses.asdict(self), "record_format": self.record_format.value})
+
+    @classmethod
+    def from_text(cls, text: bytes | str) -> Request:
+        """Read what :meth:`to_text` gave."""
+        values = json.loads(text)
+        return cls(**{**values, "record_format": RecordFormat(values["record_format"])})
+
+    def place(self) -> Path:
+        """The folder of the FIFOs, for this process."""
+        return Path(self.pipe_dir) if self.pipe_dir else places.pipe_folder(self.channel, os.environ)
+
+    def epochs(self) -> places.Epochs:
+        """The count of epochs, for this process."""
+        folder = Path(self.state_dir) if self.state_dir else places.state_folder(self.place(), os.environ)
+        return places.Epochs(folder, self.channel)
+
+
+@dataclasses.dataclass
+class _Open:
+    request: Request
+    reader: StreamReader
+    records: checked.Tolerant | None = None
+    counted: int = 0
+
+
+_readers: dict[int, _Open] = {}
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+#: (state folder, channel) -> epoch and records to leave out, for the next reader.
+_resumed: dict[tuple[str, str], tuple[int, int]] = {}
+
+
+def resume(request: Request, epoch: int, records: int) -> None:
+    """Let the next reader begin within an epoch.
+
+    Args:
+        request: What is read.
+        epoch: The epoch, from 0.
+        records: How many of its records to leave out.
+    """
+    with _lock:
+        _resumed[_key(request)] = (epoch, records)
+
+
+def open_reader(text: bytes) -> Any:
+    """Begin the next epoch.
+
+    Returns:
+        The reader's number.
+
+    Raises:
+        PipeError: the FIFO cannot be read.
+    """
+    request = Request.from_text(text)
+    place, epochs = request.place(), request.epochs()
+    with _lock:
+        wanted, skip = _resumed.pop(_key(request), (0, 0))
+    epoch = epochs.take()
+    while epoch < wanted:
+        # An epoch that is not wanted any more is opened and left, as a script may do that reads on SageMaker.
+        os.close(places.open_fifo(pipes.fifo(place, request.channel, epoch)))
+        epoch = epochs.take()
+    file = places.open_fifo(pipes.fifo(place, request.channel, epoch))
+    reader = StreamReader(request.channel, place, epoch, file, request.record_format, skip=skip)
+    opened = _Open(request, reader)
+    if request.tolerated:
+        opened.records = checked.Tolerant(reader, request.tolerated)
+    with _lock:
+        number = next(_numbers)
+        _readers[number] = opened
+        faults.RECENT.append(reader)
+    return np.int64(number)
+
+
+def next_segment(number: Any) -> Any:
+    """The name of the next segment.
+
+    Raises:
+        StopIteration: the epoch is over.
+    """
+    opened = _readers[int(number)]
+    name = opened.reader.next_segment()
+    if name is None:
+        raise StopIteration
+    return name.encode()
+
+
+def next_records(number: Any) -> Any:
+    """The next records.
+
+    Raises:
+        StopIteration: the epoch is over.
+    """
+    opened = _readers[int(number)]
+    found = opened.records.next_records() if opened.records is not None else opened.reader.next_records()
+    if found is None:
+        raise StopIteration
+    interval = opened.request.interval
+    if interval and (opened.counted + len(found)) // interval > opened.counted // interval:
+        _say(opened, f"records: {opened.counted + len(found)}")
+    opened.counted += len(found)
+    array = np.empty(len(found), object)
+    array[:] = found
+    return array
+
+
+def close_reader(number: Any) -> Any:
+    """Nobody reads it any more; it need not have come to its end."""
+    with _lock:
+        opened = _readers.pop(int(number), None)
+    if opened is not None:
+        reader = opened.reader
+        reader.close()
+        if opened.request.benchmark:
+            rate = reader.bytes_read / max(reader.seconds, 1e-9) / (1 << 30)
+            _say(opened, f"total read_time_ms: {reader.seconds * 1000:.0f}")
+            _say(opened, f"total read_bytes: {reader.bytes_read}")
+            _say(opened, f"total read_GB/s: {rate:.3f}")
+    return np.int64(0)
+
+
+def _key(request: Request) -> tuple[str, str]:
+    return request.state_dir or request.pipe_dir, request.channel
+
+
+def _say(opened: _Open, text: str) -> None:
+    print(f"PipeModeDataset {opened.request.channel}_{opened.reader.epoch} {text}", flush=True)
+
+
+def _excepthook_for(previous: Any) -> Any:
+    """An uncaught "corrupted record" of TensorFlow's becomes an error that names object, offset and record."""
+
+    def excepthook(kind: Any, value: Any, trace: Any) -> None:
+        fault = None
+        if kind.__name__ == "DataLossError":
+            try:
+                fault = faults.explain(str(value))
+            except Exception:  # noqa: BLE001 - TensorFlow's own words are better than a fault in here
+                fault = None
+        if fault is not None:
+            fault.__cause__ = value
+            fault.__traceback__ = trace
+            kind, value = type(fault), fault
+        previous(kind, value, trace)
+
+    return excepthook
+
+
+def register() -> None:
+    """Make the functions known to TensorFlow in this process; may be called again.
+
+    TensorFlow calls Python by a token that it makes up in each process. There is no public way to choose it.
+    """
+    from tensorflow.python.ops import script_ops
+
+    registry = script_ops._py_funcs
+    if registry.get(OPEN) is open_reader:
+        return
+    for token, function in (
+        (OPEN, open_reader),
+        (SEGMENT, next_segment),
+        (RECORDS, next_records),
+        (CLOSE, close_reader),
+    ):
+        registry._funcs[token] = function
+    sys.excepthook = _excepthook_for(sys.excepthook)

@@ -1,0 +1,248 @@
+"""Reads an epoch's FIFO into segments that hold whole records."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import itertools
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+from container import formats
+from container.formats import FramingError, RecordFormat, textline
+from container.pipe_dataset import faults
+from container.pipe_dataset.segments import POOL, Segment
+
+#: The first segment is small, so that the first batch comes at once; the following grow to the largest.
+SMALLEST = 128 << 10
+LARGEST = 4 << 20
+#: Records that are handed over as a list are copied on the way: not too many at a time.
+LARGEST_LIST = 1 << 20
+#: A segment that has a record is handed over after this long, full or not, in seconds.
+_PATIENCE = 0.05
+#: TensorFlow reads one segment while the next one is being filled, and one more is kept for its sake.
+_SEGMENTS = 3
+_PIPE_SIZE = 1 << 20
+
+
+@dataclasses.dataclass
+class Piece:
+    """A segment as it was handed over, for errors: what it holds and where in the stream that is."""
+
+    segment: Segment
+    size: int
+    at: int
+    records: int
+
+
+class StreamReader:
+    """One epoch of a channel.
+
+    Args:
+        channel: Its name.
+        place: The folder of the FIFO.
+        epoch: Which.
+        file: The FIFO, open for reading.
+        record_format: The records' format.
+        skip: How many records to leave out at the beginning.
+
+    Attributes:
+        bytes_read: So far.
+        seconds: Spent in reading and waiting.
+        pieces: What was handed over last.
+    """
+
+    def __init__(
+        self, channel: str, place: Path, epoch: int, file: int, record_format: RecordFormat, *, skip: int = 0
+    ) -> None:
+        self.channel = channel
+        self.place = place
+        self.epoch = epoch
+        self.bytes_read = 0
+        self.seconds = 0.0
+        self.pieces: deque[Piece] = deque(maxlen=_SEGMENTS - 1)
+        self.framing = formats.framing(record_format)
+        self.record_format = record_format
+        self._file = file
+        self._skip = skip
+        self._segments: list[Segment] = []
+        self._turn = 0
+        self._limit = SMALLEST
+        self._at = 0  # offset in the stream of the next segment
+        self._records = 0  # before it
+        self._carried = b""  # the beginning of a record that was not whole
+        self._at_end = False
+        self._error: Exception | None = None
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+
+    def next_segment(self) -> str | None:
+        """The name of a file of whole records; None at the stream's end.
+
+        The file is used again for the segment after the next one.
+
+        Raises:
+            RecordError: a record is damaged.
+            PipeError: the host agent has failed.
+        """
+        began = time.monotonic()
+        try:
+            while True:
+                filled = self._fill(LARGEST, None)
+                if filled is None:
+                    return None
+                segment, begin, end = filled
+                if begin == 0:
+                    segment.cut(end)
+                    return segment.name
+                if begin < end:  # after what is skipped
+                    content = segment.map[begin:end]
+                    segment.view[: len(content)] = content
+                    self.pieces[-1].at += begin
+                    self.pieces[-1].size -= begin
+                    segment.cut(len(content))
+                    return segment.name
+        finally:
+            self.seconds += time.monotonic() - began
+
+    def next_records(self) -> list[bytes] | None:
+        """Some records' contents; None at the stream's end.
+
+        Raises:
+            RecordError: a record is damaged.
+            PipeError: the host agent has failed.
+        """
+        began = time.monotonic()
+        try:
+            while True:
+                lines = self.record_format is RecordFormat.TEXT_LINE
+                ends: list[int] = []
+                filled = self._fill(LARGEST_LIST, None if lines else ends)
+                if filled is None:
+                    return None
+                segment, begin, stop = filled
+                if lines and begin < stop:
+                    return segment.map[begin:stop].removesuffix(textline.END).split(textline.END)
+                payload, data = self.framing.payload, segment.map
+                found = []
+                for end in ends:
+                    if end > begin:
+                        found.append(payload(data, begin, end))
+                        begin = end
+                if found:
+                    return found
+        finally:
+            self.seconds += time.monotonic() - began
+
+    def next_whole(self) -> tuple[int, int, list[bytes]] | None:
+        """Some records with what is around them; the stream's offset and the number of the first. None at the end.
+
+        Raises:
+            RecordError: a record is damaged.
+            PipeError: the host agent has failed.
+        """
+        while True:
+            ends: list[int] = []
+            filled = self._fill(LARGEST_LIST, ends)
+            if filled is None:
+                return None
+            segment, begin, _ = filled
+            stops = [begin, *(end for end in ends if end > begin)]
+            if len(stops) > 1:
+                piece = self.pieces[-1]
+                number = piece.records + len(ends) - len(stops) + 1
+                return piece.at + begin, number, [segment.map[a:b] for a, b in itertools.pairwise(stops)]
+
+    def close(self) -> None:
+        """Let the writer know that nobody reads any more; nobody may read the segments either."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            for segment in self._segments:
+                POOL.give(segment)
+            self._segments.clear()
+
+    def _fill(self, largest: int, ends: list[int] | None) -> tuple[Segment, int, int] | None:
+        """Fill a segment: it, and the begin and end of the records in it that count."""
+        if self._error is not None:
+            raise self._error
+        if self._at_end:
+            return None
+        segment = self._next_free()
+        carried = self._carried
+        room = max(self._limit, 2 * len(carried))
+        segment.reserve(room)
+        segment.view[: len(carried)] = carried
+        filled, whole, count = len(carried), 0, 0
+        until = time.monotonic() + _PATIENCE
+        try:
+            while True:
+                if filled >= room:
+                    if whole:
+                        break
+                    room = max(2 * room, self.framing.needed(segment.map, 0, filled))
+                    segment.reserve(room)
+                got = os.readv(self._file, [segment.view[filled:room]])
+                if not got:
+                    self._at_end = True
+                    whole, count = self._finish(segment, whole, filled, count, ends)
+                    break
+                filled += got
+                self.bytes_read += got
+                whole, more = self.framing.hop(segment.map, whole, filled, ends)
+                count += more
+                if whole and time.monotonic() > until:
+                    break
+        except FramingError as error:
+            count += error.count
+            fault = faults.at(self, self._at + error.position, self._records + count, error.cause)
+            self._error = fault
+            if error.position == 0:
+                raise fault from None
+            whole = error.position
+        self._limit = min(2 * self._limit, largest)
+        self._carried = segment.map[whole:filled] if not self._at_end and self._error is None else b""
+        self.pieces.append(Piece(segment, whole, self._at, self._records))
+        self._at += whole
+        self._records += count
+        if whole == 0:  # the end, and nothing before it
+            return None
+        return segment, self._skipped(segment, whole, count, ends), whole
+
+    def _finish(self, segment: Segment, whole: int, filled: int, count: int, ends: list[int] | None) -> tuple[int, int]:
+        """The stream has ended: the last record, if it needs no end, and what the agent has to say."""
+        said = faults.of_agent(self)
+        if said is not None:
+            self._error = said
+            if whole == 0:
+                raise said
+            return whole, count
+        if filled > whole:
+            end = self.framing.last(segment.map, whole, filled)
+            if ends is not None:
+                ends.append(end)
+            return end, count + 1
+        return whole, count
+
+    def _skipped(self, segment: Segment, whole: int, count: int, ends: list[int] | None) -> int:
+        """Where the first record begins that is not to be skipped."""
+        if not self._skip:
+            return 0
+        if self._skip >= count:
+            self._skip -= count
+            return whole
+        stops: list[int] = []
+        self.framing.hop(segment.map, 0, whole, stops)
+        begin = stops[self._skip - 1]
+        self._skip = 0
+        return begin
+
+    def _next_free(self) -> Segment:
+        if len(self._segments) < _SEGMENTS:
+            self._segments.append(POOL.take(self._limit))
+            return self._segments[-1]
+        self._turn = (self._turn + 1) % _SEGMENTS
+        return self._segments[self._turn - 1]
