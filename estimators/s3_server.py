@@ -7,6 +7,7 @@ from.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import secrets
@@ -25,6 +26,8 @@ from estimators.errors import BackendError, ConfigurationError
 #: Requests must be signed for some region; this server takes any.
 REGION = "us-east-1"
 
+#: rclone's name of what it serves, a remote that is configured by the environment.
+_REMOTE = "served"
 _START_TIMEOUT = 20.0
 _STOP_TIMEOUT = 5.0
 _STARTED = re.compile(rb"Starting s3 server on \[(http://[^\]/]+)/?\]")
@@ -55,6 +58,7 @@ class S3Server:
         key: The access key. Default: a new one.
         secret: The secret key. Default: a new one.
         dies_with_us: Whether it ends when this process is killed.
+        cache: Where it keeps the files' checksums. Default: below ``$FLEETFIT_CACHE``.
 
     Raises:
         ConfigurationError: rclone is missing, or the folder is none.
@@ -69,6 +73,7 @@ class S3Server:
         key: str | None = None,
         secret: str | None = None,
         dies_with_us: bool = True,
+        cache: Path | None = None,
     ) -> None:
         self.folder = Path(folder).expanduser().absolute()
         self.key = key or f"fleetfit-{secrets.token_hex(6)}"
@@ -85,13 +90,22 @@ class S3Server:
         self._pid = processes.spawn(
             [
                 rclone,
-                *("serve", "s3", os.fspath(self.folder), "--addr", f"127.0.0.1:{port}"),
+                *("serve", "s3", f"{_REMOTE}:", "--addr", f"127.0.0.1:{port}"),
                 *("--config", os.devnull),  # the user's own remotes have nothing to do with it
                 *("--dir-cache-time", "0s"),  # files that come into the folder are objects at once
                 *("--log-format", ""),
             ],
             # In the environment and not in argv, which every user of the machine can read.
-            env={**_environment(), "RCLONE_AUTH_KEY": f'"{self.key},{self.secret}"'},
+            env={
+                **_environment(),
+                "RCLONE_AUTH_KEY": f'"{self.key},{self.secret}"',
+                "RCLONE_CACHE_DIR": os.fspath(cache if cache is not None else _cache(self.folder)),
+                # An object's ETag is its MD5, which is asked for in every request: it is kept, not read anew.
+                f"RCLONE_CONFIG_{_REMOTE.upper()}_TYPE": "hasher",
+                f"RCLONE_CONFIG_{_REMOTE.upper()}_REMOTE": os.fspath(self.folder),
+                f"RCLONE_CONFIG_{_REMOTE.upper()}_HASHES": "md5",
+                f"RCLONE_CONFIG_{_REMOTE.upper()}_MAX_AGE": "off",
+            },
             cwd="/",
             stdout=self._log.fileno(),
             stderr=self._log.fileno(),
@@ -176,6 +190,13 @@ class S3Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _cache(folder: Path) -> Path:
+    """Where a server of a folder keeps checksums; each folder has a place of its own, which one server locks."""
+    from estimators.provenance.files import cache_folder
+
+    return cache_folder() / "s3-server" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
 
 def _environment() -> dict[str, str]:

@@ -309,4 +309,4 @@ def wait_until(condition: Any, seconds: float = 30.0) -> None:
 
 def start(folder: Path) -> S3Server:
     """A server of a folder."""
-    return S3Server(folder)
+    return S3Server(folder / "buckets", cache=folder / "cache")

@@ -112,8 +112,7 @@ def call(uri: str, function: Callable[[], T], *, passing: bool = True) -> T:
 
 def etag(answer: Mapping[str, Any]) -> str | None:
     """The ETag of an answer without its quotes, which not every server writes everywhere."""
-    value = answer.get("ETag")
-    return str(value).strip('"') if value else None
+    return str(answer.get("ETag") or "").strip('"') or None
 
 
 def passes(error: Exception) -> bool:

@@ -1,9 +1,17 @@
-"""The bytes of one S3 object, in order, from one ranged request after another."""
+"""The bytes of one S3 object, in order, from ranged requests that are asked for again where they were cut.
+
+A server on this machine is read by one connection: more of them take the cores that it needs. Any other is read by
+several, since one connection to S3 carries less than a network does; ``FLEETFIT_S3_CONNECTIONS`` sets another number.
+"""
 
 from __future__ import annotations
 
+import collections
+import concurrent.futures
 import contextlib
-import time
+import os
+import threading
+import urllib.parse
 from typing import Any
 
 from container.agent.retrying import BACKOFF, Backoff
@@ -11,32 +19,61 @@ from container.agent.s3 import client as s3
 from container.agent.s3.errors import explain
 from container.agent.sources.base import DataObject, SourceError
 
+CONNECTIONS = "FLEETFIT_S3_CONNECTIONS"
 
-class S3Stream:
-    """See :class:`container.agent.sources.base.Stream`.
+#: What one connection reads ahead at a time, in bytes. A stream holds at most one such part per connection and the one
+#: that is being read.
+PART = 8 << 20
+_FAR_CONNECTIONS = 4
+_MOST_CONNECTIONS = 64
+_LOOPBACK = ("localhost", "127.", "::1")
+
+
+def connections() -> int:
+    """How many connections read one large object."""
+    configured = os.environ.get(CONNECTIONS, "")
+    if configured:
+        if not configured.isdecimal() or not 1 <= int(configured) <= _MOST_CONNECTIONS:
+            raise SourceError(
+                "s3://", f"{CONNECTIONS}={configured!r} is not a number from 1 to {_MOST_CONNECTIONS}", "Correct it."
+            )
+        return int(configured)
+    host = urllib.parse.urlsplit(str(s3.client().meta.endpoint_url)).hostname or ""
+    return 1 if host.startswith(_LOOPBACK) else _FAR_CONNECTIONS
+
+
+class Range:
+    """The bytes from ``start`` to before ``stop`` of an object, from one connection after another.
 
     Args:
         item: The object as it was listed.
-        offset: The first byte.
+        start: The first byte.
+        stop: The byte behind the last one.
         backoff: How often to try again without any progress.
+        ended: Set to give up soon.
     """
 
-    def __init__(self, item: DataObject, offset: int = 0, *, backoff: Backoff = BACKOFF) -> None:
+    def __init__(
+        self,
+        item: DataObject,
+        start: int,
+        stop: int,
+        *,
+        backoff: Backoff = BACKOFF,
+        ended: threading.Event | None = None,
+    ) -> None:
+        self.position = start
         self._item = item
-        self._position = offset
+        self._stop = stop
         self._backoff = backoff
+        self._ended = ended if ended is not None else threading.Event()
         self._bucket, self._key = s3.split(item.uri)
         self._client = s3.client()
         self._body: Any = None
 
-    @property
-    def position(self) -> int:
-        """The offset in the object of the next byte."""
-        return self._position
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes; fewer come only at the end."""
-        view = memoryview(buffer)[: max(self._item.size - self._position, 0)]
+    def readinto(self, view: memoryview) -> int:
+        """Fill ``view``; fewer bytes come only at the end."""
+        view = view[: max(self._stop - self.position, 0)]
         done = failures = 0
         while done < len(view):
             try:
@@ -48,18 +85,88 @@ class S3Stream:
             except SourceError:
                 raise
             except Exception as error:
-                self._drop()
+                self.close()
                 failures += 1
-                if not s3.passes(error) or failures >= self._backoff.attempts:
-                    raise explain(self._item.uri, error, offset=self._position) from error
-                time.sleep(self._backoff.delay(failures))
+                if not s3.passes(error) or failures >= self._backoff.attempts or self._ended.is_set():
+                    raise explain(self._item.uri, error, offset=self.position) from error
+                self._ended.wait(self._backoff.delay(failures))
                 continue
             view[done : done + len(data)] = data
             done += len(data)
-            self._position += len(data)
+            self.position += len(data)
             failures = 0
-        if self._position >= self._item.size:
-            self._drop()
+        if self.position >= self._stop:
+            self.close()
+        return done
+
+    def _request(self) -> Any:
+        identity = self._item.identity
+        answer = self._client.get_object(
+            Bucket=self._bucket,
+            Key=self._key,
+            Range=f"bytes={self.position}-{self._stop - 1}",
+            **({"IfMatch": f'"{identity}"'} if identity is not None else {}),
+        )
+        problem = self._problem(answer)
+        if problem is not None:
+            answer["Body"].close()
+            raise SourceError(self._item.uri, problem, "Start the job again when it is complete.", offset=self.position)
+        return answer["Body"]
+
+    def _problem(self, answer: dict[str, Any]) -> str | None:
+        """What tells that this is not the object that was listed."""
+        identity = self._item.identity
+        if identity is not None and s3.etag(answer) != identity:
+            return "it changed while the job read it (its ETag is another)"
+        place, _, size = str(answer.get("ContentRange") or "").removeprefix("bytes ").partition("/")
+        if size.isdecimal() and int(size) != self._item.size:
+            return f"it has {int(size):,} bytes now and had {self._item.size:,} when the job began"
+        if place and place != f"{self.position}-{self._stop - 1}":
+            return f"the server sent the bytes {place} instead of {self.position}-{self._stop - 1}"
+        if not place and (self.position, self._stop) != (0, self._item.size):
+            return "the server does not do ranged requests"
+        return None
+
+    def close(self) -> None:
+        """Let go of the connection; it can be used again only if everything of the answer was read."""
+        if self._body is not None:
+            with contextlib.suppress(Exception):
+                self._body.close()
+            self._body = None
+
+
+class S3Stream:
+    """See :class:`container.agent.sources.base.Stream`.
+
+    Args:
+        item: The object as it was listed.
+        offset: The first byte.
+        backoff: How often to try again without any progress.
+        parallel: How many connections; default: :func:`connections`.
+    """
+
+    def __init__(
+        self, item: DataObject, offset: int = 0, *, backoff: Backoff = BACKOFF, parallel: int | None = None
+    ) -> None:
+        self._item = item
+        self._position = offset
+        self._reader: Range | _Parts
+        large = item.size - offset > 2 * PART
+        count = (parallel if parallel is not None else connections()) if large else 1
+        if count > 1:
+            self._reader = _Parts(item, offset, count, backoff)
+        else:
+            self._reader = Range(item, offset, item.size, backoff=backoff)
+
+    @property
+    def position(self) -> int:
+        """The offset in the object of the next byte."""
+        return self._position
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:
+        """Read up to ``len(buffer)`` bytes; fewer come only at the end."""
+        done = self._reader.readinto(memoryview(buffer)[: max(self._item.size - self._position, 0)])
+        self._position += done
         return done
 
     def read(self, size: int) -> bytes:
@@ -68,31 +175,62 @@ class S3Stream:
         self.readinto(buffer)
         return bytes(buffer)
 
-    def _request(self) -> Any:
-        condition = {"IfMatch": f'"{self._item.identity}"'} if self._item.identity is not None else {}
-        answer = self._client.get_object(
-            Bucket=self._bucket, Key=self._key, Range=f"bytes={self._position}-{self._item.size - 1}", **condition
-        )
-        body = answer["Body"]
-        if self._item.identity is not None and s3.etag(answer) != self._item.identity:
-            body.close()
-            raise SourceError(
-                self._item.uri, "it changed while the job read it (its ETag is another)", offset=self._position
-            )
-        return body
-
     def close(self) -> None:
-        """Let go of the connection."""
-        self._drop()
-
-    def _drop(self) -> None:
-        if self._body is not None:
-            with contextlib.suppress(Exception):
-                self._body.close()
-            self._body = None
+        """Let go of the connections."""
+        self._reader.close()
 
     def __enter__(self) -> S3Stream:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+class _Parts:
+    """Parts of an object that several connections read ahead, handed out in order."""
+
+    def __init__(self, item: DataObject, offset: int, count: int, backoff: Backoff) -> None:
+        self._item = item
+        self._next = offset
+        self._count = count
+        self._backoff = backoff
+        self._ended = threading.Event()
+        self._pool = concurrent.futures.ThreadPoolExecutor(count, thread_name_prefix="s3-part")
+        self._ahead: collections.deque[concurrent.futures.Future[memoryview]] = collections.deque()
+        self._part = memoryview(b"")
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill ``view``; fewer bytes come only at the end."""
+        done = 0
+        while done < len(view):
+            if not len(self._part):
+                self._ask()
+                if not self._ahead:
+                    break
+                self._part = self._ahead.popleft().result()
+                self._ask()
+            count = min(len(self._part), len(view) - done)
+            view[done : done + count] = self._part[:count]
+            self._part = self._part[count:]
+            done += count
+        return done
+
+    def _ask(self) -> None:
+        while len(self._ahead) < self._count and self._next < self._item.size:
+            start, self._next = self._next, min(self._next + PART, self._item.size)
+            self._ahead.append(self._pool.submit(self._fetch, start, self._next))
+
+    def _fetch(self, start: int, stop: int) -> memoryview:
+        buffer = memoryview(bytearray(stop - start))
+        reader = Range(self._item, start, stop, backoff=self._backoff, ended=self._ended)
+        try:
+            reader.readinto(buffer)
+        finally:
+            reader.close()
+        return buffer
+
+    def close(self) -> None:
+        self._ended.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._ahead.clear()
+        self._part = memoryview(b"")
