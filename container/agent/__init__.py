@@ -6,6 +6,7 @@ It runs outside the training process (and container), so that any image that fol
   ``{channel: {"uri": "/data/digits", "mode": "File"}}``.
 * ``agent collect --base-dir DIR… --output DIR``: packs what the hosts left, in the order given, into
   ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
+* ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 
 Events and words go to standard output, an error is one line on standard error; the exit code is 0, 1 after an error
 of the job's (a channel that does not exist, a full disk), 2 for a wrong command line.
@@ -30,6 +31,10 @@ class AgentError(Exception):
 
 def main(argv: Sequence[str]) -> int:
     """Run one of the agent's commands and return its exit code."""
+    if argv and argv[0] == "pipe":
+        from container.agent.pipes import serving
+
+        return serving.main(argv[1:])
     try:
         command, base_dirs, value = _parse(argv)
     except ValueError as error:

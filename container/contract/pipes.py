@@ -49,15 +49,16 @@ def notes_file(place: Path, channel: str, epoch: int) -> Path:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Note:
-    """An object begins in the stream, or the agent has failed.
+    """An object begins in the stream, the stream is whole, or the agent has failed.
 
     Attributes:
         at: The offset in the stream.
-        uri: The object; empty for a failure.
+        uri: The object; empty for the others.
         plain: Whether the object's bytes follow as they are, so that offsets can be computed.
         records: How many records the stream had before it, where the agent knows.
         first: Which of the object's records comes first, from 0.
         step: How many of its records follow each other from one to the next in the stream.
+        done: Whether the stream is whole. One that ends without this note was cut off.
         error: What has failed.
     """
 
@@ -67,11 +68,12 @@ class Note:
     records: int | None = None
     first: int = 0
     step: int = 1
+    done: bool = False
     error: str = ""
 
     def to_line(self) -> bytes:
         """One line of the notes."""
-        values = {name: value for name, value in dataclasses.asdict(self).items() if value not in (None, "")}
+        values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None and value != ""}
         return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 

@@ -22,6 +22,9 @@ _READ_AGAIN = 4 << 30
 _CHUNK = 4 << 20
 _POSITION = re.compile(r"corrupted record at (\d+)")
 
+#: The notes where there are none: the platform is SageMaker, or the script's own.
+_NONE: list[Note] = []
+
 #: Readers that TensorFlow's errors may be about, the newest last.
 RECENT: deque[StreamReader] = deque(maxlen=8)
 
@@ -32,8 +35,12 @@ class PipeError(Exception):
 
 def of_agent(reader: StreamReader) -> PipeError | None:
     """Why the host agent ended the stream, if it did not come to its end."""
-    error = next((note.error for note in _notes(reader) if note.error), None)
-    return PipeError(f"channel {reader.channel!r}, epoch {reader.epoch}: {error}") if error else None
+    notes = _notes(reader)
+    error = next((note.error for note in notes if note.error), "")
+    if not error and (notes is _NONE or any(note.done for note in notes)):
+        return None
+    error = error or "the stream was cut off: the host agent is gone."
+    return PipeError(f"channel {reader.channel!r}, epoch {reader.epoch}: {error}")
 
 
 def at(reader: StreamReader, offset: int, record: int, cause: str, *, framed: bool = False) -> Exception:
@@ -98,7 +105,7 @@ def _notes(reader: StreamReader) -> list[Note]:
     try:
         return pipes.read_notes(pipes.notes_file(reader.place, reader.channel, reader.epoch).read_bytes())
     except OSError:
-        return []
+        return _NONE
 
 
 def _first_fault(reader: StreamReader, uri: str, size: int | None) -> tuple[int, int, str] | None:

@@ -1,0 +1,116 @@
+"""Dealing records to the ranks of a host, like cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from container import formats
+from container.agent import AgentError
+from container.agent.pipes.writing import Pipe
+from container.agent.sources import DataObject
+from container.contract.pipes import Note
+from container.formats import FramingError, RecordError, RecordFormat
+
+#: The format of an object shows in its first bytes.
+_HEAD = 4096
+
+
+class Dealer:
+    """One rank's records of a channel: every ``ranks``-th of all that the host reads.
+
+    Each rank reads everything and keeps its own: so a rank that stops early, or never begins, holds no other up.
+
+    Args:
+        channel: The channel's name.
+        local_rank: Which rank it is.
+        ranks: How many there are.
+    """
+
+    def __init__(self, channel: str, local_rank: int, ranks: int) -> None:
+        self._channel = channel
+        self._local_rank = local_rank
+        self._ranks = ranks
+        self._passed = 0  # records of all ranks so far
+        self._kept = 0  # this rank's
+        self._format: RecordFormat | None = None
+
+    def write(self, pipe: Pipe, item: DataObject, pieces: Iterable[bytes]) -> None:
+        """Write this rank's records of an object.
+
+        Raises:
+            RecordError: a record is damaged.
+            AgentError: the object cannot be divided into records.
+            ReaderGone: the reader wants no more.
+        """
+        first = (self._local_rank - self._passed) % self._ranks
+        pipe.note(Note(at=pipe.written, uri=item.uri, plain=False, records=self._kept, first=first, step=self._ranks))
+        number = offset = 0  # in the object
+        rest = b""
+        framing: formats.Framing | None = None
+        for piece in pieces:
+            data = rest + piece if rest else piece
+            if framing is None:
+                if len(data) < _HEAD and len(data) < item.size:
+                    rest = data
+                    continue
+                framing = formats.framing(self._recognise(item, data))
+            ends: list[int] = []
+            try:
+                framing.hop(data, 0, len(data), ends)
+            except FramingError as error:
+                raise self._damaged(item, offset + error.position, number + error.count, error.cause) from None
+            pipe.write(self._mine(data, ends, first, number))
+            number += len(ends)
+            whole = ends[-1] if ends else 0
+            offset += whole
+            rest = data[whole:]
+        if rest:
+            framing = framing or formats.framing(self._recognise(item, rest))
+            number += self._last(pipe, item, framing, rest, first, number, offset)
+        self._passed += number
+        self._kept += len(range(first, number, self._ranks))
+
+    def _mine(self, data: bytes, ends: list[int], first: int, number: int) -> bytes:
+        """This rank's records among those that end at ``ends``; the first of them is the object's ``number``-th."""
+        begins = [0, *ends]
+        return b"".join(
+            [
+                data[begins[index] : ends[index]]
+                for index in range((first - number) % self._ranks, len(ends), self._ranks)
+            ]
+        )
+
+    def _last(
+        self, pipe: Pipe, item: DataObject, framing: formats.Framing, rest: bytes, first: int, number: int, offset: int
+    ) -> int:
+        """What is left of an object at its end: nothing but whole records, the last perhaps without an end."""
+        ends: list[int] = []
+        try:
+            whole, _ = framing.hop(rest, 0, len(rest), ends)
+            if whole < len(rest):
+                ends.append(framing.last(rest, whole, len(rest)))
+                rest += b"\n"  # a last line without an end; the next object's first would be joined to it
+                ends[-1] += 1
+        except FramingError as error:
+            raise self._damaged(item, offset + error.position, number + len(ends), error.cause) from None
+        pipe.write(self._mine(rest, ends, first, number))
+        return len(ends)
+
+    def _recognise(self, item: DataObject, head: bytes) -> RecordFormat:
+        found = formats.recognise(head[:_HEAD])
+        if found is None:
+            raise AgentError(
+                f"channel {self._channel!r}: {item.uri!r} is neither TFRecord nor RecordIO nor text, so that its "
+                f"records cannot be dealt to {self._ranks} ranks. Use record_wrapping='RecordIO' (each object is one "
+                "record then), distribution='FullyReplicated', or one process on each host."
+            )
+        if self._format is not None and found is not self._format:
+            raise AgentError(
+                f"channel {self._channel!r}: {item.uri!r} is {found.value}, and the objects before it are "
+                f"{self._format.value}: a channel's records have one format."
+            )
+        self._format = found
+        return found
+
+    def _damaged(self, item: DataObject, offset: int, number: int, cause: str) -> RecordError:
+        return RecordError(self._channel, item.uri, cause, offset=offset, record=number + 1)

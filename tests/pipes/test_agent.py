@@ -1,0 +1,155 @@
+"""``agent pipe``: what comes out of the FIFOs."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import signal
+from pathlib import Path
+
+import feeding
+import pytest
+from feeding import agent, split, write_objects
+
+from container.formats import RecordFormat, tfrecord
+
+SHARDED = "ShardedByS3Key"
+
+
+def test_one_epoch_after_another_as_the_reader_opens_them(tmp_path: Path) -> None:
+    records = write_objects(tmp_path / "data", [3, 0, 5])
+    with agent(tmp_path / "ml", {"train": {"uri": str(tmp_path / "data")}}) as host:
+        for epoch in range(3):
+            assert split(RecordFormat.TFRECORD, host.read("train", epoch)) == records
+        # A reader that leaves early ends its epoch, and another may be open at the same time.
+        with open(host.fifo("train", 3), "rb") as early, open(host.fifo("train", 4), "rb") as later:
+            early.read(1)
+            early.close()
+            assert split(RecordFormat.TFRECORD, later.read()) == records
+        host.process.send_signal(signal.SIGTERM)
+        assert host.ended()[0] == 0
+    assert feeding.left(tmp_path / "ml") == []
+
+
+@pytest.mark.parametrize("record_format", list(RecordFormat))
+@pytest.mark.parametrize(("hosts", "ranks"), [(2, 2), (1, 3)])
+def test_sharding_deals_each_record_once(tmp_path: Path, record_format: RecordFormat, hosts: int, ranks: int) -> None:
+    """Objects to hosts, then records to ranks; the last line of an object need not end."""
+    records = write_objects(tmp_path / "data", [500] * 8 if hosts == 2 else [10, 7, 1, 0, 4, 5, 3], record_format)
+    if record_format is RecordFormat.TEXT_LINE:
+        last = tmp_path / "data" / "part-02"
+        last.write_bytes(last.read_bytes()[:-1])
+    channels = {"train": {"uri": str(tmp_path / "data"), "distribution": SHARDED}}
+    for epoch_of_all in (0, 1):
+        found: list[bytes] = []
+        for number in range(hosts):
+            with agent(
+                tmp_path / f"ml-{number}-{epoch_of_all}", channels, hosts=hosts, number=number, ranks=ranks
+            ) as host:
+                for local_rank in reversed(range(ranks)):  # no rank waits for another
+                    mine = split(record_format, host.read("train", 0, local_rank))
+                    if hosts == 2:
+                        assert len(mine) == 1000
+                    else:
+                        assert len(mine) == 10
+                    found += mine
+        assert sorted(found) == sorted(records)
+
+
+def test_everything_for_every_rank_of_a_replicated_channel(tmp_path: Path) -> None:
+    records = write_objects(tmp_path / "data", [4, 4])
+    with agent(tmp_path / "ml", {"train": {"uri": str(tmp_path / "data")}}, ranks=2) as host:
+        assert [split(RecordFormat.TFRECORD, host.read("train", 0, rank)) for rank in (1, 0)] == [records] * 2
+
+
+def test_the_order_is_a_function_of_seed_and_epoch(tmp_path: Path) -> None:
+    records = write_objects(tmp_path / "data", [1] * 12)
+    orders: dict[tuple[int, int], list[bytes]] = {}
+    for seed, times in ((1, 2), (2, 1)):
+        for time in range(times):
+            channels = {"train": {"uri": str(tmp_path / "data"), "shuffle_seed": seed}}
+            with agent(tmp_path / f"{seed}-{time}", channels) as host:
+                for epoch in range(2):
+                    order = split(RecordFormat.TFRECORD, host.read("train", epoch))
+                    assert sorted(order) == sorted(records)
+                    assert orders.setdefault((seed, epoch), order) == order
+    assert len({tuple(order) for order in orders.values()}) == 4
+
+
+def test_wrapping_and_unpacking(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    contents = [b"a picture", b"", os.urandom(3_000_001)]
+    for number, content in enumerate(contents):
+        (folder / f"{number}").write_bytes(content)
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for number, content in enumerate(contents):
+        (packed / f"{number}.gz").write_bytes(gzip.compress(content[:5], 1) + gzip.compress(content[5:], 1))
+    wrapping = {"record_wrapping": "RecordIO"}
+    channels = {
+        "wrapped": {"uri": str(folder), **wrapping},
+        "unpacked": {"uri": str(packed), "compression": "Gzip"},
+        "both": {"uri": str(packed), "compression": "Gzip", **wrapping},
+        "dealt": {"uri": str(folder), **wrapping, "distribution": SHARDED},
+    }
+    with agent(tmp_path / "ml", channels, ranks=2) as host:
+        assert split(RecordFormat.RECORDIO, host.read("wrapped")) == contents
+        assert host.read("unpacked") == b"".join(contents)
+        assert split(RecordFormat.RECORDIO, host.read("both")) == contents
+        assert split(RecordFormat.RECORDIO, host.read("dealt")) == contents[::2]
+        assert split(RecordFormat.RECORDIO, host.read("dealt", 0, 1)) == contents[1::2]
+
+
+def test_what_cannot_be_read_ends_the_agent_with_the_reason(tmp_path: Path) -> None:
+    write_objects(tmp_path / "data", [10, 10])
+    second = tmp_path / "data" / "part-01"
+    good = second.read_bytes()
+    sharded = {"uri": str(tmp_path / "data"), "distribution": SHARDED}
+    at = 4 * len(tfrecord.encode(b"r10"))
+    for name, content, words in (
+        ("cut off", good[:-1], f"record 10 at byte {len(good) - len(tfrecord.encode(b'r10'))}: it is cut off"),
+        ("damaged", good[:at] + b"x" + good[at + 1 :], f"record 5 at byte {at}: it does not begin as a TFRecord does"),
+        ("lines", b"1,2\n", "part-01' is TextLine, and the objects before it are TFRecord"),
+        ("picture", b"\x89PNG\0", "is neither TFRecord nor RecordIO nor text"),
+    ):
+        second.write_bytes(content)
+        with agent(tmp_path / name, {"train": sharded}, ranks=2) as host:
+            host.read("train", 0, 1)
+            code, said = host.ended()
+        assert code == 1
+        assert ("channel 'train'" in said and "part-01" in said and words in said.replace(",", "")) or words in said, (
+            said
+        )
+    for uri, options, words in (
+        (tmp_path / "no", {}, "does not exist"),
+        (tmp_path / "data", {"compression": "Gzip"}, "every object must be a gzip file"),
+    ):
+        with agent(tmp_path / "ml", {"train": {"uri": str(uri), **options}}) as host:
+            if options:
+                host.read()
+            code, said = host.ended()
+        assert code == 1 and words in said and str(uri) in said
+
+
+def test_an_object_that_changes_or_vanishes(tmp_path: Path) -> None:
+    write_objects(tmp_path / "data", [10, 10])
+    second = tmp_path / "data" / "part-01"
+    for change, words in (
+        (lambda: second.write_bytes(b"other"), "changed"),
+        (second.unlink, "cannot be read any more"),
+    ):
+        with agent(tmp_path / words, {"train": {"uri": str(tmp_path / "data")}}) as host:
+            fifo = host.fifo("train", 0)
+            change()
+            fifo.read_bytes()
+            code, said = host.ended()
+        assert code == 1 and words in said and "part-01" in said, said
+
+
+def test_a_wrong_command_line() -> None:
+    from container.agent.pipes import serving
+
+    assert serving.main(["--base-dir"]) == 2
+    assert serving.main(["--shards", "2"]) == 2
+    assert serving.main(["--base-dir", "x"]) == 2
