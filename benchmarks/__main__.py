@@ -13,6 +13,11 @@ BENCHMARKS = {
     "launch": ("benchmarks.launch", "run"),
     "steps": ("benchmarks.steps", "run"),
     "steps-two-hosts": ("benchmarks.steps", "run_two_hosts"),
+    "steps-collective": ("benchmarks.steps", "run_collective"),
+    "steps-parameter-server": ("benchmarks.steps", "run_parameter_server"),
+    "steps-overhead": ("benchmarks.overhead", "run"),
+    "strategies": ("benchmarks.strategies", "run"),
+    "checkpoint": ("benchmarks.checkpoint", "run"),
 }
 #: What runs if nothing is named: some ten minutes.
 DEFAULT = ("launch", "steps")

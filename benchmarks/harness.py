@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that all benchmarks take."""
     parser.add_argument("--alternations", type=int, help="rounds of each comparison; default: the benchmark's own")
     parser.add_argument(
+        "--seconds", type=float, metavar="S", help="each timed part of a training; default: the benchmark's own"
+    )
+    parser.add_argument(
         "--patience",
         type=float,
         default=120.0,
@@ -336,7 +339,15 @@ def own_home() -> tempfile.TemporaryDirectory[str]:
 # --- results ---
 
 
-def record(name: str, rows: Sequence[Row], samples: Mapping[str, Any], quiet: Quiet, *, dry: bool = False) -> None:
+def record(
+    name: str,
+    rows: Sequence[Row],
+    samples: Mapping[str, Any],
+    quiet: Quiet,
+    *,
+    dry: bool = False,
+    table: str | None = None,
+) -> None:
     """Print the rows, write ``results/<name>.json`` and the table in ``RESULTS.md``.
 
     Args:
@@ -345,6 +356,7 @@ def record(name: str, rows: Sequence[Row], samples: Mapping[str, Any], quiet: Qu
         samples: All numbers, as they were measured.
         quiet: What watched the rounds.
         dry: Only print.
+        table: The rows for people; None for one line each.
     """
     load = os.getloadavg()[0]
     here = machine()
@@ -357,7 +369,7 @@ def record(name: str, rows: Sequence[Row], samples: Mapping[str, Any], quiet: Qu
         "rounds_repeated": quiet.repeated,
         "load_after": round(load, 2),
     }
-    table = _table(rows)
+    table = _table(rows) if table is None else table
     print(table)
     if dry:
         return

@@ -1,20 +1,19 @@
 """A Horovod training whose steps are timed from the inside, for ``benchmarks/steps.py``.
 
 A small convolutional network on random images, with an all-reduce of the gradients in every step and a line printed
-now and then, as training scripts do. Rank 0 writes the steps per second to ``--result``.
+now and then, as training scripts do. Rank 0 writes the steps' times to ``--result``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
+import timing
 
 BATCH = 64
 WARM_UP = 50
@@ -51,17 +50,16 @@ def main() -> None:
             variable.assign_sub(0.01 * gradient)
         return loss
 
-    for _ in range(WARM_UP):
-        step()
-    start = time.perf_counter()
-    for number in range(options.steps):
+    def block(number: int) -> None:
         loss = step()
         if number % 100 == 0:
             print(f"rank {hvd.rank()} step {number} loss {float(loss):.4f}", flush=True)
-    seconds = time.perf_counter() - start
+
+    for _ in range(WARM_UP):
+        step()
+    durations = timing.timed(block, options.steps)
     if hvd.rank() == 0:
-        with open(options.result, "w") as file:
-            json.dump({"steps_per_second": options.steps / seconds, "seconds": seconds}, file)
+        timing.write(options.result, durations)
 
 
 if __name__ == "__main__":
