@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-REVISION = 1
+REVISION = 2
 
 
 class PatchMismatch(Exception):
@@ -64,6 +64,12 @@ HOROVOD_EDITS = (
             reason=_KERAS_REASON,
         )
         for name in ("__init__.py", "callbacks.py")
+    ),
+    Edit(
+        path="horovod/tensorflow/__init__.py",
+        before="        _SessionRunHook = tf.train.SessionRunHook\n",
+        after="        _SessionRunHook = tf.compat.v1.train.SessionRunHook\n",
+        reason="Without tf.estimator, which TensorFlow 2.16 dropped, there would be no BroadcastGlobalVariablesHook.",
     ),
     Edit(
         path="CMakeLists.txt",
