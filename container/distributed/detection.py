@@ -104,6 +104,31 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     return Surroundings(host=host)
 
 
+def detect_server(environ: Mapping[str, str]) -> Surroundings:
+    """Read the cluster of a process that only serves; TensorFlow 1's form, whose chief is called master, is one too.
+
+    Raises:
+        DistributedError: TF_CONFIG cannot be read, or names no task that serves.
+    """
+    config = _tf_config(environ)
+    if "master" not in (config.get("cluster") or {}):
+        return detect(environ)
+    addresses, task, index = _tasks(config)
+    if task != "ps" or not 0 <= index < len(addresses.get(task, ())):
+        raise DistributedError(f"TF_CONFIG must name a 'ps' task of its cluster; it names {task!r} {index}.")
+    own = _machine(addresses[task][index])
+    trained = [address for name in ("master", "worker") for address in addresses.get(name, ())]
+    return Surroundings(
+        kind=Kind.PARAMETER_SERVER,
+        host=environ.get("SM_CURRENT_HOST") or socket.gethostname(),
+        rank=index,
+        size=len(trained),
+        machine_size=max(1, sum(_machine(address) == own for address in trained)),
+        task=task,
+        addresses=addresses,
+    )
+
+
 def _strategy(environ: Mapping[str, str]) -> Distribution | None:
     text = environ.get("SM_FRAMEWORK_PARAMS")
     if not text:
@@ -154,15 +179,7 @@ def _started_by_mpirun(
 def _from_tf_config(
     environ: Mapping[str, str], config: Mapping[str, Any], strategy: Distribution | None, host: str
 ) -> Surroundings:
-    try:
-        addresses = {str(task): tuple(str(address) for address in of) for task, of in config["cluster"].items()}
-        task = str(config["task"]["type"])
-        index = int(config["task"]["index"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DistributedError(
-            f"TF_CONFIG needs 'cluster' (task type -> addresses) and 'task' ('type' and 'index'); it lacks or has a "
-            f"strange {error}."
-        ) from error
+    addresses, task, index = _tasks(config)
     if "master" in addresses:
         raise RefusedError(
             "TF_CONFIG is of TensorFlow 1's form, with a 'master', in which each worker trains by itself. It is for "
@@ -182,6 +199,20 @@ def _from_tf_config(
     if "ps" in addresses:
         raise DistributedError("TF_CONFIG has a 'ps' task, but the job's strategy is collective_all_reduce.")
     return _collective(environ, addresses, task, index, strategy or CollectiveAllReduce(), host)
+
+
+def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, int]:
+    """The cluster that TF_CONFIG describes, and this process's task type and index in it."""
+    try:
+        addresses = {str(task): tuple(str(address) for address in of) for task, of in config["cluster"].items()}
+        task = str(config["task"]["type"])
+        index = int(config["task"]["index"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DistributedError(
+            f"TF_CONFIG needs 'cluster' (task type -> addresses) and 'task' ('type' and 'index'); it lacks or has a "
+            f"strange {error}."
+        ) from error
+    return addresses, task, index
 
 
 def _collective(

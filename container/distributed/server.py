@@ -10,7 +10,7 @@ import time
 from types import FrameType
 
 from container import events
-from container.distributed.detection import Kind, Surroundings, detect
+from container.distributed.detection import Kind, Surroundings, detect_server
 from container.distributed.errors import DistributedError
 from container.distributed.meeting import listens
 
@@ -30,7 +30,7 @@ def serve() -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or TensorFlow remarks upon it
     try:
-        surroundings = detect(os.environ)
+        surroundings = detect_server(os.environ)
         if surroundings.kind is not Kind.PARAMETER_SERVER or surroundings.task == "chief":
             raise DistributedError("TF_CONFIG must name a 'ps' or 'worker' task of a cluster with parameter servers.")
         serve_task(surroundings)
@@ -64,7 +64,7 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
         devices.configure(rank=surroundings.machine_rank, size=surroundings.machine_size)
     config = tf.compat.v1.ConfigProto()
     # Each worker's functions wait for one another's variables: fewer threads than workers could all be waiting.
-    config.inter_op_parallelism_threads = max(4, len(surroundings.addresses["worker"]) + 1)
+    config.inter_op_parallelism_threads = max(4, surroundings.size + 1)
     config.intra_op_parallelism_threads = max(1, len(os.sched_getaffinity(0)) // surroundings.machine_size)
     config.gpu_options.allow_growth = True
     cluster = tf.train.ClusterSpec({task: list(found) for task, found in surroundings.addresses.items()})
@@ -77,7 +77,8 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
         raise DistributedError(f"{surroundings.task} {surroundings.rank} cannot serve at {address}: {error}") from error
     if is_worker:
         events.emit("phase", name="rendezvous")
-    _wait_for_end(surroundings.addresses["chief"][0], ended, timeout)
+    chief = next(surroundings.addresses[name] for name in ("chief", "master") if name in surroundings.addresses)
+    _wait_for_end(chief[0], ended, timeout)
     del server
 
 

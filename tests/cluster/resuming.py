@@ -7,6 +7,7 @@ steps, or that says another step than it holds, is seen.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import json
@@ -20,7 +21,7 @@ import numpy as np
 
 from container.checkpoint import tensors
 from container.checkpoint.manifest import Progress
-from container.checkpoint.store import CheckpointStore
+from container.checkpoint.store import CheckpointStore, Loaded
 from estimators import MPI, CollectiveAllReduce
 
 STRATEGIES: dict[str, Any] = {
@@ -212,13 +213,32 @@ class Killer:
 
     def _newest(self) -> Progress:
         """How far the newest checkpoint is, by its folder alone."""
-        names = self._store.names()
-        return self._store.manifest(names[-1]).progress if names else Progress()
+        while names := self._store.names():
+            with contextlib.suppress(FileNotFoundError):  # a newer one has taken its place meanwhile
+                return self._store.manifest(names[-1]).progress
+        return Progress()
+
+
+def read(store: CheckpointStore, name: str) -> Loaded | None:
+    """A checkpoint, verified; None if it has been deleted.
+
+    The threads of a process that was killed in the middle of a deletion may hold its lock a moment longer than it lives.
+    """
+    until = time.monotonic() + 10
+    while name in store.names():
+        try:
+            return store.read(name)  # raises for a damaged one
+        except FileNotFoundError:
+            assert time.monotonic() < until, f"{name} stays locked"
+            time.sleep(0.02)
+    return None
 
 
 def whole(store: CheckpointStore, name: str) -> None:
     """A checkpoint verifies, and all its parts are of the step that it says."""
-    loaded = store.read(name)  # raises for a damaged one
+    loaded = read(store, name)
+    if loaded is None:
+        return
     step = loaded.manifest.progress.step
     assert int(name.rpartition("-")[2]) == step, (name, step)
     arrays = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import clusters
 import pytest
+import shapes
 
 from estimators import TrainingJob, TrainingJobError
 
@@ -25,29 +26,34 @@ def live(make: clusters.Make, script: str, **settings: Any) -> tuple[str, Traini
     return shown.getvalue(), job
 
 
-@pytest.mark.parametrize(("hosts", "processes"), [(2, 2), (4, None)])
-def test_twenty_thousand_lines_of_four_ranks_all_arrive_in_order(
-    hosts: int, processes: int | None, make: clusters.Make
-) -> None:
+@shapes.every
+def test_twenty_thousand_lines_of_each_rank_all_arrive_in_order(shape: shapes.Shape, make: clusters.Make) -> None:
+    """Under parameter servers the chief's end is the workers' end: it is the last that has something to say."""
     shown, job = live(
         make,
         f"""
+        import os, sys
         import aid
+        if aid.RANK == 0 and "chief" in os.environ.get("TF_CONFIG", ""):
+            for rank in range(1, {shape.size}):
+                aid.wait_for(f"said-{{rank}}")
         for number in range({LINES}):
             print(f"line {{number}} of rank {{aid.RANK}}")
+        sys.stdout.flush()
+        aid.mark(f"said-{{aid.RANK}}")
         """,
-        hosts=hosts,
-        processes=processes,
+        **shape.settings,
     )
-    by_rank: dict[str, list[str]] = {}
+    by_process: dict[tuple[str, str], list[str]] = {}
     for line in shown.splitlines():
-        if match := re.fullmatch(r"\[algo-\d:rank (\d)\] (line .*)", line):
-            by_rank.setdefault(match[1], []).append(match[2])
-    for rank in range(4):
+        if match := re.fullmatch(r"\[(algo-\d):([a-z]+(?: \d)?)\] (line .*)", line):
+            by_process.setdefault((match[1], match[2]), []).append(match[3])
+    assert set(by_process) == set(shape.ranks)
+    for rank, (host, process) in enumerate(shape.ranks):
         wanted = [f"line {number} of rank {rank}" for number in range(LINES)]
-        host = f"algo-{1 + rank // (processes or 1)}"
-        assert clusters.raw_log(job, rank, host) == "".join(f"{line}\n" for line in wanted).encode()
-        assert by_rank[str(rank)] == wanted
+        raw = (job.record.log_dir(host, 0) / f"{process.replace(' ', '-')}.log").read_bytes()
+        assert raw == "".join(f"{line}\n" for line in wanted).encode()
+        assert by_process[host, process] == wanted
         assert clusters.printed(job, rank) == wanted
 
 
@@ -215,20 +221,24 @@ def _peak_memory(pid: int) -> int:
     return int(re.search(r"VmHWM:\s+(\d+)", text)[1])  # type: ignore[index]
 
 
-def test_metrics_come_from_the_lines(make: clusters.Make) -> None:
+@shapes.every
+def test_metrics_come_from_the_lines(shape: shapes.Shape, make: clusters.Make) -> None:
     job = make.run(
         """
         import aid
         for step in range(3):
-            print(f"step {step} loss: {1 / (step + 1 + aid.RANK):.3f}")
+            print(f"step {step} loss: {1 / (step + 1 + aid.RANK):.3f}", flush=True)
+        aid.mark(f"said-{aid.RANK}")
+        for rank in (1, 2) if aid.RANK == 0 and "chief" in aid.os.environ.get("TF_CONFIG", "") else ():
+            aid.wait_for(f"said-{rank}")
         """,
-        hosts=2,
-        processes=1,
+        **shape.settings,
         metric_definitions=[{"Name": "loss", "Regex": r"loss: ([0-9.]+)"}],
     )
     frame = job.metrics()
-    for rank in (0, 1):
+    for rank, (host, _) in enumerate(shape.ranks):
         mine = frame[frame["rank"] == rank]
+        assert set(mine["host"]) == {host}
         assert list(mine["name"]) == ["loss"] * 3
         assert list(mine["value"]) == [round(1 / (step + 1 + rank), 3) for step in range(3)]
     assert job.describe()["FinalMetricDataList"][0]["MetricName"] == "loss"

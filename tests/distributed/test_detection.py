@@ -12,7 +12,7 @@ import pytest
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
 from container.distributed.callbacks import warm_rate
 from container.distributed.data import per_rank_batch
-from container.distributed.detection import Kind, Surroundings, detect
+from container.distributed.detection import Kind, Surroundings, detect, detect_server
 from container.distributed.devices import Share, share
 from container.distributed.errors import DistributedError, RefusedError
 from container.distributed.meeting import wait_for
@@ -146,3 +146,16 @@ def test_waiting_names_who_did_not_answer() -> None:
 def test_importing_the_package_imports_no_tensorflow() -> None:
     script = "import sys; from container import distributed; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_server_of_tensorflow_1s_form_knows_its_cluster() -> None:
+    """``init()`` refuses that form; what only serves has its place in it."""
+    cluster = {"master": ["a:1"], "worker": ["b:1"], "ps": ["a:2", "b:2"]}
+    found = detect_server(config(cluster, "ps", 1))
+    assert (found.kind, found.task, found.rank, found.size) == (Kind.PARAMETER_SERVER, "ps", 1, 2)
+    assert found.machine_size == 1 and found.addresses["master"] == ("a:1",)
+    with pytest.raises(DistributedError, match="names 'worker' 0"):
+        detect_server(config(cluster, "worker", 0))
+    with pytest.raises(DistributedError, match="names 'ps' 2"):
+        detect_server(config(cluster, "ps", 2))
+    assert detect_server(config(SERVERS, "ps", 1)) == detect(config(SERVERS, "ps", 1))

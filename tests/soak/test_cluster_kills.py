@@ -34,7 +34,7 @@ def test_whole_clusters_are_killed_and_resumed(
         [when] = choice.choices(list(MOMENTS), list(MOMENTS.values()))
         try:
             kills.append(killer.kill(strategy, when))
-        except AssertionError as error:
+        except Exception as error:  # noqa: BLE001 - put on record
             problems.append(f"kill {number} of seed {seed}, {strategy}, {when.value}: {error!r}")
             break  # what follows would only repeat it
         print(number, kills[-1], flush=True)

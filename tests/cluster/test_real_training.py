@@ -1,0 +1,179 @@
+"""Clusters that really train with TensorFlow, and what ends them: who is named, and that nothing is left."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import clusters
+import pytest
+
+from estimators import MPI, CollectiveAllReduce, ParameterServer, TrainingJob
+
+pytestmark = pytest.mark.tensorflow
+
+COLLECTIVE = CollectiveAllReduce()
+
+#: Trains until something ends it. What a rank does after some steps is in ``ACT``: ``{"<rank>": "<statement>"}``.
+TRAIN = """
+import json, os, time
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+import aid
+from container import distributed
+
+cluster = distributed.init()
+import tensorflow as tf
+keras = tf.keras
+
+def forget_the_others():
+    time.sleep(300)
+
+class Act(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 2:
+            aid.mark(f"ready-{aid.RANK}")
+            exec(json.loads(os.environ["ACT"]).get(str(aid.RANK), "pass"))
+
+def records():
+    return tf.data.Dataset.from_tensors(([1.0], [1.0])).repeat(16)
+
+with cluster.scope():
+    model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+    model.compile(optimizer=cluster.optimizer(keras.optimizers.SGD(0.01)), loss="mse")
+model.fit(
+    cluster.dataset(records, global_batch_size=4),
+    steps_per_epoch=cluster.steps_per_epoch(records, global_batch_size=4),
+    epochs=1_000_000,
+    callbacks=[*cluster.callbacks(report=False), Act()],
+    verbose=0,
+)
+"""
+
+
+def start(make: clusters.Make, distribution: Any, act: str = "{}", **settings: Any) -> TrainingJob:
+    """A training on two hosts that has made some steps; parameter servers have one chief, which says so."""
+    job = clusters.fit(
+        make(TRAIN, hosts=2, distribution=distribution, environment={"ACT": act}, **settings), wait=False
+    )
+
+    def going() -> None:
+        assert job.status == "InProgress", job.describe().get("FailureReason")
+
+    clusters.until((make.marks / "ready-0").exists, 200, check=going)
+    return job
+
+
+def reason(job: TrainingJob, snapshot: clusters.Snapshot) -> str:
+    """Why it failed, once all of it has gone."""
+    clusters.await_terminal(job, 60)
+    assert job.status == "Failed"
+    snapshot.await_end()
+    return str(job.describe()["FailureReason"])
+
+
+@pytest.mark.parametrize(("kind", "place"), [("server", "algo-2, ps"), ("worker", "algo-2, worker")])
+def test_a_killed_part_of_parameter_servers_is_named_and_not_the_chief_that_misses_it(
+    kind: str, place: str, make: clusters.Make
+) -> None:
+    job = start(make, ParameterServer())
+    snapshot = clusters.Snapshot(job)
+    (snapshot.find("server", "algo-2") if kind == "server" else snapshot.rank(2)).kill()
+    assert reason(job, snapshot).startswith(f"{place}: was killed by SIGKILL")
+
+
+def test_the_chief_of_a_collective_that_is_killed_is_named(make: clusters.Make) -> None:
+    job = start(make, COLLECTIVE)
+    snapshot = clusters.Snapshot(job)
+    snapshot.rank(0).kill()
+    assert reason(job, snapshot).startswith("algo-1, rank 0: was killed by SIGKILL")
+
+
+def test_a_rank_of_a_collective_that_raises_is_named(make: clusters.Make) -> None:
+    """The others are in the middle of a common step with it."""
+    job = clusters.fit(
+        make(TRAIN, hosts=2, distribution=COLLECTIVE, environment={"ACT": '{"1": "raise ValueError(\'no data\')"}'}),
+        wait=False,
+    )
+    clusters.await_terminal(job, 200)
+    assert job.status == "Failed"
+    assert job.describe()["FailureReason"].startswith("algo-2, rank 1: ValueError: no data")
+    assert job.describe()["FailureReason"].endswith("ValueError: no data")
+    clusters.until(lambda: clusters.marked(job.name) == [])
+
+
+def test_a_collective_that_is_stopped(make: clusters.Make) -> None:
+    """TensorFlow installs handlers of its own; the ranks end all the same, and nobody is to blame."""
+    job = start(make, COLLECTIVE)
+    snapshot = clusters.Snapshot(job)
+    job.stop(wait=True, grace=60)
+    assert job.status == "Stopped"
+    assert "FailureReason" not in job.describe()
+    assert snapshot.left() == []
+    ended = {event.rank: event.data["signal"] for event in job.record.events("process_ended")}
+    assert set(ended.values()) <= {None, signal.SIGTERM}, ended  # and not by the end of its time
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [pytest.param(MPI(processes_per_host=1), marks=pytest.mark.horovod), COLLECTIVE],
+    ids=lambda it: it.name,
+)
+def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) -> None:
+    """One rank does not take part in the common step any more."""
+    job = clusters.fit(
+        make(
+            TRAIN,
+            hosts=2,
+            distribution=distribution,
+            environment={"ACT": '{"1": "forget_the_others()"}'},
+            hang_timeout=30,
+        ),
+        wait=False,
+    )
+    clusters.await_terminal(job, 200)
+    assert job.status == "Failed"
+    assert job.failure is not None
+    assert "no rank has printed or reported anything for 30 s" in job.failure.message
+    where = str(job.failure.log_tail)
+    lines = {line.split(":")[0]: line for line in where.splitlines()[1:]}
+    assert "in forget_the_others: time.sleep(300)" in lines["algo-2, rank 1"], where
+    assert "model.fit(" in lines["algo-1, rank 0"], where
+    for rank in (0, 1):  # every rank's stack is in its log
+        assert any("most recent call first" in line for line in clusters.printed(job, rank))
+    assert clusters.marked(job.name) == []
+
+
+def test_parameter_servers_of_tensorflow_1s_form(make: clusters.Make) -> None:
+    """Master and worker train by themselves; the variable that they share is on a server."""
+    job = make.run(
+        """
+        import json, os, time
+        import aid
+        import tensorflow.compat.v1 as tf
+
+        tf.disable_eager_execution()
+        config = json.loads(os.environ["TF_CONFIG"])
+        cluster, task = tf.train.ClusterSpec(config["cluster"]), config["task"]
+        server = tf.train.Server(cluster, job_name=task["type"], task_index=task["index"])
+        own = f"/job:{task['type']}/task:{task['index']}"
+        with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device=own)):
+            tf.train.get_or_create_global_step()
+            total = tf.get_variable("total", [], initializer=tf.zeros_initializer())
+            add = total.assign_add(1.0, use_locking=True)
+        is_master = task["type"] == "master"
+        with tf.train.MonitoredTrainingSession(server.target, is_chief=is_master) as session:
+            for _ in range(50):
+                session.run(add)
+            while is_master and session.run(total) < 100:
+                time.sleep(0.05)
+            aid.report(total=float(session.run(total)), device=total.device)
+        """,
+        hosts=2,
+        distribution=ParameterServer(cluster_spec="sagemaker"),
+        max_run=200,
+    )
+    assert job.status == "Completed", job.describe()
+    said = clusters.reports(job)
+    assert said[0]["total"] == 100
+    assert "/job:ps/" in said[0]["device"] and said[1]["device"] == said[0]["device"]
+    assert said[0]["@host"] == "algo-1" and said[1]["@host"] == "algo-2"
