@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from container import formats
-from container.contract import pipes
-from container.contract.pipes import Note
 from container.formats import FramingError, RecordError, tfrecord
 
 if TYPE_CHECKING:
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
 _READ_AGAIN = 4 << 30
 _CHUNK = 4 << 20
 _POSITION = re.compile(r"corrupted record at (\d+)")
-
-#: The notes where there are none: the platform is SageMaker, or the script's own.
-_NONE: list[Note] = []
 
 #: Readers that TensorFlow's errors may be about, the newest last.
 RECENT: deque[StreamReader] = deque(maxlen=8)
@@ -35,9 +30,9 @@ class PipeError(Exception):
 
 def of_agent(reader: StreamReader) -> PipeError | None:
     """Why the host agent ended the stream, if it did not come to its end."""
-    notes = _notes(reader)
+    notes = reader.notes.all()
     error = next((note.error for note in notes if note.error), "")
-    if not error and (notes is _NONE or any(note.done for note in notes)):
+    if not error and (not reader.notes.there or any(note.done for note in notes)):
         return None
     error = error or "the stream was cut off: the host agent is gone."
     return PipeError(f"channel {reader.channel!r}, epoch {reader.epoch}: {error}")
@@ -53,7 +48,7 @@ def at(reader: StreamReader, offset: int, record: int, cause: str, *, framed: bo
         cause: What is wrong with it.
         framed: Whether it begins and ends as it should.
     """
-    notes = [note for note in _notes(reader) if note.uri and note.at <= offset]
+    notes = [note for note in reader.notes.all() if note.uri and note.at <= offset]
     if not notes:
         return PipeError(
             f"channel {reader.channel!r}, epoch {reader.epoch}: record {record + 1:,} of the stream, at its byte "
@@ -83,7 +78,7 @@ def explain(message: str) -> Exception | None:
     match = _POSITION.search(message)
     if match is None:
         return None
-    position = int(match[1])
+    position = int(match[1]) - tfrecord.HEADER_SIZE  # TensorFlow tells where the data begins
     for reader in reversed(RECENT):
         for piece in reader.pieces:
             with contextlib.suppress(FramingError, ValueError, struct.error):
@@ -99,13 +94,6 @@ def explain(message: str) -> Exception | None:
                     cause = "its data is damaged (the checksum is wrong)"
                     return at(reader, piece.at + position, piece.records + records, cause, framed=True)
     return None
-
-
-def _notes(reader: StreamReader) -> list[Note]:
-    try:
-        return pipes.read_notes(pipes.notes_file(reader.place, reader.channel, reader.epoch).read_bytes())
-    except OSError:
-        return _NONE
 
 
 def _first_fault(reader: StreamReader, uri: str, size: int | None) -> tuple[int, int, str] | None:

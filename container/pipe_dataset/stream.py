@@ -12,8 +12,10 @@ from collections import deque
 from pathlib import Path
 
 from container import formats
+from container.contract import pipes
 from container.formats import FramingError, RecordFormat, textline
 from container.pipe_dataset import faults
+from container.pipe_dataset.notes import Notes
 from container.pipe_dataset.segments import POOL, Segment
 
 #: The first segment is small, so that the first batch comes at once; the following grow to the largest.
@@ -53,6 +55,7 @@ class StreamReader:
         bytes_read: So far.
         seconds: Spent in reading and waiting.
         pieces: What was handed over last.
+        notes: What the agent says of the objects.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class StreamReader:
         self.pieces: deque[Piece] = deque(maxlen=_SEGMENTS - 1)
         self.framing = formats.framing(record_format)
         self.record_format = record_format
+        self.notes = Notes(pipes.notes_file(place, channel, epoch))
         self._file = file
         self._skip = skip
         self._segments: list[Segment] = []
@@ -161,6 +165,7 @@ class StreamReader:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+            self.notes.close()
             for segment in self._segments:
                 POOL.give(segment)
             self._segments.clear()
@@ -203,6 +208,7 @@ class StreamReader:
             if error.position == 0:
                 raise fault from None
             whole = error.position
+        whole, count = self._within_objects(segment, whole, count, ends)
         self._limit = min(2 * self._limit, largest)
         self._carried = segment.map[whole:filled] if not self._at_end and self._error is None else b""
         self.pieces.append(Piece(segment, whole, self._at, self._records))
@@ -211,6 +217,28 @@ class StreamReader:
         if whole == 0:  # the end, and nothing before it
             return None
         return segment, self._skipped(segment, whole, count, ends), whole
+
+    def _within_objects(self, segment: Segment, whole: int, count: int, ends: list[int] | None) -> tuple[int, int]:
+        """What is good of a segment: a record that is cut off at an object's end takes bytes of the next object."""
+        if self.record_format is RecordFormat.TEXT_LINE:
+            return whole, count
+        for border in self.notes.borders(self._at + whole):
+            inner = border - self._at
+            if not 0 < inner < whole:
+                continue
+            stop, before = self.framing.hop(segment.map, 0, inner)
+            if stop == inner:
+                continue
+            cause = (
+                f"it is cut off: {inner - stop:,} of {self.framing.needed(segment.map, stop, whole):,} bytes are there"
+            )
+            self._error = faults.at(self, self._at + stop, self._records + before, cause, framed=True)
+            if stop == 0:
+                raise self._error
+            if ends is not None:
+                del ends[before:]
+            return stop, before
+        return whole, count
 
     def _finish(self, segment: Segment, whole: int, filled: int, count: int, ends: list[int] | None) -> tuple[int, int]:
         """The stream has ended: the last record, if it needs no end, and what the agent has to say."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2])]
 
 import tensorflow as tf
 from feeding import Agent, agent, encode, write_objects
@@ -24,7 +23,8 @@ _numbers = iter(range(1000))
 
 
 def folder() -> Path:
-    return ROOT / str(next(_numbers))
+    """A new place for objects; what is not data lies beside it."""
+    return ROOT / str(next(_numbers)) / "data"
 
 
 def dataset(host: Agent, channel: str = "train", record_format: str = "TFRecord", **options: Any) -> PipeModeDataset:
@@ -55,8 +55,10 @@ def refused(act: Callable[[], Any], *words: str, kind: type[Exception] = PipeErr
 def check_epochs_repeat_and_zip() -> None:
     data = folder()
     records = write_objects(data, [30, 20, 50])
-    write_objects(data / "more", [7])
-    with agent(data / "ml", {"train": {"uri": str(data / "part-00")}, "other": {"uri": str(data / "more")}}) as host:
+    write_objects(data.parent / "more", [7])
+    with agent(
+        data.parent / "ml", {"train": {"uri": str(data / "part-00")}, "other": {"uri": str(data.parent / "more")}}
+    ) as host:
         found = dataset(host)
         assert isinstance(found, tf.data.Dataset) and found.element_spec == tf.TensorSpec([], tf.string)
         assert values(found) == records[:30]
@@ -94,7 +96,7 @@ def check_formats_and_sizes() -> None:
             records.append(b"no end")
             content += b"no end"
         (data / "all").write_bytes(content)
-        with agent(data / "ml", {"train": {"uri": str(data / "all")}}) as host:
+        with agent(data.parent / "ml", {"train": {"uri": str(data / "all")}}) as host:
             found = dataset(host, record_format=record_format.value)
             assert values(found) == records, record_format
 
@@ -135,7 +137,7 @@ def check_faults_name_object_offset_and_record() -> None:
             write_objects(data, [10, 10, 10] if "another" in name else [10, 10], record_format)
             second = data / "part-01"
             second.write_bytes(change(second.read_bytes()))
-            with agent(data / "ml", {"train": {"uri": str(data), "distribution": "FullyReplicated"}}) as host:
+            with agent(data.parent / "ml", {"train": {"uri": str(data), "distribution": "FullyReplicated"}}) as host:
                 found = iter(dataset(host, record_format=record_format.value))
                 good = 13 if name == "wrong" else 19
                 assert [next(found).numpy() for _ in range(good)] == [b"r%d" % n for n in range(good)]
@@ -152,7 +154,7 @@ def check_damaged_data_is_found() -> None:
     content[4 * size + 13] ^= 1
     second.write_bytes(content)
     seen: list[Any] = []
-    with agent(data / "ml", {"train": {"uri": str(data)}}) as host:
+    with agent(data.parent / "ml", {"train": {"uri": str(data)}}) as host:
         try:
             values(dataset(host))
         except tf.errors.DataLossError as error:
@@ -169,7 +171,7 @@ def check_damaged_data_is_found() -> None:
 def check_the_agents_reason_is_the_readers() -> None:
     data = folder()
     write_objects(data, [10, 10])
-    with agent(data / "ml", {"train": {"uri": str(data)}}) as host:
+    with agent(data.parent / "ml", {"train": {"uri": str(data)}}) as host:
         host.fifo("train", 0)
         (data / "part-01").unlink()
         refused(lambda: values(dataset(host)), "part-01", "cannot be read any more", kind=tf.errors.OpError)
@@ -179,7 +181,7 @@ def check_the_agents_reason_is_the_readers() -> None:
 def check_resuming() -> None:
     data = folder()
     records = write_objects(data, [40_000])
-    with agent(data / "ml", {"train": {"uri": str(data)}}) as host:
+    with agent(data.parent / "ml", {"train": {"uri": str(data)}}) as host:
         for record_format, epoch, skip in (("TFRecord", 2, 39_990), ("TFRecord", 4, 5), ("TFRecord", 5, 40_000)):
             found = dataset(host, record_format=record_format)
             found.resume(epoch, skip)
@@ -190,7 +192,7 @@ def check_resuming() -> None:
 def check_what_cannot_be() -> None:
     data = folder()
     write_objects(data, [1])
-    with agent(data / "ml", {"train": {"uri": str(data)}}) as host:
+    with agent(data.parent / "ml", {"train": {"uri": str(data)}}) as host:
         refused(lambda: dataset(host, "trian"), "unknown channel 'trian'", "Did you mean 'train'")
         refused(lambda: dataset(host, record_format="TFrecord"), "Did you mean 'TFRecord'", kind=ValueError)
         refused(

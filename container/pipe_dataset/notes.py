@@ -1,0 +1,61 @@
+"""What the host agent notes beside a FIFO, read as it is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from container.contract.pipes import Note, read_notes
+
+_CHUNK = 1 << 20
+
+
+class Notes:
+    """The notes of one stream.
+
+    A note is written before the bytes that it is about: whoever has the bytes finds it.
+
+    Args:
+        path: The file; it need not be there (on SageMaker).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self._rest = b""
+        self._all: list[Note] = []
+        self._checked = 0
+
+    def all(self) -> list[Note]:
+        """Every note so far."""
+        if self._file < 0:
+            with contextlib.suppress(OSError):
+                self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        while self._file >= 0 and (data := os.read(self._file, _CHUNK)):
+            whole, end, self._rest = (self._rest + data).rpartition(b"\n")
+            self._all += read_notes(whole + end)
+        return self._all
+
+    @property
+    def there(self) -> bool:
+        """Whether somebody takes notes."""
+        return bool(self.all()) or self._file >= 0
+
+    def borders(self, end: int) -> list[int]:
+        """Where in the stream objects begin, up to ``end``; each is given once."""
+        found: list[int] = []
+        notes = self.all()
+        while self._checked < len(notes) and notes[self._checked].at <= end:
+            if notes[self._checked].uri:
+                found.append(notes[self._checked].at)
+            self._checked += 1
+        return found
+
+    def close(self) -> None:
+        """Read what is still new, and close the file."""
+        self.all()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            self._path = Path(os.devnull)
