@@ -113,7 +113,7 @@ def _beat(loop: Loop, output: Output) -> None:
 
 def shared_memory_dir(runtime_dir: Path) -> Path:
     """The host's folder in shared memory: ``/dev/shm/<job's folder>-<host>``."""
-    return Path("/dev/shm") / f"{runtime_dir.parent.name}-{runtime_dir.name}"
+    return Path(folders.SHARED_MEMORY) / f"{runtime_dir.parent.name}-{runtime_dir.name}"
 
 
 def _remove_runtime_dir(folder: Path) -> None:
@@ -295,6 +295,10 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
         result.setdefault("OPAL_PREFIX", prefix)
     if env.framework_parameters.get(codec.HANG_TIMEOUT):
         result[variables.STACK_SIGNAL] = str(hangs.STACK_SIGNAL)
+    piped = [name for name, config in env.input_data_config.items() if config.get("TrainingInputMode") == "Pipe"]
+    if piped and env.strategy is not None and env.strategy.ranks_per_host > 1:
+        result[variables.PIPE_CHANNELS] = ",".join(piped)
+        result[variables.LOCAL_SIZE] = str(env.strategy.ranks_per_host)
     if env.machine.shared:
         folder = shared_memory_dir(runtime_dir)
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -30,7 +30,6 @@ from estimators.provenance.files import cache_folder
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
-#: What fleetfit makes in the folder of temporary files begins with this.
 #: Nothing that was touched within this many seconds is a leftover: its job may be just starting.
 _SETTLED_S = 60.0
 #: How long a supervisor may stay after the end of its job, with room to spare.
@@ -278,23 +277,31 @@ def leftover_folders(now: float | None = None) -> list[Item]:
     """Folders for sockets and session files that no process uses any more."""
     when = time.time() if now is None else now
     candidates: list[Path] = []
-    roots = dict.fromkeys((tempfile.gettempdir(), folders.root()))
+    roots = dict.fromkeys((tempfile.gettempdir(), folders.root(), folders.SHARED_MEMORY))
     for path in (Path(root) / name for root in roots for name in _names(Path(root))):
         if not path.name.startswith(folders.PREFIX):
             continue
         with contextlib.suppress(OSError):
             stat = path.lstat()
             # Private folders of this user only: a folder of that name may be anybody's.
-            if path.is_dir() and not path.is_symlink() and stat.st_uid == os.getuid() and stat.st_mode & 0o077 == 0:
+            private = stat.st_uid == os.getuid() and stat.st_mode & 0o077 == 0
+            if path.is_dir() and not path.is_symlink() and private and _untouched(path, when):
                 candidates.append(path)
     if not candidates:
         return []
-    used = _used_folders({str(path) for path in candidates})
+    signs = {path: _sign(path) for path in candidates}
+    used = _used_folders(set(signs.values()))
     return [
         Item(kind=Kind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
         for path in candidates
-        if str(path) not in used and _untouched(path, when)
+        if signs[path] not in used
     ]
+
+
+def _sign(path: Path) -> str:
+    """What a process that uses the folder has in its environment, say; of one in shared memory, its job's folder."""
+    match = folders.NAME.match(path.name)
+    return f"/{match[0]}" if match and str(path.parent) == folders.SHARED_MEMORY else str(path)
 
 
 def _record_of(job: str, environment: dict[str, str], home: str | Path | None) -> JobRecord | None:
@@ -309,7 +316,7 @@ def _record_of(job: str, environment: dict[str, str], home: str | Path | None) -
 
 
 def _used_folders(folders: set[str]) -> set[str]:
-    """Those of the folders that a process works in, has open files in, or is told of in its environment or command."""
+    """Those of the paths that a process works in, has open files in, or is told of in its environment or command."""
     used: set[str] = set()
     for pid in _own_processes():
         if pid == os.getpid():

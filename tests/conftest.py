@@ -2,8 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from container.supervision import folders
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("fleetfit", deadline=None)
 settings.load_profile("fleetfit")
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A ``TMPDIR`` for each test, removed at its end: what a test kills cannot tidy up.
+
+    Its path is short, since sockets lie in it. Ports stay reserved among all tests that run at once.
+    """
+    tmp_path_factory.getbasetemp()  # else pytest's own folder would be in the first test's
+    ports = Path(tempfile.gettempdir(), f"fleetfit-ports-{os.getuid()}")
+    ports.mkdir(mode=0o700, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="test-", dir=folders.root()))
+    (folder / ports.name).symlink_to(ports)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    for made in folder.glob(f"{folders.PREFIX}*"):
+        for shared in Path("/dev/shm").glob(f"{made.name}-*"):
+            shutil.rmtree(shared, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (folder / ports.name).unlink()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -27,6 +27,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(clean.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     # A path too long for sockets is not used for them, and other tests' folders are none of ours.
     monkeypatch.setattr(clean.folders, "_FALLBACK", str(tmp_path / "tmp"))
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(clean.folders, "SHARED_MEMORY", str(tmp_path / "shm"))
     return tmp_path / "home"
 
 
@@ -259,3 +261,24 @@ def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (300, "5 min"), (10_000, "2 h"), (200_000, "2 days")])
 def test_ages_read_well(seconds: float, text: str) -> None:
     assert clean.format_age(seconds) == text
+
+
+def test_shared_memory_of_jobs_that_were_killed_is_a_leftover(tmp_path: Path) -> None:
+    shared = tmp_path / "shm"
+    used, unused = shared / "fleetfit-abcdefgh-algo-1", shared / "fleetfit-ijklmnop-algo-2"
+    for folder in (used, unused):
+        folder.mkdir(mode=0o700)
+        (folder / "segment").write_bytes(b"x" * 100)
+    assert clean.leftover_folders() == [], "their jobs may be starting"
+    for folder in (used, unused):
+        age(folder)
+    # A toolkit is told of its folder beside the sockets, from which the other's name follows.
+    process = start(tmp_path, {"FLEETFIT_RUNTIME_DIR": "/somewhere/fleetfit-abcdefgh/algo-1"})
+    try:
+        [item] = clean.leftover_folders()
+    finally:
+        process.kill()
+        process.communicate()
+    assert item.path == unused
+    clean.remove([item])
+    assert not unused.exists() and used.exists()

@@ -7,6 +7,10 @@ import tempfile
 from pathlib import Path
 
 PREFIX = "fleetfit-"
+#: A job's folder, as ``mkdtemp`` names it.
+NAME = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
+#: Where each host of a job has one more, whose name begins with that of the job's.
+SHARED_MEMORY = "/dev/shm"
 
 #: mpirun splits its parameters at spaces, and hands paths to a shell's reader unquoted.
 _PLAIN = re.compile(r"[A-Za-z0-9._/+-]+")

@@ -378,6 +378,8 @@ class Supervisor:
         while self._provenance is not None and time.monotonic() < until:
             self._loop.run_once(until - time.monotonic())
         self._loop.end_descendants()
+        if self._linger == _PROVENANCE_TIMEOUT:
+            _tidy()
 
     # --- the record ---
 
@@ -466,6 +468,14 @@ class Supervisor:
             self._backend.protected.discard(pid)
 
         self._loop.on_child(pid, ended)
+
+
+def _tidy() -> None:
+    """Remove the temporary folders of jobs that were killed with everything of theirs, which nobody else does."""
+    from estimators import clean
+
+    with contextlib.suppress(Exception):  # another job's leftovers are not this one's failure
+        clean.remove(clean.leftover_folders())
 
 
 def _archive(spec: TrainingJobSpec) -> str | None:

@@ -222,7 +222,7 @@ class Killer:
 def read(store: CheckpointStore, name: str) -> Loaded | None:
     """A checkpoint, verified; None if it has been deleted.
 
-    The threads of a process that was killed in the middle of a deletion may hold its lock a moment longer than it lives.
+    The threads of a process that was killed in the middle of a deletion may hold its lock a moment longer than it.
     """
     until = time.monotonic() + 10
     while name in store.names():

@@ -318,3 +318,21 @@ def test_a_frozen_process_of_ours_does_not_hold_up_the_end(frozen: str, make: cl
     assert clusters.await_terminal(job) == "Failed"
     failure = json.loads((job.record.path / "status.json").read_text())["Fleetfit"]["failure"]
     assert (failure["rank"], failure["signal"]) == (0, signal.SIGKILL)
+
+
+def test_the_next_job_removes_what_a_job_that_was_killed_as_a_whole_left(make: clusters.Make) -> None:
+    """Nobody of it is left to remove its temporary folders; in shared memory they hold memory."""
+    job = make.start(STUBBORN, ready=shapes.MPI_.size, **shapes.MPI_.settings)
+    snapshot = clusters.Snapshot(job)
+    while family := [
+        one for one in {snapshot.supervisor, *snapshot.left(), *clusters.below(snapshot.supervisor.pid)} if one.alive
+    ]:
+        for one in family:
+            one.kill_if_alive()
+    assert job.status == "Failed" and "supervisor lost" in job.describe()["FailureReason"]
+    left = [path for path in snapshot.files_left() if path.is_dir()]
+    assert {path.parent for path in left} >= {Path("/dev/shm")}, snapshot.files
+    for path in left:  # a young folder may be that of a job that is starting
+        os.utime(path, (0, 0))
+    make.run("print('done')")
+    clusters.until(lambda: not any(path.exists() for path in left))

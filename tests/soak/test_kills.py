@@ -9,6 +9,7 @@ import random
 import shutil
 import signal
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_random_kills(
         for hosts in (1, 2, 3)
         for processes in (None, 1, 2)
     }
-    runtime_folders = set(Path("/tmp").glob("fleetfit-*"))
+    runtime_folders = set(Path(tempfile.gettempdir()).glob("fleetfit-*"))
     for number in range(jobs):
         key = choice.choice(list(estimators))
         name = f"kill-{number}"
@@ -139,7 +140,7 @@ def test_random_kills(
         if number % 20 == 19:
             shutil.rmtree(tmp_path / "c", ignore_errors=True)
     deadline = time.monotonic() + 5
-    while left_folders := _own(set(Path("/tmp").glob("fleetfit-*")) - runtime_folders):
+    while left_folders := _own(set(Path(tempfile.gettempdir()).glob("fleetfit-*")) - runtime_folders):
         if time.monotonic() > deadline:
             problems.append(f"temporary folders are left: {left_folders}")
             break
