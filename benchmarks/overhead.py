@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
             entry_point=_SCRIPT.name,
             source_dir=str(_SCRIPT.parent),
             instance_type="local_process",
-            distribution=MPI(processes_per_host=2),
+            distribution=MPI(processes_per_host=2, custom_mpi_options=steps.YIELD),
             hyperparameters={
                 "rounds": rounds,
                 "seconds": options.seconds or _SECONDS,
