@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import container
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.names import nearest
-from estimators.backends.local import local_path
+from estimators.backends.local import agent_channels, is_s3, local_path
 from estimators.errors import ConfigurationError, UnsupportedError
 from estimators.spec import Channel, TrainingJobSpec
 
@@ -21,7 +24,7 @@ def check_local(spec: TrainingJobSpec) -> None:
 
     Raises:
         ConfigurationError: a channel's data does not exist or cannot be read, or an output cannot be written.
-        UnsupportedError: something is on S3, or a path that processes of one machine cannot have.
+        UnsupportedError: a path that processes of one machine cannot have.
     """
     for channel in spec.inputs:
         _check_channel(channel)
@@ -35,6 +38,43 @@ def check_local(spec: TrainingJobSpec) -> None:
                 f"one machine share its paths. Leave it out, and let the script write to os.environ"
                 f"['SM_CHECKPOINT_DIR'], which is {_CHECKPOINTS!r} on SageMaker."
             )
+
+
+def check_data(spec: TrainingJobSpec, python: str) -> None:
+    """Check what of a job's data is on S3 or listed in a manifest, with the interpreter that will read it.
+
+    Only what can be seen in a moment: credentials, bucket, region, an empty prefix, a manifest's form and its entries.
+
+    Args:
+        spec: A job for this machine, of which :func:`check_local` has been checked.
+        python: The hosts' interpreter.
+
+    Raises:
+        ConfigurationError: something is wrong, or the interpreter lacks what reads S3.
+    """
+    channels = {
+        name: values for name, values in agent_channels(spec).items() if is_s3(values["uri"]) or "data_type" in values
+    }
+    writes = {"output_path": spec.output.path}
+    if spec.checkpoint is not None:
+        writes["checkpoint_s3_uri"] = spec.checkpoint.uri
+    writes = {argument: uri for argument, uri in writes.items() if is_s3(uri)}
+    if not channels and not writes:
+        return
+    program = os.path.join(Path(next(iter(container.__path__))).resolve(), "__main__.py")
+    try:
+        done = subprocess.run(
+            [python, "-I", program, "agent", "check"],
+            input=json.dumps({"channels": channels, "writes": writes}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise ConfigurationError(f"python={python!r} cannot be started: {error.strerror}.") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise ConfigurationError(lines[-1] if lines else f"the data could not be checked (exit {done.returncode}).")
 
 
 def version_warnings(framework_version: str | None, py_version: str | None) -> list[str]:
@@ -107,10 +147,12 @@ def _hint(path: Path) -> str:
 
 
 def _check_writable(argument: str, uri: str) -> None:
+    if is_s3(uri):
+        return  # check_data asks the server
     path = local_path(uri)
     if path is None:
         raise UnsupportedError(
-            f"{argument}={uri!r}: S3 is not available to local jobs in this version; give a path or a file:// URI."
+            f"{argument}={uri!r} cannot be written; give s3://bucket/prefix, a path or file:///path."
         )
     folder = path
     while not os.path.lexists(folder):

@@ -119,6 +119,7 @@ class Draft:
         except launchers.LaunchError as error:
             raise UnsupportedError(f"distribution: {error}") from None
         self.plan()
+        checks.check_data(self.spec, options.python)  # the last: it asks servers
 
 
 def _source(settings: Settings) -> Source | None:

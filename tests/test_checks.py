@@ -70,9 +70,9 @@ def test_file_systems_without_nameless_files_are_tried_by_name(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_s3_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="output_path='s3://bucket/x'"):
-        checks.check_local(spec(tmp_path, output=OutputConfig(path="s3://bucket/x")))
+def test_other_schemes_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="output_path='gs://bucket/x'"):
+        checks.check_local(spec(tmp_path, output=OutputConfig(path="gs://bucket/x")))
 
 
 def test_other_checkpoint_folders_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 It runs outside the training process (and container), so that any image that follows the container contract runs.
 
+* ``agent check``: says what can be seen to be wrong with the data that standard input names.
 * ``agent prepare --base-dir DIR… --channels FILE``: puts the input channels into each tree; FILE is JSON,
   ``{channel: {"uri": "/data/digits", "mode": "File"}}``.
 * ``agent collect --base-dir DIR… --output DIR``: packs what the hosts left, in the order given, into
@@ -35,6 +36,10 @@ def main(argv: Sequence[str]) -> int:
         from container.agent.pipes import serving
 
         return serving.main(argv[1:])
+    if list(argv) == ["check"]:
+        from container.agent import preflight
+
+        return preflight.main()
     try:
         command, base_dirs, value = _parse(argv)
     except ValueError as error:
@@ -45,8 +50,7 @@ def main(argv: Sequence[str]) -> int:
             from container.agent import channels
 
             wanted = channels.read_channels(Path(value))
-            for base_dir in base_dirs:
-                channels.prepare(Path(base_dir), wanted)
+            channels.prepare([Path(base_dir) for base_dir in base_dirs], wanted, tell=_tell)
         else:
             from container.agent import artifacts
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from container.agent import AgentError
-from container.contract.environment import read_json_file
+from container.agent.trees import host_name
 from container.contract.layout import MLTree
 from container.contract.wire import Event
 from container.copying import link_within
@@ -80,7 +80,7 @@ def collect(
     except LocationError as error:
         raise AgentError(f"the output folder: {error}") from None
     trees = [MLTree(base_dir) for base_dir in base_dirs]
-    hosts = [_host_name(tree, index) for index, tree in enumerate(trees)]
+    hosts = [host_name(tree, index) for index, tree in enumerate(trees)]
 
     def warn(host: str, text: str) -> None:
         tell(Event(kind="warning", host=host, data={"message": text}).to_line())
@@ -244,15 +244,6 @@ def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: Entry) -> None:
                         0, "it became shorter while it was read: something still writes it", entry.path
                     ) from error
                 raise
-
-
-def _host_name(tree: MLTree, index: int) -> str:
-    """The host's own name, as its configuration says it."""
-    try:
-        name = read_json_file(tree.resource_config_file, {}).get("current_host")
-    except (OSError, ValueError, AttributeError):
-        name = None  # a tree without configuration; its place in the order is its name
-    return str(name or f"algo-{index + 1}")
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,16 +1,13 @@
-"""Input channels: a job's data, put where the container contract says (``/opt/ml/input/data/<channel>``).
-
-File mode of local folders and files, by links: nothing is copied.
-"""
+"""Input channels: a job's data, put where the container contract says (``/opt/ml/input/data/<channel>``)."""
 
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from container.agent import AgentError
-from container.agent.sources import local
+from container.agent import AgentError, files
+from container.agent.trees import host_name
 from container.contract.channels import Channel, ChannelError, InputMode
 from container.contract.layout import MLTree
 
@@ -36,48 +33,34 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
     return tuple(channels)
 
 
-def prepare(base_dir: Path, channels: tuple[Channel, ...]) -> None:
-    """Put the channels into a host's tree; what an earlier attempt put there is kept or replaced.
+def prepare(base_dirs: Sequence[Path], channels: Sequence[Channel], *, tell: Callable[[bytes], None]) -> None:
+    """Put the channels of File and FastFile mode into the hosts' trees; ``agent pipe`` serves those of Pipe mode.
 
-    A folder becomes a link to it; a file becomes a folder with a link to it, since a script is given a folder.
+    Args:
+        base_dirs: The trees of all hosts of the job, in rank order.
+        channels: The job's channels.
+        tell: Takes progress lines and events.
 
     Raises:
         AgentError: a channel's data cannot be read, or something of another kind is in its place.
     """
-    tree = MLTree(base_dir)
-    try:
-        tree.data.mkdir(parents=True, exist_ok=True)
-        for channel in channels:
-            if channel.mode is not InputMode.FILE:
-                raise AgentError(f"channel {channel.name!r}: input mode {channel.mode.value!r} is not available here.")
-            _link(channel, tree.channel(channel.name))
-    except OSError as error:
-        raise AgentError(
-            f"{error.filename or tree.data}: the channels cannot be put there: {error.strerror}."
-        ) from error
-
-
-def _link(channel: Channel, place: Path) -> None:
-    try:
-        source = local.resolve(channel.uri)
-    except AgentError as error:
-        raise AgentError(f"channel {channel.name!r}: {error}") from None
-    if source.is_dir():
-        _make_link(source, place, channel)
-        return
-    if place.is_symlink():
-        place.unlink()
-    place.mkdir(exist_ok=True)
-    _make_link(source, place / source.name, channel)
-
-
-def _make_link(source: Path, place: Path, channel: Channel) -> None:
-    if place.is_symlink():
-        if os.readlink(place) == str(source):
-            return
-        place.unlink()
-    elif place.is_dir() and not any(place.iterdir()):
-        place.rmdir()
-    elif place.exists():
-        raise AgentError(f"channel {channel.name!r}: {place} is there already and is not a link; remove it.")
-    place.symlink_to(source)
+    trees = [MLTree(base_dir) for base_dir in base_dirs]
+    names = [host_name(tree, index) for index, tree in enumerate(trees)]
+    for tree in trees:
+        try:
+            tree.data.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AgentError(f"{error.filename or tree.data}: the channels cannot be put there: {error}.") from error
+    for channel in channels:
+        places = [tree.channel(channel.name) for tree in trees]
+        try:
+            if channel.mode is InputMode.FILE:
+                files.prepare(channel, list(zip(names, places, strict=True)), tell=tell)
+            elif channel.mode is InputMode.FAST_FILE:
+                raise AgentError(f"input mode {channel.mode.value!r} is not available here.")
+        except AgentError as error:
+            raise AgentError(f"channel {channel.name!r}: {error}") from None
+        except OSError as error:
+            raise AgentError(
+                f"channel {channel.name!r}: {error.filename or places[0]} cannot be written: {error.strerror}."
+            ) from error

@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import channels
-from estimators.backends.config import input_mode
+from estimators.backends.config import INSTANCE_GROUP, input_mode
 from estimators.spec import Channel, TrainingJobSpec
+
+
+def is_s3(uri: str) -> bool:
+    """Whether a URI is in S3."""
+    return uri.startswith("s3://")
 
 
 def local_path(uri: str) -> Path | None:
@@ -24,26 +29,24 @@ def local_path(uri: str) -> Path | None:
 def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
     """Why the local backends of this version cannot feed a channel; None when they can."""
     if channel.source.file_system is not None:
-        return "EFS and FSx file systems exist on AWS only; give a path, which may lie on a mounted file system."
+        return (
+            "EFS and FSx file systems exist on AWS only; give a path, which may lie on a mounted file system, and keep "
+            "FileSystemInput for jobs on SageMaker."
+        )
     s3 = channel.source.s3
     if s3 is None:
         return "it has no data source."
-    if local_path(s3.uri) is None:
-        return f"{s3.uri} cannot be read by this version; give a path or a file:// URI."
+    if not is_s3(s3.uri) and local_path(s3.uri) is None:
+        return f"{s3.uri} cannot be read; give s3://bucket/prefix, a path or a file:// URI."
     mode = input_mode(spec, channel)
-    if mode != "File":
-        return f"input mode {mode!r} is not available in this version; use 'File'."
-    if s3.distribution not in (None, "FullyReplicated"):
-        return f"distribution {s3.distribution!r} is not available in this version; use 'FullyReplicated'."
-    if s3.data_type != "S3Prefix":
-        return f"s3_data_type {s3.data_type!r} is not available in this version; use 'S3Prefix'."
-    for what, value, none in (
-        ("compression", channel.compression, "None"),
-        ("record_wrapping", channel.record_wrapper, "None"),
-        ("shuffle_config", channel.shuffle, None),
-    ):
-        if value not in (None, none):
-            return f"{what} is not available in this version."
+    if mode == "FastFile":
+        return f"input mode {mode!r} is not available in this version; use 'File' or 'Pipe'."
+    if s3.instance_groups and set(s3.instance_groups) != {INSTANCE_GROUP}:
+        return f"instance_groups {list(s3.instance_groups)}: a local job has one group, {INSTANCE_GROUP!r}."
+    try:
+        agent_channel(spec, channel)
+    except channels.ChannelError as error:
+        return str(error).partition(": ")[2]
     return None
 
 
@@ -78,6 +81,27 @@ def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.Channel:
         "content_type": channel.content_type,
     }
     return channels.Channel.from_dict(channel.name, {key: value for key, value in given.items() if value is not None})
+
+
+def downloaded(spec: TrainingJobSpec) -> list[str]:
+    """The names of the channels whose files are links to the data cache."""
+    return [
+        channel.name
+        for channel in spec.inputs
+        if channel.source.s3 is not None
+        and input_mode(spec, channel) == "File"
+        and (is_s3(channel.source.s3.uri) or channel.source.s3.data_type != "S3Prefix")
+    ]
+
+
+def has_pipes(spec: TrainingJobSpec) -> bool:
+    """Whether a channel is in Pipe mode."""
+    return any(input_mode(spec, channel) == "Pipe" for channel in spec.inputs)
+
+
+def readers_per_host(spec: TrainingJobSpec) -> int:
+    """How many processes of a host read its channels, each its own FIFOs."""
+    return spec.strategy.ranks_per_host if spec.strategy is not None else 1
 
 
 def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:

@@ -117,14 +117,14 @@ def etag(answer: Mapping[str, Any]) -> str | None:
 
 def passes(error: Exception) -> bool:
     """Whether a failure of the client may pass when it is tried again."""
-    from botocore import exceptions
+    from botocore import exceptions, parsers
 
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return error.response.get("Error", {}).get("Code") in _PASSING_CODES or status >= 500 or status == 429
     if isinstance(error, exceptions.ResponseStreamingError | exceptions.IncompleteReadError):
         return True
-    if isinstance(error, exceptions.ResponseParserError):  # a body that was cut
+    if isinstance(error, parsers.ResponseParserError):  # a body that was cut
         return True
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError):
         return False

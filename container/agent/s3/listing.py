@@ -37,13 +37,19 @@ def listing(uri: str, *, limit: int | None = None) -> list[DataObject]:
 def _pages(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]]]:
     s3 = client()
     token: dict[str, str] = {}
+
+    def page() -> dict[str, Any]:
+        answer: dict[str, Any] = s3.list_objects_v2(Bucket=bucket, Prefix=prefix, **token)
+        if "IsTruncated" not in answer:  # botocore takes a body that was cut before its first byte for an empty one
+            raise ConnectionError("the list was cut")
+        return answer
+
     while True:
-        following = dict(token)
-        page = call(uri, lambda: s3.list_objects_v2(Bucket=bucket, Prefix=prefix, **following))  # noqa: B023 - at once
-        yield page.get("Contents", [])
-        if not page.get("IsTruncated") or not page.get("NextContinuationToken"):
+        answer = call(uri, page)
+        yield answer.get("Contents", [])
+        if not answer.get("IsTruncated") or not answer.get("NextContinuationToken"):
             return
-        token = {"ContinuationToken": page["NextContinuationToken"]}
+        token = {"ContinuationToken": answer["NextContinuationToken"]}
 
 
 def _near(bucket: str, prefix: str) -> str:

@@ -24,6 +24,8 @@ CONNECTIONS = "FLEETFIT_S3_CONNECTIONS"
 #: What one connection reads ahead at a time, in bytes. A stream holds at most one such part per connection and the one
 #: that is being read.
 PART = 8 << 20
+#: What is lost at most when a server goes silent, since the client hands out whole reads only, in bytes.
+_READ = 128 << 10
 _FAR_CONNECTIONS = 4
 _MOST_CONNECTIONS = 64
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -79,7 +81,7 @@ class Range:
             try:
                 if self._body is None:
                     self._body = self._request()
-                data = self._body.read(len(view) - done)
+                data = self._body.read(min(len(view) - done, _READ))
                 if not data:
                     raise ConnectionError("the connection ended early")
             except SourceError:

@@ -30,6 +30,10 @@ def run(tmp_path: Path, channels: object, *bases: Path) -> int:
     )
 
 
+def put(base: Path, *channels: Channel) -> None:
+    prepare([base], channels, tell=lambda line: None)
+
+
 def test_folders_and_files(tmp_path: Path, data: Path) -> None:
     bases = [tmp_path / "one", tmp_path / "two"]
     channels = {
@@ -51,21 +55,21 @@ def test_folders_and_files(tmp_path: Path, data: Path) -> None:
 def test_another_link_is_replaced_and_an_empty_folder(tmp_path: Path, data: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    prepare(tmp_path, (Channel(name="train", uri=str(other)),))
-    prepare(tmp_path, (Channel(name="train", uri=str(data)),))
+    put(tmp_path, Channel(name="train", uri=str(other)))
+    put(tmp_path, Channel(name="train", uri=str(data)))
     assert (tmp_path / "input/data/train/part-0").exists()
     (tmp_path / "input/data/eval").mkdir()
-    prepare(tmp_path, (Channel(name="eval", uri=str(data)),))
+    put(tmp_path, Channel(name="eval", uri=str(data)))
     assert (tmp_path / "input/data/eval").is_symlink()
     (tmp_path / "input/data/full").mkdir()
     (tmp_path / "input/data/full/x").touch()
     with pytest.raises(AgentError, match="full"):
-        prepare(tmp_path, (Channel(name="full", uri=str(data)),))
+        put(tmp_path, Channel(name="full", uri=str(data)))
 
 
 def test_a_folder_behind_links(tmp_path: Path, data: Path) -> None:
     (tmp_path / "alias").symlink_to(data)
-    prepare(tmp_path / "base", (Channel(name="train", uri=str(tmp_path / "alias")),))
+    put(tmp_path / "base", Channel(name="train", uri=str(tmp_path / "alias")))
     assert os.readlink(tmp_path / "base/input/data/train") == str(data)
 
 
@@ -73,10 +77,8 @@ def test_a_folder_behind_links(tmp_path: Path, data: Path) -> None:
     ("channels", "message"),
     [
         ({"train": {"uri": "/nowhere/at/all"}}, "'/nowhere/at/all': it does not exist"),
-        ({"train": {"uri": "s3://bucket/x"}}, "s3://"),
         ({"train": {"uri": "data"}}, "relative"),
         ({"train": {"uri": "/dev/null"}}, "neither a folder nor a file"),
-        ({"train": {"uri": "/tmp", "mode": "Pipe"}}, "'Pipe'"),
         ({"train": {"uri": "/tmp", "mode": "Fil"}}, "Did you mean 'File'"),
         ({"train": {"uri": "/tmp", "modus": "File"}}, "Did you mean 'mode'"),
         ({"train": "/tmp"}, "needs a 'uri'"),
@@ -95,7 +97,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], channels: 
 def test_a_place_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
     (tmp_path / "base").write_text("")
     with pytest.raises(AgentError, match="base"):
-        prepare(tmp_path / "base", (Channel(name="train", uri=str(data)),))
+        put(tmp_path / "base", Channel(name="train", uri=str(data)))
 
 
 def test_no_file_and_no_json(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""Downloading objects of S3 into the cache: several at a time, continued where they were cut, checked."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from container.agent import AgentError, cache, sources
+from container.agent.sources.base import DataObject, SourceError
+
+#: Objects that are downloaded at a time. Small ones wait for the server more than for the network.
+WORKERS = 8
+
+_CHUNK = 1 << 20
+#: Room that is left on the disk for logs, checkpoints and everybody else, in bytes.
+_SPARE = 256 << 20
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+def download(
+    items: Sequence[DataObject], root: Path, *, advance: Callable[[int], None], workers: int = WORKERS
+) -> dict[str, cache.Entry]:
+    """Bring objects into the cache.
+
+    Args:
+        items: The objects.
+        root: The cache's folder.
+        advance: Takes how many bytes more have come; called by several threads.
+        workers: How many objects at a time.
+
+    Returns:
+        URI -> entry, each complete.
+
+    Raises:
+        SourceError: an object cannot be read, changed, or is not what its ETag says.
+        AgentError: the disk is full.
+    """
+    places: dict[str, cache.Entry] = {}
+    missing: list[cache.Entry] = []
+    for item in items:
+        place = cache.entry(item, root)
+        if place is None:
+            raise SourceError(
+                item.uri, "the server gives it no ETag, so nothing would tell when it changes", "Use Pipe mode."
+            )
+        if item.uri not in places:
+            places[item.uri] = place
+            if not place.complete():
+                missing.append(place)
+    if not missing:
+        return places
+    _check_room(root, sum(place.item.size for place in missing))
+    ended = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(min(workers, len(missing)), thread_name_prefix="download") as pool:
+        futures = [pool.submit(_bring, place, advance, ended) for place in missing]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                future.result()
+        except BaseException:
+            ended.set()  # the others end at their next chunk and keep what they have
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return places
+
+
+class _Ended(Exception):
+    """Another object failed: there is no point in going on."""
+
+
+def _bring(place: cache.Entry, advance: Callable[[int], None], ended: threading.Event) -> None:
+    try:
+        with contextlib.suppress(_Ended):
+            _bring_checked(place, advance, ended)
+    except OSError as error:
+        raise AgentError(
+            f"{place.partial}: {error.strerror}, while {place.item.uri!r} was downloaded. Free some room: "
+            "`fleetfit clean --caches`, or set FLEETFIT_CACHE to a larger disk."
+        ) from error
+
+
+def _bring_checked(place: cache.Entry, advance: Callable[[int], None], ended: threading.Event) -> None:
+    with cache.partial(place) as file:
+        if file is None:
+            advance(place.item.size)
+            return
+        for last in (False, True):
+            digest = _fetch(place.item, file, advance, ended)
+            expected = place.item.identity or ""
+            if not _MD5.fullmatch(expected) or digest == expected or _is_encrypted(place.item):
+                place.finish()
+                return
+            # Start over once: what an earlier run left may be damaged, or a byte on the way.
+            os.ftruncate(file, 0)
+            if not last:
+                advance(-place.item.size)
+        raise SourceError(
+            place.item.uri,
+            f"its content is damaged: its MD5 is {digest}, and its ETag says {expected}",
+            "Upload it again.",
+        )
+
+
+def _fetch(item: DataObject, file: int, advance: Callable[[int], None], ended: threading.Event) -> str:
+    """Complete a file, which may hold the beginning of the object already; returns its MD5."""
+    md5 = hashlib.md5(usedforsecurity=False)
+    buffer = memoryview(bytearray(_CHUNK))
+    have = os.fstat(file).st_size
+    if have > item.size:
+        os.ftruncate(file, have := 0)
+    place = 0
+    while place < have:
+        count = os.preadv(file, [buffer[: have - place]], place)
+        md5.update(buffer[:count])
+        place += count
+    advance(place)
+    if place >= item.size:
+        return md5.hexdigest()
+    with sources.open(item, place) as stream:
+        while count := stream.readinto(buffer):
+            written = 0
+            while written < count:
+                written += os.pwrite(file, buffer[written:count], place + written)
+            md5.update(buffer[:count])
+            place += count
+            advance(count)
+            if ended.is_set():
+                raise _Ended
+    return md5.hexdigest()
+
+
+def _is_encrypted(item: DataObject) -> bool:
+    """Whether the server encrypts the object with a key of a customer's: then its ETag is not its MD5."""
+    from container.agent.s3 import client
+
+    bucket, key = client.split(item.uri)
+    head: dict[str, Any] = client.call(item.uri, lambda: client.client().head_object(Bucket=bucket, Key=key))
+    return head.get("ServerSideEncryption") not in (None, "AES256") or "SSECustomerAlgorithm" in head
+
+
+def _check_room(root: Path, needed: int) -> None:
+    """Refuse early what the disk cannot hold.
+
+    Raises:
+        AgentError: it cannot, or the cache's folder cannot be made.
+    """
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = os.statvfs(root)
+    except OSError as error:
+        raise AgentError(f"{root}: {error.strerror}; set FLEETFIT_CACHE to a folder that can be written.") from error
+    free = status.f_bavail * status.f_frsize
+    if needed + _SPARE > free:
+        freed = cache.trim(root, max(cache.limit() - needed, 0))
+        if needed + _SPARE > free + freed:
+            there = (free + freed) / 1e9
+            raise AgentError(
+                f"{root}: {needed / 1e9:,.1f} GB are to be downloaded and {there:,.1f} GB are free. Free some room, "
+                "set FLEETFIT_CACHE to a larger disk, or use input_mode='Pipe', which keeps nothing."
+            )

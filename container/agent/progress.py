@@ -1,0 +1,69 @@
+"""How far a long transfer is, as a line that redraws itself in the job's log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from container.contract import wire
+
+#: A transfer that is shorter shows nothing but its end, in seconds.
+_FIRST_S = 0.5
+_EVERY_S = 0.5
+_BAR = 20
+
+
+class Progress:
+    """A progress bar; its methods may be called by several threads.
+
+    Args:
+        tell: Takes the lines.
+        host: The host that it concerns.
+        what: What is transferred: ``channel 'train'``.
+        total: Bytes.
+    """
+
+    def __init__(self, tell: Callable[[bytes], None], host: str, what: str, total: int) -> None:
+        self._tell = tell
+        self._tag = wire.prefix(host, None).encode()
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+        self._next = self._start + _FIRST_S
+
+    def advance(self, count: int) -> None:
+        """So many bytes more have come; fewer when some are read again."""
+        with self._lock:
+            self._done += count
+            now = time.monotonic()
+            if now >= self._next:
+                self._next = now + _EVERY_S
+                self._tell(wire.encode_piece(self._tag, f"{self._line(now)}\r".encode()))
+
+    def end(self, text: str) -> None:
+        """Replace the bar by its last line."""
+        self._tell(wire.encode_piece(self._tag, f"{self._what}: {text}\n".encode()))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._start
+
+    def _line(self, now: float) -> str:
+        share = min(max(self._done / self._total, 0.0), 1.0) if self._total else 1.0
+        full = int(share * _BAR)
+        bar = "█" * full + "░" * (_BAR - full)
+        rate = self._done / max(now - self._start, 1e-9)
+        return f"{self._what} {bar} {share:4.0%}  {size(self._done)} of {size(self._total)}, {size(rate)}/s"
+
+
+def size(count: float) -> str:
+    """``12.3 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
