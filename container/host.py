@@ -6,7 +6,6 @@ carries them out on one host, and reports. All waits have deadlines that name wh
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import os
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from container import control, daemons, hangs, reports
+from container import control, daemons, remotes, reports
 from container.contract.environment import Environment
 from container.contract.failures import REASON_LIMIT, Cause, Failure
 from container.contract.membership import Membership
@@ -28,6 +27,7 @@ from container.gang import Gang, Member
 from container.launchers import membership_of
 from container.output import Output
 from container.supervision.loop import Loop, Timer
+from container.watching import ProgressWatch
 
 #: SIGTERM to SIGKILL when a job has failed, in seconds.
 FAILURE_GRACE = 0.5
@@ -107,15 +107,9 @@ class HostRuntime:
         self._gang: Gang | None = None
         self._finished = False
         self._ports: tuple[int, ...] = ()
-        self._active = False
-        self._last_progress = time.monotonic()
-        self._stacks: dict[str, dict[str, str]] = {}
         self._asked_to_stop = False
         self._unsent: list[Message] = []
         self._exception_timers: dict[str, Timer] = {}
-        self._remotes: dict[int, socket.socket] = {}
-        self._next_remote = 0
-        self._daemons: list[Member] = []
         self._done_sent = False
         self._outcome: Outcome | None = None
         self._coordinator: Coordinator | None = None
@@ -126,8 +120,24 @@ class HostRuntime:
         self._deadline = self._began + settings.start_timeout
         loop.on_signal(signal.SIGTERM, self.stop)
         loop.on_signal(signal.SIGINT, self.end_now)
+        self._requests: remotes.Requests | None = None
+        answer = remotes.answer_by(self._report)
         if environment.is_master:
             self._coordinator = Coordinator(environment.hosts, self._tell)
+            self._requests = remotes.Requests(
+                loop, self._host, environment.hosts, spawn=self._spawn_daemon, hung_up=self._remote_shell_gone
+            )
+            answer = self._requests.ended
+        self._daemons = remotes.Daemons(self._host, settings.runtime_dir, answer)
+        self._watch = ProgressWatch(
+            loop,
+            output,
+            environment,
+            settings.hang_timeout,
+            coordinator=self._coordinator,
+            tell=self._tell,
+            report=self._report,
+        )
 
     # --- the connection between the hosts ---
 
@@ -207,14 +217,14 @@ class HostRuntime:
             self._server.send(host, message)
 
     def _from_host(self, host: str, message: Message) -> None:
-        assert self._coordinator is not None
+        assert self._coordinator is not None and self._requests is not None
         self._heard[host] = time.monotonic()
         if message["op"] == "alive":
-            self._last_progress = time.monotonic()
+            self._watch.alive()
         elif message["op"] == "stacks":
-            self._stacks[host] = dict(message.get("stacks") or {})
+            self._watch.take_stacks(host, dict(message.get("stacks") or {}))
         elif message["op"] == "remote_ended":
-            self._remote_ended(int(message["id"]), int(message["code"]), str(message.get("error") or ""))
+            self._requests.ended(int(message["id"]), int(message["code"]), str(message.get("error") or ""))
         else:
             self._coordinator.receive(host, message)
 
@@ -273,7 +283,7 @@ class HostRuntime:
         gang.on_exception = self._member_raised
         gang.on_event = self._member_event
         gang.on_remote = self._remote_requested
-        gang.on_activity = self._note_activity
+        gang.on_activity = self._watch.note_activity
         self._ports = ports
         self._report({"op": "ready", "ports": list(ports)})
 
@@ -340,7 +350,8 @@ class HostRuntime:
             case "end":
                 self._over(Outcome(failure=Failure.from_dict(message["failure"])))
             case "dump":
-                self._dump_stacks()
+                assert self._gang is not None
+                self._watch.dump_stacks(self._gang)
             case "spawn":
                 self._spawn_daemon(int(message["id"]), [str(word) for word in message["argv"]])
 
@@ -380,9 +391,7 @@ class HostRuntime:
             )
             return
         self._loop.call_later(self._settings.start_timeout, self._check_started)
-        if self._settings.hang_timeout:
-            self._last_progress = time.monotonic()
-            self._watch_progress()
+        self._watch.start(lambda: self._state is State.RUNNING)
 
     def _membership(self, ports: dict[str, list[int]]) -> Membership:
         """Who is in the cluster and where: on one machine at loopback and the ports that each host has reserved."""
@@ -431,70 +440,6 @@ class HostRuntime:
         assert self._gang is not None
         if self._state is State.STOPPING and all(member.ended or member.pid is None for member in self._gang.ranks):
             self._report({"op": "stopped"})
-
-    # --- hangs ---
-
-    def _note_activity(self) -> None:
-        """A rank of this host printed or reported something."""
-        self._active = True
-
-    def _watch_progress(self) -> None:
-        """Tell algo-1 now and then whether anything happened here; algo-1 judges the whole cluster."""
-        if self._state is not State.RUNNING:
-            return
-        limit = self._settings.hang_timeout or 0.0
-        if self._active:
-            self._active = False
-            if self._coordinator is None:
-                self._report({"op": "alive"})
-            self._last_progress = time.monotonic()
-        elif self._coordinator is not None and time.monotonic() - self._last_progress > limit:
-            for host in self._env.hosts:
-                self._tell(host, {"op": "dump"})
-            self._loop.call_later(hangs.DUMP_TIME + 0.5, self._give_up)
-            return
-        self._loop.call_later(min(max(limit / 10, 0.05), 5.0), self._watch_progress)
-
-    def _dump_stacks(self) -> None:
-        """Have every rank of this host print its stacks, and report where each waits."""
-        assert self._gang is not None
-        self._output.say(self._host, "no progress: asking every rank for its stack")
-        self._gang.signal_all(hangs.STACK_SIGNAL, (Role.RANK,))
-        self._loop.call_later(hangs.DUMP_TIME, self._report_stacks)
-
-    def _report_stacks(self) -> None:
-        assert self._gang is not None
-        stacks = {}
-        for member in self._gang.ranks:
-            if member.running and member.stream is not None:
-                place = hangs.waiting_in(member.stream.tail.decode("utf-8", "replace"), self._env.tree.code)
-                stacks[member.name] = place or "it did not answer (not a Python process, or it has no stack to show)"
-        message = {"op": "stacks", "stacks": stacks}
-        if self._coordinator is not None:
-            self._stacks[self._host] = stacks
-        else:
-            self._report(message)
-
-    def _give_up(self) -> None:
-        assert self._coordinator is not None
-        lines = [
-            f"{host}, {process}: {place}"
-            for host in self._env.hosts
-            for process, place in self._stacks.get(host, {}).items()
-        ]
-        self._coordinator.fail(
-            Failure(
-                cause=Cause.TIMEOUT,
-                message=f"no rank has printed or reported anything for {self._settings.hang_timeout:g} s.",
-                host=self._host,
-                log_tail="Where each rank was:\n" + "\n".join(lines),
-                hints=(
-                    "Ranks that wait in a collective wait for one that does not take part in it. Every rank's stack is "
-                    "in its log.",
-                    "A job that is silent for long by design needs a longer hang_timeout.",
-                ),
-            )
-        )
 
     # --- processes ---
 
@@ -599,7 +544,7 @@ class HostRuntime:
 
     def _late_failure(self, member: Member) -> None:
         if self._state is State.RUNNING:
-            if member.vanished and (daemon := next((one for one in self._daemons if one.ended), None)) is not None:
+            if member.vanished and (daemon := self._daemons.first_ended) is not None:
                 self.fail(self._launcher_failure(daemon))
             elif member.role is Role.LAUNCHER:
                 self.fail(self._launcher_failure(member))
@@ -622,75 +567,24 @@ class HostRuntime:
             self._done_sent = True
             self._report({"op": "done"})
 
-    # --- mpirun's daemons on other hosts ---
-
     def _remote_requested(self, sock: socket.socket, host: str, argv: list[str]) -> None:
-        """mpirun wants its daemon on a host (algo-1 only)."""
-        number = self._next_remote
-        self._next_remote += 1
-        self._remotes[number] = sock
-        self._loop.add_reader(sock.fileno(), lambda: self._remote_hung_up(number, host))
-        if self._coordinator is None or host not in self._env.hosts:
-            self._remote_ended(number, 255, f"{host} is not a host of this job")
-        elif host == self._host:
-            self._spawn_daemon(number, argv)
-        elif self._server is None or host not in self._server.hosts:
-            self._remote_ended(number, 255, f"{host} is not connected")
+        """mpirun, which runs on algo-1 only, wants its daemon on a host."""
+        if self._requests is not None:
+            self._requests.take(sock, host, argv, self._server)
         else:
-            self._server.send(host, {"op": "spawn", "id": number, "argv": argv})
-
-    def _remote_hung_up(self, number: int, host: str) -> None:
-        """The remote shell went away before its daemon: it, or mpirun, was killed."""
-        sock = self._remotes.pop(number, None)
-        if sock is not None:
-            self._loop.remove_reader(sock.fileno())
             sock.close()
-            failure = Failure(
-                cause=Cause.PROCESS,
-                message=f"mpirun's remote shell to {host} went away; it was killed.",
-                host=self._host,
-                process="rsh",
-            )
-            # mpirun's own end, if it was that, is known sooner.
-            self._loop.call_later(_LAUNCHER_GRACE, lambda: self._fail_if_running(failure))
+
+    def _spawn_daemon(self, number: int, words: list[str]) -> None:
+        assert self._gang is not None
+        self._daemons.spawn(number, words, self._gang)
+
+    def _remote_shell_gone(self, failure: Failure) -> None:
+        # mpirun's own end, if it was that, is known sooner.
+        self._loop.call_later(_LAUNCHER_GRACE, lambda: self._fail_if_running(failure))
 
     def _fail_if_running(self, failure: Failure) -> None:
         if self._state is State.RUNNING and not self._done_sent:
             self.fail(failure)
-
-    def _remote_ended(self, number: int, code: int, error: str) -> None:
-        sock = self._remotes.pop(number, None)
-        if sock is not None:
-            self._loop.remove_reader(sock.fileno())
-            with contextlib.suppress(OSError):
-                sock.send((f"error\n{error}" if error else f"exit\n{code}").encode())
-            sock.close()
-
-    def _spawn_daemon(self, number: int, words: list[str]) -> None:
-        """Start the command line that mpirun would have given to ssh: words that a remote shell would read."""
-        assert self._gang is not None
-        try:
-            argv, environment = daemons.command(words, self._gang.environment)
-            environment.update(daemons.session_environment(self._settings.runtime_dir))
-            member = self._gang.launch_bare(os.path.basename(argv[0]), Role.LAUNCHER, argv, environment)
-        except (OSError, ValueError) as error:
-            self._answer_remote(number, 255, f"{self._host}: {error}")
-            return
-        self._daemons.append(member)
-        ended: Callable[[Member], None] = self._gang.on_ended
-
-        def on_ended(other: Member) -> None:
-            if other is member:
-                self._answer_remote(number, member.exit_code if member.exit_code is not None else 255, "")
-            ended(other)
-
-        self._gang.on_ended = on_ended
-
-    def _answer_remote(self, number: int, code: int, error: str) -> None:
-        if self._coordinator is not None:
-            self._remote_ended(number, code, error)
-        else:
-            self._report({"op": "remote_ended", "id": number, "code": code, "error": error})
 
     # --- the end ---
 
