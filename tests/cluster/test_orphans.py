@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
 import clusters
 import pytest
 import shapes
+
+from estimators import TensorFlow, TrainingJob, TrainingJobError, cli
 
 #: Seconds in which everything must be gone.
 GONE = 2.0
@@ -336,3 +339,33 @@ def test_the_next_job_removes_what_a_job_that_was_killed_as_a_whole_left(make: c
         os.utime(path, (0, 0))
     make.run("print('done')")
     clusters.until(lambda: not any(path.exists() for path in left))
+
+
+def test_every_reader_says_that_the_supervisor_is_lost(make: clusters.Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is left to write it down: the record on disk still says that the job runs."""
+    job = make.start(STUBBORN, ready=2, **shapes.NONE.settings)
+    snapshot = clusters.Snapshot(job)
+    snapshot.supervisor.kill()
+    snapshot.await_end()
+    clusters.until(lambda: not snapshot.supervisor.alive)
+    stored = json.loads((job.record.path / "status.json").read_text())
+    assert stored["TrainingJobStatus"] == "InProgress"
+
+    attached = TensorFlow.attach(job.name).latest_training_job
+    assert attached is not None
+    for handle in (job, attached, TrainingJob.attach(job.name)):
+        assert handle.status == "Failed"
+        assert handle.failure is not None and handle.failure.message.startswith("supervisor lost")
+        assert handle.describe()["FailureReason"].startswith("supervisor lost")
+        with pytest.raises(TrainingJobError, match="supervisor lost"):
+            handle.wait(logs=False)
+        handle.stop(wait=True)  # there is nothing to stop, which is no error
+    capsys.readouterr()
+    assert cli.main(["list"]) == 0
+    assert re.search(rf"{job.name}\s.*Failed", capsys.readouterr().out)
+    assert cli.main(["describe", job.name]) == 0
+    assert "supervisor lost" in capsys.readouterr().out
+    assert cli.main(["describe", job.name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["TrainingJobStatus"] == "Failed"
+    assert cli.main(["logs", "--follow", job.name]) == 0  # comes to an end
+    assert cli.main(["stop", job.name]) == 0
