@@ -53,8 +53,13 @@ _SIGNAL_HINTS = {
 }
 
 
-#: What a rank says that fails because another one has.
-_CONSEQUENCES = ("Horovod has been shut down",)
+#: What a rank says that fails because another one has: Horovod's words, and TensorFlow's of a peer that it lost.
+_CONSEQUENCES = (
+    "Horovod has been shut down",
+    "Collective ops is aborted by",
+    "failed to connect to all addresses",
+    "grpc_status:14",
+)
 
 
 def is_consequence(member: Member) -> bool:
