@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from container import events
-from container.distributed import data, kerases, optimizers
+from container.distributed import agreeing, data, kerases, optimizers
 from container.distributed.callbacks import callbacks_for
 from container.distributed.collectives import Collectives
 from container.distributed.detection import Surroundings
@@ -43,6 +43,7 @@ class Cluster:
         strategy: The strategy's name: ``none``, ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
         host: This host's name, as in ``SM_CURRENT_HOST``.
         local_rank: The rank on this host, from 0.
+        local_size: The number of ranks of this host.
         collectives: How the ranks talk.
         global_batch_size: That of the last :meth:`dataset`.
         tf_strategy: TensorFlow's own ``tf.distribute`` strategy behind it, or None.
@@ -55,6 +56,7 @@ class Cluster:
         self.strategy = surroundings.kind.value
         self.host = surroundings.host
         self.local_rank = surroundings.local_rank
+        self.local_size = surroundings.local_size
         self.collectives = collectives
         self.global_batch_size: int | None = None
         self.tf_strategy = tf_strategy
@@ -136,38 +138,59 @@ class Cluster:
         seed: int | None = None,
         repeat: bool = False,
         partition: str = "shard",
+        remainder: str | None = None,
+        holds: str | None = None,
     ) -> Any:
         """This process's share of the training data, in batches, for ``fit``.
 
-        Every rank takes every ``size``-th record, and as many batches as every other. Up to ``global_batch_size - 1``
-        records at the end of an epoch are left out, other ones each time if they are shuffled.
+        Every rank gets as many batches as every other, and each record belongs to one rank. Where the ranks' shares
+        are not equally large, elements become ``(x, y, sample_weight)``: a rank without a record gives a copy of weight
+        zero, and the weights of the others make the mean over all ranks that of the real records. (Metrics count the
+        weights when they are given to ``compile`` as ``weighted_metrics``.)
 
         Args:
-            make_dataset: Returns a ``tf.data.Dataset`` of single records, not batched or repeated, the same and in the
-                same order on every rank.
+            make_dataset: Returns a ``tf.data.Dataset`` of single records, not batched or repeated. If it holds all
+                records, it must be the same and in the same order on every rank.
             global_batch_size: Records in one step of all ranks together. With parameter servers, whose workers make
                 steps of their own, in each worker's step.
             parse: Applied to each record once it is clear whose it is, so that no rank parses others' records.
             shuffle: Records in the shuffle buffer; None for no shuffling.
             seed: For the shuffling; each rank shuffles differently.
-            repeat: Whether it goes on without end; then ``fit`` needs ``steps_per_epoch``.
-            partition: ``"shard"``: every ``size``-th record.
+            repeat: Whether it goes on without end; then ``fit`` needs ``steps_per_epoch``, and no weights are needed.
+            partition: ``"shard"``: each record belongs to one rank, and is seen once in an epoch. ``"shuffle"``: every
+                rank draws from a random order of all records, so that in an epoch some are seen by several ranks and
+                some by none; nothing is dealt anew when the number of ranks changes.
+            remainder: What becomes of records that do not make a whole batch on every rank: ``"pad"`` keeps them, with
+                weights; ``"drop"`` leaves them out. None pads elements ``(x, y)`` and ``(x, y, sample_weight)``, and
+                drops others, which cannot have weights.
+            holds: What the dataset of this process has: ``"all"`` records, those of its ``"host"`` (a channel that is
+                ShardedByS3Key), or this ``"rank"``'s own. None finds it out of channels in Pipe mode; the files of a
+                channel that is ShardedByS3Key are the host's.
 
         Raises:
-            ValueError: a batch size that cannot be divided, or an unknown partition.
+            ValueError: a batch size that cannot be divided, an unknown option, or records that cannot have weights.
+            RefusedError: options that exclude each other.
         """
         data.check_partition(partition)
+        data.check_remainder(remainder)
         batch_size = data.per_rank_batch(global_batch_size, self.size)
         self.global_batch_size = global_batch_size
+        records = make_dataset()
         return data.training_shard(
-            make_dataset(),
+            records,
             rank=self.rank,
             size=self.size,
+            local_rank=self.local_rank,
+            local_size=self.local_size,
             batch_size=batch_size,
             parse=parse,
             shuffle=shuffle,
             seed=seed,
             repeat=repeat,
+            partition=partition,
+            remainder=remainder,
+            holds=data.held_by(records, holds),
+            agreement=lambda: agreeing.agree(self.collectives, self.host),
         )
 
     def steps_per_epoch(
@@ -411,25 +434,32 @@ class ParameterServerCluster(Cluster):
         seed: int | None = None,
         repeat: bool = True,
         partition: str = "shard",
+        remainder: str | None = None,
+        holds: str | None = None,
     ) -> Any:
         """See :meth:`Cluster.dataset`: the workers' datasets, which always repeat.
 
         ``make_dataset`` and ``parse`` are traced in this process and run in the workers, as graphs: what they do in
-        Python, a generator for one, would be done here.
+        Python, a generator for one, would be done here. ``PipeModeDataset`` is read in the worker, from its host's
+        FIFO.
         """
         data.check_partition(partition)
+        data.check_remainder(remainder)
         data.per_rank_batch(global_batch_size, 1)
         self.global_batch_size = global_batch_size
 
         def for_worker(context: Any) -> Any:
+            records = make_dataset()
             return data.worker_shard(
-                make_dataset(),
+                records,
                 worker=_worker_index(),
                 workers=self._workers,
                 batch_size=global_batch_size,
                 parse=parse,
                 shuffle=shuffle,
                 seed=seed,
+                partition=partition,
+                holds=data.held_by(records, holds),
             )
 
         try:

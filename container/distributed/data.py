@@ -1,15 +1,30 @@
-"""Which records a process trains on."""
+"""Which records a process trains on.
+
+With ranks that make each step together, all of them need the same number of batches, and each record has to weigh the
+same whoever has it. So the last batches get weights: a rank that has no record left where others have one gives a copy
+with weight zero, and the others' weights make the mean over all ranks that of the real records.
+"""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from container.contract.names import unknown
-from container.distributed.errors import DistributedError
+from container.distributed import padding
+from container.distributed.errors import DistributedError, RefusedError
+
+if TYPE_CHECKING:
+    from container.distributed.agreeing import Agreement
 
 #: How records are divided among the ranks.
-PARTITIONS = ("shard",)
+PARTITIONS = ("shard", "shuffle")
+#: What becomes of records that do not make a whole batch on every rank.
+REMAINDERS = ("pad", "drop")
+#: What a process's dataset holds: all records, its host's share of them, or its own.
+HOLDINGS = ("all", "host", "rank")
 
 MakeDataset = Callable[[], Any]
 
@@ -42,41 +57,135 @@ def check_partition(partition: str) -> None:
         raise ValueError(unknown("partition", partition, PARTITIONS))
 
 
+def check_remainder(remainder: str | None) -> None:
+    """Refuse an unknown treatment of what is left over.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    if remainder is not None and remainder not in REMAINDERS:
+        raise ValueError(unknown("remainder", remainder, REMAINDERS))
+
+
+def held_by(records: Any, holds: str | None) -> str:
+    """What a process's dataset holds.
+
+    Args:
+        records: The dataset.
+        holds: What the script says; None to find out. A channel in Pipe mode knows; other datasets hold everything.
+
+    Raises:
+        ValueError: it is unknown.
+    """
+    if holds is not None:
+        if holds not in HOLDINGS:
+            raise ValueError(unknown("holds", holds, HOLDINGS))
+        return holds
+    pipes = sys.modules.get("container.pipe_dataset.dataset")  # if the script has imported it
+    found = {source.holds for source in pipes.sources_of(records)} if pipes is not None else set()
+    if len(found) > 1:
+        raise RefusedError(
+            "the dataset is made of channels that are divided in different ways (FullyReplicated and ShardedByS3Key): "
+            "give all of them one distribution, or say cluster.dataset(holds=…)."
+        )
+    return str(found.pop()) if found else "all"
+
+
 def training_shard(
     records: Any,
     *,
     rank: int,
     size: int,
+    local_rank: int,
+    local_size: int,
     batch_size: int,
     parse: Callable[..., Any] | None,
     shuffle: int | None,
     seed: int | None,
     repeat: bool,
+    partition: str = "shard",
+    remainder: str | None = None,
+    holds: str = "all",
+    agreement: Callable[[], Agreement] | None = None,
 ) -> Any:
-    """A rank's batches for training: every ``size``-th record; the same number of batches on every rank.
-
-    Records are taken in groups of ``size``, one for each rank, and the last, incomplete group is left out, as is the
-    last, incomplete batch: a rank with one more batch than another would wait for it for ever.
+    """A rank's batches for training: the same number of batches on every rank.
 
     Args:
-        records: A ``tf.data.Dataset`` of single records, the same and in the same order on every rank.
+        records: A ``tf.data.Dataset`` of single records; if it holds all, in the same order on every rank.
         rank: The rank.
         size: The number of ranks.
+        local_rank: The rank on its host.
+        local_size: The number of ranks of its host.
         batch_size: Records per batch of this rank.
         parse: Applied to each of the rank's records; None for nothing.
         shuffle: Records in the shuffle buffer; None for no shuffling.
         seed: For the shuffling.
         repeat: Whether it goes on without end.
+        partition: One of :data:`PARTITIONS`.
+        remainder: One of :data:`REMAINDERS`; None to pad what can have weights.
+        holds: What ``records`` has: one of :data:`HOLDINGS`.
+        agreement: Connects the ranks, where they do not know what the others have.
+
+    Raises:
+        ValueError: the options exclude each other, or the records cannot have weights.
     """
     import tensorflow as tf
 
-    if size > 1:
-        records = records.batch(size, drop_remainder=True).map(
-            lambda *group: _unpack(tf.nest.map_structure(lambda of_all: of_all[rank], group)),
-            num_parallel_calls=tf.data.AUTOTUNE,
+    own_seed = None if seed is None else seed + rank
+    if partition == "shuffle":
+        records = _random_part(records, size=size, shuffle=shuffle, seed=own_seed, holds=holds)
+        shuffle, holds = None, "part"
+    if size == 1 or holds == "part" or (repeat and holds != "all"):
+        if repeat and holds == "host":
+            records = records.shard(local_size, local_rank)
+        records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat)
+        whole = remainder == "drop" or repeat or (remainder is None and not padding.weighable(records.element_spec))
+        return _finished(records.batch(batch_size, drop_remainder=whole))
+    if holds == "all":
+        spare = None if repeat or remainder == "drop" else padding.can_be_spare(records, size)
+        groups = records.batch(size, drop_remainder=spare is None)
+        dealt = groups.map(lambda *group: padding.deal(group, rank, size), num_parallel_calls=tf.data.AUTOTUNE)
+        records = _prepare_pairs(dealt, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat)
+        weighable = padding.weighable(records.element_spec[0])
+        if remainder == "pad" and not weighable:
+            raise ValueError(padding.NO_WEIGHTS.format(records.element_spec[0]))
+        padded = spare is not None and weighable
+        if not padded:
+            only = records.filter(lambda element, of_all: tf.equal(of_all[1], size)).map(
+                lambda element, of_all: element
+            )
+            return _finished(only.batch(batch_size, drop_remainder=True))
+        batches = records.batch(batch_size)
+        if not spare:  # the records are a multiple of the ranks: no rank lacks one
+            return _finished(batches.map(lambda element, of_all: element))
+        return _finished(batches.map(lambda element, of_all: padding.weigh_dealt(element, of_all, size)))
+    assert agreement is not None
+    if holds == "host":
+        records = records.shard(local_size, local_rank)
+    records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=False)
+    if not padding.weighable(records.element_spec):
+        if remainder == "pad":
+            raise ValueError(padding.NO_WEIGHTS.format(records.element_spec))
+        remainder = "drop"
+    return _finished(padding.agreed(records, agreement(), batch_size=batch_size, drop=remainder == "drop"))
+
+
+def _random_part(records: Any, *, size: int, shuffle: int | None, seed: int | None, holds: str) -> Any:
+    """As many records as a shard has, from a random order of all of them."""
+    if not shuffle:
+        raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
+    if holds != "all":
+        raise RefusedError(
+            "partition='shuffle' needs all records in every process, and the channel is ShardedByS3Key: use "
+            "distribution='FullyReplicated', or partition='shard'."
         )
-    records = _prepare(records, parse=parse, shuffle=shuffle, seed=None if seed is None else seed + rank, repeat=repeat)
-    return _without_autoshard(_full_batches(records, batch_size).prefetch(tf.data.AUTOTUNE))
+    if size > 1:
+        warnings.warn(
+            "partition='shuffle': each rank draws from all records by itself, so that within an epoch some records are "
+            "seen by several ranks and some by none; partition='shard' shows each record once.",
+            stacklevel=4,
+        )
+    return records.shuffle(shuffle, seed=seed).shard(size, 0)
 
 
 def worker_shard(
@@ -88,6 +197,8 @@ def worker_shard(
     parse: Callable[..., Any] | None,
     shuffle: int | None,
     seed: int | None,
+    partition: str = "shard",
+    holds: str = "all",
 ) -> Any:
     """A worker's endless batches under parameter servers: every ``workers``-th record, again and again.
 
@@ -99,10 +210,16 @@ def worker_shard(
         parse: Applied to each record.
         shuffle: Records in the shuffle buffer.
         seed: For the shuffling.
+        partition: One of :data:`PARTITIONS`.
+        holds: What ``records`` has: all of them, or those of the worker's host.
     """
     import tensorflow as tf
 
-    records = records.shard(workers, worker)
+    if partition == "shuffle":
+        if not shuffle:
+            raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
+    elif holds == "all":
+        records = records.shard(workers, worker)
     records = _prepare(records, parse=parse, shuffle=shuffle, seed=seed, repeat=True)
     return _without_autoshard(records.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE))
 
@@ -161,9 +278,22 @@ def _full_batches(records: Any, batch_size: int) -> Any:
     return records.batch(batch_size).filter(lambda *batch: tf.shape(tf.nest.flatten(batch)[0])[0] == batch_size)
 
 
-def _unpack(group: tuple[Any, ...]) -> Any:
-    """A dataset of single tensors stays one: map() would make tuples of one of it."""
-    return group[0] if len(group) == 1 else group
+def _prepare_pairs(
+    dealt: Any, *, parse: Callable[..., Any] | None, shuffle: int | None, seed: int | None, repeat: bool
+) -> Any:
+    """:func:`_prepare` for records that come with something of ours."""
+
+    def parse_first(element: Any, of_ours: Any) -> Any:
+        assert parse is not None
+        return (parse(*element) if isinstance(element, tuple) else parse(element)), of_ours
+
+    return _prepare(dealt, parse=None if parse is None else parse_first, shuffle=shuffle, seed=seed, repeat=repeat)
+
+
+def _finished(batches: Any) -> Any:
+    import tensorflow as tf
+
+    return _without_autoshard(batches.prefetch(tf.data.AUTOTUNE))
 
 
 def _without_autoshard(dataset: Any) -> Any:
