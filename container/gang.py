@@ -143,6 +143,8 @@ class Gang:
         """Start a process under the rank wrapper."""
         member = self.expect(plan)
         env = {**self.environment, **plan.environment, **self._links(), rank_wrapper.PROCESS: plan.name}
+        if plan.local_rank is not None:
+            env[variables.LOCAL_RANK] = str(plan.local_rank)
         pid = processes.spawn([*self._wrapper, *plan.argv], env=env, cwd=env["PWD"])
         member.wrapper_pid = pid
         self._loop.on_child(pid, lambda status: self._wrapper_ended(member))

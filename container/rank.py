@@ -27,6 +27,8 @@ USERS_TMPDIR = "FLEETFIT_USERS_TMPDIR"
 USERS_OPEN_FILES = "FLEETFIT_USERS_OPEN_FILES"
 CODE_DIR = "FLEETFIT_CODE_DIR"
 UMASK = "FLEETFIT_UMASK"
+PIPE_CHANNELS = "FLEETFIT_PIPE_CHANNELS"
+LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
 
 #: OpenMPI's components that make files in shared memory, named by machine and local rank.
 _SHARED_MEMORY_COMPONENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
@@ -73,6 +75,8 @@ def main(argv: list[str]) -> int:
     if folder := env.pop(CODE_DIR, None):
         os.chdir(folder)
         env["PWD"] = folder
+    if channels := env.pop(PIPE_CHANNELS, None):
+        use_own_pipes(env, channels.split(","))
     if mask := env.pop(UMASK, None):
         os.umask(int(mask, 8))
     # A shell does not pass SIGTERM on: its whole group gets it. A Python script gets it alone, so that its own
@@ -116,6 +120,19 @@ def process_name(environ: os._Environ[str] | dict[str, str]) -> str:
         return name
     rank = environ.get("OMPI_COMM_WORLD_RANK") or environ.get("PMIX_RANK") or "0"
     return f"rank {rank}"
+
+
+def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
+    """Name this rank's own FIFOs, where the host has some for each rank (:mod:`container.contract.pipes`).
+
+    mpirun gives all ranks of a host one environment.
+    """
+    local_rank = env.get("OMPI_COMM_WORLD_LOCAL_RANK") or env.get(LOCAL_RANK) or "0"
+    for channel in channels:
+        name = f"SM_CHANNEL_{channel.upper()}"
+        folder, _, path = env.get(name, "").rpartition("/")
+        if folder and os.path.isdir(f"{folder}/.rank-{local_rank}"):
+            env[name] = f"{folder}/.rank-{local_rank}/{path}"
 
 
 def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None:

@@ -295,6 +295,10 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
         result.setdefault("OPAL_PREFIX", prefix)
     if env.framework_parameters.get(codec.HANG_TIMEOUT):
         result[variables.STACK_SIGNAL] = str(hangs.STACK_SIGNAL)
+    piped = [name for name, config in env.input_data_config.items() if config.get("TrainingInputMode") == "Pipe"]
+    if piped and env.strategy is not None and env.strategy.ranks_per_host > 1:
+        result[variables.PIPE_CHANNELS] = ",".join(piped)
+        result[variables.LOCAL_SIZE] = str(env.strategy.ranks_per_host)
     if env.machine.shared:
         folder = shared_memory_dir(runtime_dir)
         folder.mkdir(mode=0o700, exist_ok=True)

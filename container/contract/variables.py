@@ -52,6 +52,8 @@ CODE_DIR = "FLEETFIT_CODE_DIR"
 STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"
 #: The caller's umask in octal. Our own files are the user's only; the scripts' are made as the user is used to.
 UMASK = "FLEETFIT_UMASK"
+#: The channels in Pipe mode, separated by commas, where each rank of a host has FIFOs of its own.
+PIPE_CHANNELS = "FLEETFIT_PIPE_CHANNELS"
 #: A rank's number on its host, and how many ranks the host has, where mpirun does not say it.
 LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
 LOCAL_SIZE = "FLEETFIT_LOCAL_SIZE"

@@ -7,6 +7,7 @@ between them runs over loopback with a token made for the job.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import container
-from container.contract import variables
+from container.contract import pipes, variables
 from container.contract.failures import Cause, Failure
 from container.supervision import folders, processes
 from estimators.backends import config, local
@@ -40,6 +41,11 @@ class ProcessBackend(Backend):
         self._runtime = folders.make()
         self._hosts: dict[str, _HostProcess] = {}
         self._helpers: set[int] = set()
+        self._feeders: set[int] = set()
+        self._sync: int | None = None
+        self._sync_input = -1
+        self._sync_failure: Failure | None = None
+        self._sync_waiting: Callable[[Failure | None], None] | None = None
         self._lifelines: list[int] = []
         self._attempt = 0
         self._ending = False
@@ -65,14 +71,34 @@ class ProcessBackend(Backend):
         self._ending = False
         self._hosts.clear()
         self._close_lifelines()
+        self._end_feeders()
         try:
             for host in self.spec.hosts:
                 write_tree(self.record, self.spec, host)
         except OSError as error:
             self.callbacks.failed(_configuration(f"the job's files could not be written: {error}"))
             return
+        if attempt == 0 and local.synced_checkpoints(self.spec) is not None:
+            self._restore_checkpoints()
+        else:
+            self._bring_inputs()
+
+    def _restore_checkpoints(self) -> None:
+        self.callbacks.secondary_status("Downloading", "Restoring the checkpoints.")
+
+        def restored(failure: Failure | None) -> None:
+            if self._ending:
+                return
+            if failure is not None:
+                self.callbacks.failed(failure)
+            else:
+                self._bring_inputs()
+
+        self._run_agent(["sync", "down", *self._sync_arguments()], restored)
+
+    def _bring_inputs(self) -> None:
         if self.spec.inputs:
-            self.callbacks.secondary_status("Downloading", "Linking the input channels.")
+            self.callbacks.secondary_status("Downloading", "Bringing the input channels.")
             self._prepare_inputs()
         else:
             self._start_hosts()
@@ -88,25 +114,96 @@ class ProcessBackend(Backend):
             if failure is not None:
                 self.callbacks.failed(failure)
             else:
+                self._start_feeders(channels)
                 self._start_hosts()
 
         self._run_agent(["prepare", *trees, "--channels", str(channels)], prepared)
 
-    def _run_agent(self, arguments: list[str], done: Callable[[Failure | None], None]) -> None:
-        """Run the host agent, its words into the log, its last line as the reason if it fails."""
+    def _start_feeders(self, channels: Path) -> None:
+        """Start the agents that feed the channels in Pipe mode, one for each host, beside the toolkits."""
+        for number, host in enumerate(self.spec.hosts if local.has_pipes(self.spec) else ()):
+
+            def ended(failure: Failure | None, host: str = host) -> None:
+                # After a SIGTERM of ours there is none.
+                if failure is not None and self.running and not self._ending:
+                    self.callbacks.failed(dataclasses.replace(failure, host=host, process="agent"))
+
+            tree, readers = self.record.tree(host), local.readers_per_host(self.spec)
+            for local_rank in range(readers):  # ranks look for their own folder as soon as they start
+                pipes.folder(tree.data, local_rank, readers).mkdir(mode=0o700, exist_ok=True)
+            words = ["--base-dir", str(tree.base), "--channels", str(channels), "--host", host]
+            words += ["--hosts", str(len(self.spec.hosts)), "--number", str(number), "--ranks", str(readers)]
+            pid = self._run_agent(["pipe", *words], ended, host)
+            if pid is not None:
+                self._feeders.add(pid)
+
+    def _end_feeders(self) -> None:
+        """Nobody reads any more."""
+        for pid in self._feeders & self._helpers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        self._feeders.clear()
+
+    def _sync_arguments(self) -> list[str]:
+        folder = str(self.record.tree(self.spec.hosts[0]).checkpoints.resolve())
+        return ["--dir", folder, "--uri", local.synced_checkpoints(self.spec) or "", "--host", self.spec.hosts[0]]
+
+    def _start_sync(self) -> None:
+        """Start the agent that brings checkpoints to S3, for all attempts; it ends when its standard input does."""
+        if self._sync is not None or local.synced_checkpoints(self.spec) is None:
+            return
+        read_end, self._sync_input = os.pipe()
+
+        def ended(failure: Failure | None) -> None:
+            self._sync, self._sync_failure = None, failure
+            if self._sync_waiting is not None:
+                self._sync_waiting(failure)
+            elif failure is not None and self.running:
+                self.callbacks.failed(failure)
+
+        try:
+            self._sync = self._run_agent(["sync", "up", *self._sync_arguments()], ended, stdin=read_end)
+        finally:
+            os.close(read_end)
+        if self._sync is not None:
+            self._helpers.discard(self._sync)  # it outlives an end without grace, until everything is up
+
+    def save_checkpoints(self, done: Callable[[Failure | None], None]) -> None:
+        """Have the rest of the checkpoints uploaded."""
+        if self._sync is None:
+            done(self._sync_failure)
+            return
+        self._sync_waiting = done
+        os.close(self._sync_input)
+        self._sync_input = -1
+
+    def _run_agent(
+        self,
+        arguments: list[str],
+        done: Callable[[Failure | None], None],
+        host: str | None = None,
+        stdin: int | None = None,
+    ) -> int | None:
+        """Run the host agent, its words into the log of a host (the first), its last line as the reason if it fails.
+
+        Returns:
+            Its pid; None if it could not be started.
+        """
+        host = host or self.spec.hosts[0]
         read_end, write_end = os.pipe()
         try:
             pid = processes.spawn(
                 [self.options.python, "-I", os.path.join(self._package, "__main__.py"), "agent", *arguments],
                 env=dict(os.environ),
                 cwd=self.record.path,  # the last toolkit removes the runtime folder
+                stdin=stdin,
                 stdout=write_end,
                 stderr=write_end,
             )
         except OSError as error:
             os.close(read_end)
             done(_configuration(f"the host agent could not be started: {error}"))
-            return
+            return None
         finally:
             os.close(write_end)
         self._helpers.add(pid)
@@ -116,7 +213,7 @@ class ProcessBackend(Backend):
             data = os.read(read_end, _READ_SIZE)
             if data:
                 said.extend(data)
-                self.callbacks.output(self.spec.hosts[0], data)
+                self.callbacks.output(host, data)
             else:
                 self.loop.remove_reader(read_end)
 
@@ -125,7 +222,7 @@ class ProcessBackend(Backend):
             self.loop.remove_reader(read_end)
             while data := os.read(read_end, _READ_SIZE):
                 said.extend(data)
-                self.callbacks.output(self.spec.hosts[0], data)
+                self.callbacks.output(host, data)
             os.close(read_end)
             if status == 0:
                 done(None)
@@ -135,9 +232,11 @@ class ProcessBackend(Backend):
 
         self.loop.add_reader(read_end, readable)
         self.loop.on_child(pid, ended)
+        return pid
 
     def _start_hosts(self) -> None:
         self.callbacks.secondary_status("Training", "")
+        self._start_sync()
         token = os.urandom(32).hex()
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
@@ -234,6 +333,8 @@ class ProcessBackend(Backend):
         while self._read(process):
             pass
         self._close_output(process)
+        if not self.running:
+            self._end_feeders()
         failure = None
         if killed_by is not None and not self._ending:
             failure = Failure(
@@ -247,7 +348,7 @@ class ProcessBackend(Backend):
 
     def _kill_orphans(self) -> None:
         """End what a killed toolkit left behind: it was adopted by us, its subreaper."""
-        known = {process.pid for process in self._hosts.values() if not process.ended} | self._helpers
+        known = {process.pid for process in self._hosts.values() if not process.ended} | self._helpers | self._syncing
         self.loop.end_descendants(spare=known | self.protected)
 
     # --- ending ---
@@ -267,7 +368,11 @@ class ProcessBackend(Backend):
 
     def _kill_all(self) -> None:
         if self.running:
-            self.loop.end_descendants(spare=self.protected)
+            self.loop.end_descendants(spare=self.protected | self._syncing)
+
+    @property
+    def _syncing(self) -> set[int]:
+        return {self._sync} if self._sync is not None else set()
 
     def _signal(self, number: int) -> None:
         for process in self._hosts.values():
@@ -276,16 +381,21 @@ class ProcessBackend(Backend):
                     os.kill(process.pid, number)
 
     def collect_outputs(self) -> None:
-        """Run the host agent over the hosts' trees, if they hold anything."""
+        """Bring the rest of the checkpoints, then run the host agent over the hosts' trees, if they hold anything."""
+        self.save_checkpoints(self._pack)
+
+    def _pack(self, unsaved: Failure | None) -> None:
         trees = [self.record.tree(host) for host in self.spec.hosts]
         if not any(_has_entries(folder) for tree in trees for folder in (tree.model, tree.output_data)):
-            self.callbacks.outputs_collected(None)
+            self.callbacks.outputs_collected(unsaved)
             return
         arguments = ["collect"]
         for tree in trees:
             arguments += ["--base-dir", str(tree.base)]
-        target = local.output_dir(self.spec)
-        self._run_agent([*arguments, "--output", str(target)], self.callbacks.outputs_collected)
+        self._run_agent(
+            [*arguments, "--output", local.output_uri(self.spec)],
+            lambda failure: self.callbacks.outputs_collected(failure or unsaved),
+        )
 
     def _close_lifelines(self) -> None:
         for fd in self._lifelines:
@@ -293,8 +403,11 @@ class ProcessBackend(Backend):
         self._lifelines.clear()
 
     def cleanup(self) -> None:
-        """Remove the sockets and session files."""
+        """Remove the sockets and session files, and the links to the data cache: a record must not keep its bytes."""
         self._close_lifelines()
+        for channel in local.downloaded(self.spec):
+            for host in self.spec.hosts:
+                shutil.rmtree(self.record.tree(host).channel(channel), ignore_errors=True)
         shutil.rmtree(self._runtime, ignore_errors=True)
         for folder in Path("/dev/shm").glob(f"{self._runtime.name}-*"):  # of toolkits that were killed
             shutil.rmtree(folder, ignore_errors=True)
