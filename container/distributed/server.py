@@ -62,6 +62,11 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
     if is_worker:
         events.emit("phase", name="imported")
         devices.configure(rank=surroundings.machine_rank, size=surroundings.machine_size)
+        if '"Pipe"' in os.environ.get("SM_INPUT_DATA_CONFIG", ""):
+            # The chief's graphs read this host's FIFOs in here.
+            from container.pipe_dataset import readers
+
+            readers.register()
     config = tf.compat.v1.ConfigProto()
     # Each worker's functions wait for one another's variables: fewer threads than workers could all be waiting.
     config.inter_op_parallelism_threads = max(4, surroundings.size + 1)
