@@ -1,0 +1,117 @@
+"""Trains a digits classifier on channels in Pipe mode, under every strategy, and under none.
+
+It needs a job: ``TrainingInput(…, input_mode="Pipe")``. The channels may be FullyReplicated or ShardedByS3Key; nothing
+in here depends on it. Records come from the channel's FIFO and are never on this host's disk.
+
+Parameter servers count steps instead of epochs, and a stream cannot be counted without reading it: give ``--records``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+# Parameter servers need tf_keras. It must be chosen before TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+from container import distributed
+from container.checkpoint import Checkpointer
+
+PIXELS = 64
+CLASSES = 10
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=64, help="records per step of all ranks together")
+    parser.add_argument("--learning-rate", type=float, default=0.001, help="for one rank")
+    parser.add_argument("--shuffle", type=int, default=1024, help="records in the shuffle buffer; 0 for none")
+    parser.add_argument("--records", type=int, help="how many records the channel has, for parameter servers")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--channel", default="train")
+    parser.add_argument("--model_dir", help="where the model goes if SM_MODEL_DIR is not set")
+    parser.add_argument(
+        "--checkpoint-dir", default=os.environ.get("SM_CHECKPOINT_DIR"), help="no checkpoints if it is not given"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(options: argparse.Namespace) -> None:
+    """Trains, and leaves the model and checkpoints in SageMaker's folders."""
+    cluster = distributed.init()
+    import tensorflow as tf
+
+    from container.pipe_dataset import PipeModeDataset
+
+    keras = tf.keras
+
+    def read() -> tf.data.Dataset:
+        return PipeModeDataset(options.channel, record_format="TFRecord")
+
+    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns image (64 floats) and label (int64)."""
+        example = tf.io.parse_single_example(
+            record,
+            {
+                "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
+                "label": tf.io.FixedLenFeature([], tf.int64),
+            },
+        )
+        return example["image"], example["label"]
+
+    keras.utils.set_random_seed(options.seed)
+    with cluster.scope():
+        layers = keras.layers
+        model = keras.Sequential(
+            [
+                layers.Input([PIXELS]),
+                layers.Reshape([8, 8, 1]),
+                layers.Conv2D(16, 3, padding="same", activation="relu"),
+                layers.Conv2D(32, 3, activation="relu"),
+                layers.MaxPool2D(),
+                layers.Flatten(),
+                layers.Dense(64, activation="relu"),
+                layers.Dense(CLASSES),
+            ]
+        )
+        model.compile(
+            optimizer=cluster.optimizer(keras.optimizers.Adam(cluster.scale(options.learning_rate))),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            # Weighted: a rank that is short of records gives copies of weight zero. Parameter servers have none.
+            **{"metrics" if cluster.coordinates else "weighted_metrics": ["accuracy"]},
+        )
+    steps = None
+    if cluster.coordinates:
+        if options.records is None:
+            raise SystemExit("with parameter servers give --records: they train by steps, and a stream has no length")
+        steps = cluster.steps_per_epoch(read, global_batch_size=options.batch_size, records=options.records)
+    checkpointer = Checkpointer(options.checkpoint_dir) if options.checkpoint_dir else None
+    history = model.fit(
+        cluster.dataset(
+            read,
+            global_batch_size=options.batch_size,
+            parse=parse,
+            shuffle=options.shuffle or None,
+            seed=options.seed,
+        ),
+        steps_per_epoch=steps,
+        epochs=options.epochs,
+        callbacks=cluster.callbacks(checkpointer),
+        verbose=2 if cluster.is_chief else 0,
+    )
+    if cluster.is_chief:
+        print(f"accuracy of the last epoch: {history.history['accuracy'][-1]:.4f}", flush=True)
+    if options.model_dir or os.environ.get("SM_MODEL_DIR"):
+        folder = cluster.export(model, os.environ.get("SM_MODEL_DIR") or options.model_dir)
+        if folder is not None:
+            print(f"model: {folder}", flush=True)
+
+
+if __name__ == "__main__":
+    main(parse_arguments(sys.argv[1:]))
