@@ -413,7 +413,7 @@ def callbacks_for(
     found.append(Progress(cluster, report=report))
     if checkpointer is not None:
         checkpointer.cluster = cluster
-        found.append(checkpointer.callback())
+        found.append(checkpointer.callback(data=cluster.data_progress))
     return found
 
 

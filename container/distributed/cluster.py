@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from container import events
-from container.distributed import agreeing, data, kerases, optimizers
+from container.distributed import agreeing, data, holdings, kerases, optimizers
 from container.distributed.callbacks import callbacks_for
 from container.distributed.collectives import Collectives
 from container.distributed.detection import Surroundings
 from container.distributed.errors import DistributedError, RefusedError
 from container.distributed.guard import Guard
 from container.distributed.kerases import Keras
+from container.distributed.progress import DataProgress
 
 Value = TypeVar("Value")
 
@@ -60,6 +61,8 @@ class Cluster:
         self.collectives = collectives
         self.global_batch_size: int | None = None
         self.tf_strategy = tf_strategy
+        #: Where the data of the last :meth:`dataset` is, if it is resumable.
+        self.data_progress: DataProgress | None = None
         self._counts: dict[tuple[Any, int], int] = {}
 
     def __repr__(self) -> str:
@@ -140,6 +143,7 @@ class Cluster:
         partition: str = "shard",
         remainder: str | None = None,
         holds: str | None = None,
+        resumable: bool | None = None,
     ) -> Any:
         """This process's share of the training data, in batches, for ``fit``.
 
@@ -166,6 +170,9 @@ class Cluster:
             holds: What the dataset of this process has: ``"all"`` records, those of its ``"host"`` (a channel that is
                 ShardedByS3Key), or this ``"rank"``'s own. None finds it out of channels in Pipe mode; the files of a
                 channel that is ShardedByS3Key are the host's.
+            resumable: Whether a training goes on within an epoch after a restart: checkpoints made by
+                ``callbacks(checkpointer)`` hold which records were consumed, and each of the others is seen once.
+                None: if the records come from channels in Pipe mode.
 
         Raises:
             ValueError: a batch size that cannot be divided, an unknown option, or records that cannot have weights.
@@ -176,6 +183,15 @@ class Cluster:
         batch_size = data.per_rank_batch(global_batch_size, self.size)
         self.global_batch_size = global_batch_size
         records = make_dataset()
+        channels = holdings.channels_of(records)
+        resumable = bool(channels) if resumable is None else resumable
+        if resumable and (repeat or partition == "shuffle"):
+            resumable = False
+        self.data_progress = None
+        if resumable:
+            self.data_progress = DataProgress(
+                channels, batch_size=batch_size, size=self.size, rank=self.rank, seed=seed, shuffled=bool(shuffle)
+            )
         return data.training_shard(
             records,
             rank=self.rank,
@@ -189,8 +205,9 @@ class Cluster:
             repeat=repeat,
             partition=partition,
             remainder=remainder,
-            holds=data.held_by(records, holds),
+            holds=holdings.held_by(records, holds),
             agreement=lambda: agreeing.agree(self.collectives, self.host),
+            progress=self.data_progress,
         )
 
     def steps_per_epoch(
@@ -266,9 +283,13 @@ class Cluster:
         Raises:
             DistributedError: there are no records.
         """
-        shard = data.evaluation_shard(
-            make_dataset(), rank=self.rank, size=self.size, batch_size=batch_size, parse=parse
-        )
+        found_records = make_dataset()
+        if self.size > 1 and holdings.held_by(found_records, None) != "all":
+            raise RefusedError(
+                "evaluate() needs all records on every rank, and the channel is ShardedByS3Key: give the validation "
+                "channel distribution='FullyReplicated'; each rank then evaluates its part."
+            )
+        shard = data.evaluation_shard(found_records, rank=self.rank, size=self.size, batch_size=batch_size, parse=parse)
         records = self._count(make_dataset)
         mine = len(range(self.rank, records, self.size))
         if records == 0:
@@ -436,6 +457,7 @@ class ParameterServerCluster(Cluster):
         partition: str = "shard",
         remainder: str | None = None,
         holds: str | None = None,
+        resumable: bool | None = None,
     ) -> Any:
         """See :meth:`Cluster.dataset`: the workers' datasets, which always repeat.
 
@@ -459,7 +481,7 @@ class ParameterServerCluster(Cluster):
                 shuffle=shuffle,
                 seed=seed,
                 partition=partition,
-                holds=data.held_by(records, holds),
+                holds=holdings.held_by(records, holds),
             )
 
         try:

@@ -7,7 +7,6 @@ with weight zero, and the others' weights make the mean over all ranks that of t
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,12 @@ from container.distributed.errors import DistributedError, RefusedError
 
 if TYPE_CHECKING:
     from container.distributed.agreeing import Agreement
+    from container.distributed.progress import DataProgress
 
 #: How records are divided among the ranks.
 PARTITIONS = ("shard", "shuffle")
 #: What becomes of records that do not make a whole batch on every rank.
 REMAINDERS = ("pad", "drop")
-#: What a process's dataset holds: all records, its host's share of them, or its own.
-HOLDINGS = ("all", "host", "rank")
 
 MakeDataset = Callable[[], Any]
 
@@ -67,30 +65,6 @@ def check_remainder(remainder: str | None) -> None:
         raise ValueError(unknown("remainder", remainder, REMAINDERS))
 
 
-def held_by(records: Any, holds: str | None) -> str:
-    """What a process's dataset holds.
-
-    Args:
-        records: The dataset.
-        holds: What the script says; None to find out. A channel in Pipe mode knows; other datasets hold everything.
-
-    Raises:
-        ValueError: it is unknown.
-    """
-    if holds is not None:
-        if holds not in HOLDINGS:
-            raise ValueError(unknown("holds", holds, HOLDINGS))
-        return holds
-    pipes = sys.modules.get("container.pipe_dataset.dataset")  # if the script has imported it
-    found = {source.holds for source in pipes.sources_of(records)} if pipes is not None else set()
-    if len(found) > 1:
-        raise RefusedError(
-            "the dataset is made of channels that are divided in different ways (FullyReplicated and ShardedByS3Key): "
-            "give all of them one distribution, or say cluster.dataset(holds=…)."
-        )
-    return str(found.pop()) if found else "all"
-
-
 def training_shard(
     records: Any,
     *,
@@ -107,6 +81,7 @@ def training_shard(
     remainder: str | None = None,
     holds: str = "all",
     agreement: Callable[[], Agreement] | None = None,
+    progress: DataProgress | None = None,
 ) -> Any:
     """A rank's batches for training: the same number of batches on every rank.
 
@@ -123,8 +98,9 @@ def training_shard(
         repeat: Whether it goes on without end.
         partition: One of :data:`PARTITIONS`.
         remainder: One of :data:`REMAINDERS`; None to pad what can have weights.
-        holds: What ``records`` has: one of :data:`HOLDINGS`.
+        holds: What ``records`` has: one of :data:`container.distributed.holdings.HOLDINGS`.
         agreement: Connects the ranks, where they do not know what the others have.
+        progress: Where the data is, if the training is to go on within an epoch.
 
     Raises:
         ValueError: the options exclude each other, or the records cannot have weights.
@@ -138,14 +114,14 @@ def training_shard(
     if size == 1 or holds == "part" or (repeat and holds != "all"):
         if repeat and holds == "host":
             records = records.shard(local_size, local_rank)
-        records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat)
+        records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress)
         whole = remainder == "drop" or repeat or (remainder is None and not padding.weighable(records.element_spec))
         return _finished(records.batch(batch_size, drop_remainder=whole))
     if holds == "all":
         spare = None if repeat or remainder == "drop" else padding.can_be_spare(records, size)
         groups = records.batch(size, drop_remainder=spare is None)
         dealt = groups.map(lambda *group: padding.deal(group, rank, size), num_parallel_calls=tf.data.AUTOTUNE)
-        records = _prepare_pairs(dealt, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat)
+        records = _prepare_pairs(dealt, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress)
         weighable = padding.weighable(records.element_spec[0])
         if remainder == "pad" and not weighable:
             raise ValueError(padding.NO_WEIGHTS.format(records.element_spec[0]))
@@ -162,7 +138,7 @@ def training_shard(
     assert agreement is not None
     if holds == "host":
         records = records.shard(local_size, local_rank)
-    records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=False)
+    records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=False, progress=progress)
     if not padding.weighable(records.element_spec):
         if remainder == "pad":
             raise ValueError(padding.NO_WEIGHTS.format(records.element_spec))
@@ -202,16 +178,9 @@ def worker_shard(
 ) -> Any:
     """A worker's endless batches under parameter servers: every ``workers``-th record, again and again.
 
-    Args:
-        records: As for :func:`training_shard`.
+    Args are those of :func:`training_shard`, and:
         worker: The worker's number, which may be a tensor.
         workers: The number of workers.
-        batch_size: Records per batch.
-        parse: Applied to each record.
-        shuffle: Records in the shuffle buffer.
-        seed: For the shuffling.
-        partition: One of :data:`PARTITIONS`.
-        holds: What ``records`` has: all of them, or those of the worker's host.
     """
     import tensorflow as tf
 
@@ -250,11 +219,25 @@ def count(records: Any) -> int:
 
 
 def _prepare(
-    records: Any, *, parse: Callable[..., Any] | None, shuffle: int | None, seed: int | None, repeat: bool
+    records: Any,
+    *,
+    parse: Callable[..., Any] | None,
+    shuffle: int | None,
+    seed: int | None,
+    repeat: bool,
+    progress: DataProgress | None = None,
 ) -> Any:
     import tensorflow as tf
 
-    if shuffle:
+    if progress is not None:
+        whole = records
+
+        def of_epoch(order: Any, consumed: Any) -> Any:
+            found = whole.shuffle(shuffle, seed=order, reshuffle_each_iteration=False) if shuffle else whole
+            return found.skip(consumed)
+
+        records = progress.starts().flat_map(of_epoch)
+    elif shuffle:
         records = records.shuffle(shuffle, seed=seed)
     if repeat:
         records = records.repeat()
@@ -279,15 +262,30 @@ def _full_batches(records: Any, batch_size: int) -> Any:
 
 
 def _prepare_pairs(
-    dealt: Any, *, parse: Callable[..., Any] | None, shuffle: int | None, seed: int | None, repeat: bool
+    dealt: Any,
+    *,
+    parse: Callable[..., Any] | None,
+    shuffle: int | None,
+    seed: int | None,
+    repeat: bool,
+    progress: DataProgress | None,
 ) -> Any:
     """:func:`_prepare` for records that come with something of ours."""
 
-    def parse_first(element: Any, of_ours: Any) -> Any:
-        assert parse is not None
-        return (parse(*element) if isinstance(element, tuple) else parse(element)), of_ours
+    users = parse
 
-    return _prepare(dealt, parse=None if parse is None else parse_first, shuffle=shuffle, seed=seed, repeat=repeat)
+    def parse_first(element: Any, of_ours: Any) -> Any:
+        assert users is not None
+        return (users(*element) if isinstance(element, tuple) else users(element)), of_ours
+
+    return _prepare(
+        dealt,
+        parse=None if parse is None else parse_first,
+        shuffle=shuffle,
+        seed=seed,
+        repeat=repeat,
+        progress=progress,
+    )
 
 
 def _finished(batches: Any) -> Any:

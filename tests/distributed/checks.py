@@ -420,7 +420,7 @@ def check_what_cannot_be() -> None:
     refused(lambda: cluster.optimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1)), "tf.compat.v1")
     refused(lambda: cluster.report(loss="high"), "loss", kind=TypeError)
     refused(lambda: cluster.callbacks(warmup_epochs=-1), "warmup_epochs", kind=ValueError)
-    few = cluster.dataset(lambda: records().take(SIZE), global_batch_size=2 * SIZE)
+    few = cluster.dataset(lambda: records().take(SIZE), global_batch_size=2 * SIZE, remainder="drop")
     model = build()
     model.compile(cluster.optimizer(keras.optimizers.SGD(0.05)), loss="mse")
     refused(lambda: model.fit(few, callbacks=cluster.callbacks(), verbose=0), "", kind=Exception)
