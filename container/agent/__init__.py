@@ -7,6 +7,8 @@ It runs outside the training process (and container), so that any image that fol
   ``{channel: {"uri": "/data/digits", "mode": "File"}}``.
 * ``agent collect --base-dir DIR… --output DIR``: packs what the hosts left, in the order given, into
   ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
+* ``agent sync down|up --dir DIR --uri URI …``: keeps checkpoints and a prefix of S3 in step.
+* ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 
 Events and words go to standard output, an error is one line on standard error; the exit code is 0, 1 after an error
@@ -36,6 +38,14 @@ def main(argv: Sequence[str]) -> int:
         from container.agent.pipes import serving
 
         return serving.main(argv[1:])
+    if argv and argv[0] == "divide":
+        from container.agent import divide
+
+        return divide.main(argv[1:])
+    if argv and argv[0] == "sync":
+        from container.agent import syncing
+
+        return syncing.main(argv[1:])
     if list(argv) == ["check"]:
         from container.agent import preflight
 

@@ -1,0 +1,139 @@
+"""``agent divide SRC DST --shards N [--manifest]``: one large file of records becomes many of equally many records.
+
+Records are dealt like cards, in one pass, whatever the file's size. The parts appear when all of them are whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from container import formats
+from container.agent import AgentError, sources
+from container.agent.sources import DataObject
+from container.formats import FramingError, RecordFormat
+from container.locations import LocationError, local_path
+
+_HEAD = 4096
+_CHUNK = 4 << 20
+#: Open files, and a name with five digits.
+_MOST = 4096
+
+USAGE = "agent divide SRC DST --shards N [--manifest]"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run it; the exit code is 0, 1 for data that cannot be divided, 2 for a wrong command line."""
+    words = [word for word in argv if word != "--manifest"]
+    if len(words) != 4 or words[2] != "--shards" or not words[3].isdecimal():
+        print(f"usage: python -m container {USAGE}", file=sys.stderr)
+        return 2
+    try:
+        counts, size = divide(words[0], words[1], int(words[3]), manifest="--manifest" in argv)
+    except AgentError as error:
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        return 1
+    print(f"{sum(counts):,} records, {size:,} bytes: {len(counts)} files of {min(counts):,} to {max(counts):,} records")
+    return 0
+
+
+def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> tuple[list[int], int]:
+    """Divide a file.
+
+    Args:
+        source: A path, ``file://`` URL or ``s3://bucket/key`` of TFRecord, RecordIO or lines of text.
+        target: A folder; it is made if it does not exist.
+        shards: How many files to write: ``<name>-00000-of-00008<suffix>``.
+        manifest: Whether to write a manifest of them beside the folder, ``<folder>.manifest``.
+
+    Returns:
+        How many records each has, and the bytes of all.
+
+    Raises:
+        AgentError: it cannot be read, divided or written; nothing is left behind.
+    """
+    if not 1 <= shards <= _MOST:
+        raise AgentError(f"--shards {shards}: it must be from 1 to {_MOST:,}.")
+    item = sources.describe(source)
+    try:
+        folder = local_path(target)
+    except LocationError as error:
+        raise AgentError(f"{target!r}: the parts are written to a folder of this machine: {error}") from None
+    name = Path(item.key or item.uri)
+    names = [f"{name.stem}-{number:05d}-of-{shards:05d}{name.suffix}" for number in range(shards)]
+    staged = folder / f".dividing-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = next((path for path in (folder / part for part in names) if path.exists()), None)
+        if there is not None:
+            raise AgentError(f"{there} is there already: remove it, or give another folder.")
+        staged.mkdir()
+        try:
+            with contextlib.ExitStack() as stack:
+                files = [stack.enter_context(open(staged / part, "wb")) for part in names]
+                counts = _deal(item, files)
+            for part in names:
+                os.replace(staged / part, folder / part)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        if manifest:
+            _write_manifest(folder, names)
+    except OSError as error:
+        raise AgentError(f"{error.filename or folder}: the parts cannot be written: {error.strerror}.") from error
+    return counts, item.size
+
+
+def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:
+    """Deal an object's records to the files; how many each has got."""
+    shards = len(files)
+    framing: formats.Framing | None = None
+    record_format: RecordFormat | None = None
+    number = offset = 0
+    rest = b""
+    with sources.open(item) as stream:
+        while chunk := stream.read(_CHUNK):
+            data = rest + chunk
+            if framing is None:
+                record_format = formats.recognise(data[:_HEAD])
+                if record_format is None:
+                    raise AgentError(f"{item.uri!r} is neither TFRecord nor RecordIO nor text: it cannot be divided.")
+                framing = formats.framing(record_format)
+            ends: list[int] = []
+            try:
+                framing.hop(data, 0, len(data), ends)
+            except FramingError as error:
+                raise _damaged(item, error, number, offset) from None
+            begins = [0, *ends]
+            for shard, file in enumerate(files):
+                mine = range((shard - number) % shards, len(ends), shards)
+                file.write(b"".join([data[begins[index] : ends[index]] for index in mine]))
+            number += len(ends)
+            offset += begins[-1]
+            rest = data[begins[-1] :]
+    if rest and framing is not None:
+        try:
+            framing.last(rest, 0, len(rest))
+        except FramingError as error:
+            raise _damaged(item, error, number, offset) from None
+        files[number % shards].write(rest + b"\n")  # a last line without an end
+        number += 1
+    return [len(range(shard, number, shards)) for shard in range(shards)]
+
+
+def _damaged(item: DataObject, error: FramingError, number: int, offset: int) -> AgentError:
+    return AgentError(
+        f"{item.uri!r}: record {number + error.count + 1:,} at byte {offset + error.position:,}: {error.cause}."
+    )
+
+
+def _write_manifest(folder: Path, names: list[str]) -> None:
+    """Beside the folder, not in it: in Pipe mode every file of a channel is part of its stream."""
+    import json
+
+    entries = [{"prefix": f"{folder.resolve()}/"}, *names]
+    folder.with_name(f"{folder.name}.manifest").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")

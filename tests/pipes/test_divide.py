@@ -1,0 +1,47 @@
+"""``fleetfit shard``: one large file becomes many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from feeding import split, write_objects
+
+from container.formats import RecordFormat
+from estimators import cli
+
+
+@pytest.mark.parametrize("record_format", list(RecordFormat))
+def test_one_file_becomes_many(tmp_path: Path, record_format: RecordFormat, capfd: pytest.CaptureFixture[str]) -> None:
+    records = write_objects(tmp_path / "one", [1003], record_format)
+    source = tmp_path / "one" / "part-00"
+    if record_format is RecordFormat.TEXT_LINE:
+        source.write_bytes(source.read_bytes()[:-1])
+    target = tmp_path / "many"
+    assert cli.main(["shard", str(source), str(target), "--shards", "4", "--manifest"]) == 0
+    assert "1,003 records" in capfd.readouterr().out
+    parts = [split(record_format, path.read_bytes()) for path in sorted(target.iterdir())]
+    assert [len(part) for part in parts] == [251, 251, 251, 250]
+    assert sorted(sum(parts[1:], parts[0])) == sorted(records)
+    prefix, *names = json.loads((tmp_path / "many.manifest").read_text())
+    assert prefix == {"prefix": f"{target}/"} and names == [f"part-00-{n:05d}-of-00004" for n in range(4)]
+    # Nothing is overwritten.
+    assert cli.main(["shard", str(source), str(target), "--shards", "4"]) == 2
+    assert "is there already" in capfd.readouterr().err
+
+
+def test_what_cannot_be_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write_objects(tmp_path / "one", [10])
+    source = tmp_path / "one" / "part-00"
+    source.write_bytes(source.read_bytes()[:-1])
+    (tmp_path / "picture").write_bytes(b"\x89PNG\0")
+    for path, words in (
+        (source, "record 10 at byte 162: it is cut off"),
+        (tmp_path / "picture", "neither TFRecord nor RecordIO nor text"),
+        (tmp_path / "no", "does not exist"),
+    ):
+        assert cli.main(["shard", str(path), str(tmp_path / "many"), "--shards", "2"]) == 2
+        said = capfd.readouterr().err
+        assert words in said and str(path) in said
+    assert list((tmp_path / "many").iterdir()) == []

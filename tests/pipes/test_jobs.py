@@ -1,0 +1,137 @@
+"""Channels in Pipe mode under ``fit()``: real clusters of local processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from feeding import ROOT, write_objects
+
+from container.formats import tfrecord
+from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, TrainingInput, TrainingJobError
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::estimators.PreflightWarning")]
+needs_horovod = pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not installed")
+
+SHARDED = "ShardedByS3Key"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("digits")
+    script = ROOT / "entrypoints" / "prepare_digits.py"
+    subprocess.run([sys.executable, str(script), "--output", str(folder)], check=True, capture_output=True)
+    return str(folder / "train")
+
+
+def fit(script: Path, inputs: dict[str, Any], hosts: int, distribution: Any = None, **hyperparameters: Any) -> Any:
+    estimator = TensorFlow(
+        entry_point=script.name,
+        source_dir=str(script.parent),
+        instance_count=hosts,
+        instance_type="local_process",
+        distribution=distribution,
+        hyperparameters=hyperparameters,
+    )
+    return estimator.fit(inputs, logs=False)
+
+
+def own_script(folder: Path, text: str) -> Path:
+    folder.mkdir()
+    script = folder / "script.py"
+    script.write_text(text)
+    return script
+
+
+@needs_horovod
+@pytest.mark.horovod
+def test_each_of_four_ranks_reads_ten_thousand_records(tmp_path: Path) -> None:
+    """Eight objects, and one; in Pipe and in File mode; on two hosts of two processes."""
+    write_objects(tmp_path / "eight", [5000] * 8)
+    write_objects(tmp_path / "one", [40_000])
+    eight, one = str(tmp_path / "eight"), str(tmp_path / "one")
+    script = own_script(tmp_path / "source", (Path(__file__).with_name("count_records.py")).read_text())
+    inputs = {
+        "pipe_sharded": TrainingInput(eight, distribution=SHARDED, input_mode="Pipe"),
+        "pipe_all": TrainingInput(eight, input_mode="Pipe"),
+        "pipe_one": TrainingInput(one, input_mode="Pipe"),
+        "file_sharded": TrainingInput(eight, distribution=SHARDED),
+        "file_all": eight,
+        "file_one": one,
+    }
+    job = fit(script, inputs, 2, MPI(processes_per_host=2))
+    hosts = job.record.path / "hosts"
+    found = [json.loads(path.read_text()) for path in sorted(hosts.glob("*/ml/output/data/rank-*.json"))]
+    assert len(found) == 4
+    for name in inputs:
+        numbers = [rank["channels"][name]["numbers"] for rank in found]
+        assert [len(of_rank) for of_rank in numbers] == [10_000] * 4, name
+        assert sorted(itertools.chain(*numbers)) == list(range(40_000)), name
+    places = {rank["channels"]["pipe_all"]["place"] for rank in found}
+    assert places == {f"{hosts}/algo-{h}/ml/input/data/.rank-{rank}/pipe_all" for h in (1, 2) for rank in (0, 1)}
+    left = [entry for entry in hosts.rglob("*") if entry.is_fifo()]
+    assert left == []
+
+
+def test_parameter_servers_read_in_the_workers(digits: str) -> None:
+    """Each worker reads its own host's FIFOs, though Python of the dataset runs in the chief otherwise."""
+    script = ROOT / "entrypoints" / "train_pipe.py"
+    inputs = {"train": TrainingInput(digits, input_mode="Pipe")}
+    job = fit(script, inputs, 2, ParameterServer(), epochs=3, records=1437, **{"batch-size": 32})
+    for host in ("algo-1", "algo-2"):
+        state = job.record.path / "hosts" / host / "ml" / "pipe_state" / ".train-pipe_mode-state"
+        assert int(state.read_text()) >= 1, host
+
+
+def test_collective_with_fewer_objects_than_hosts(digits: str, tmp_path: Path) -> None:
+    """One of the hosts has no records at all: it takes part with weight zero."""
+    [first, *_] = sorted(Path(digits).iterdir())
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / first.name).symlink_to(first)
+    inputs = {"train": TrainingInput(str(alone), distribution=SHARDED, input_mode="Pipe")}
+    script = ROOT / "entrypoints" / "train_pipe.py"
+    job = fit(script, inputs, 2, CollectiveAllReduce(), epochs=8, **{"batch-size": 16, "learning-rate": 0.003})
+    metrics = job.metrics()
+    assert metrics[metrics["name"] == "accuracy"]["value"].iloc[-1] > 0.5
+    said = b"".join(line[4] for line in job.log_lines()).decode()
+    assert "algo-2 gets nothing: there are fewer objects than hosts" in said
+
+
+def test_faults_end_the_job_and_leaving_early_does_not(tmp_path: Path) -> None:
+    write_objects(tmp_path / "data", [10, 10_000])
+    script = own_script(
+        tmp_path / "source",
+        "import sys\n"
+        "from container.pipe_dataset import PipeModeDataset\n"
+        "take = int(sys.argv[sys.argv.index('--take') + 1])\n"
+        "for _ in PipeModeDataset('train', 'TFRecord').take(take): pass\n",
+    )
+    inputs = {"train": TrainingInput(str(tmp_path / "data"), input_mode="Pipe")}
+    job = fit(script, inputs, 1, take=5)
+    assert job.status == "Completed"
+    second = tmp_path / "data" / "part-01"
+    content = bytearray(second.read_bytes())
+    size = len(tfrecord.encode(b"r10"))
+    content[4 * size + 13] ^= 1
+    second.write_bytes(content)
+    with pytest.raises(TrainingJobError, match=rf"part-01': record 5 at byte {4 * size}: its data is damaged"):
+        fit(script, inputs, 1, take=-1)
+    os.truncate(second, second.stat().st_size - 1)
+    content[4 * size + 13] ^= 1
+    second.write_bytes(content[:-1])
+    with pytest.raises(TrainingJobError, match=r"part-01': record 10,000 at byte [0-9,]+: it is cut off"):
+        fit(script, inputs, 1, take=-1)
