@@ -183,7 +183,7 @@ def run(options: argparse.Namespace) -> None:
     rows, samples = [], {}
     quiet = Quiet(options.patience)
     for size in SIZES:
-        with tempfile.TemporaryDirectory(prefix="fleetfit-bench-") as folder:
+        with tempfile.TemporaryDirectory(prefix="bench-fleetfit-") as folder:
             training = Training(size, Path(folder), options.seconds or _SECONDS)
             training.settle()
             ways = {"with": training.with_saves, "without": training.without}

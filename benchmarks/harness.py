@@ -331,7 +331,8 @@ def own_home() -> tempfile.TemporaryDirectory[str]:
     """
     for package in ("estimators", "container", "benchmarks"):
         compileall.compile_dir(HERE.parent / package, quiet=2)
-    home = tempfile.TemporaryDirectory(prefix="fleetfit-bench-")
+    # Not "fleetfit-": `fleetfit clean` takes away what begins so and no process seems to use.
+    home = tempfile.TemporaryDirectory(prefix="bench-fleetfit-")
     os.environ["FLEETFIT_HOME"] = home.name
     return home
 

@@ -23,7 +23,7 @@ _SECONDS = 4.0
 def run(options: argparse.Namespace) -> None:
     """Measure and record."""
     rounds = options.alternations or 12
-    with harness.own_home(), tempfile.TemporaryDirectory(prefix="fleetfit-bench-") as folder:
+    with harness.own_home(), tempfile.TemporaryDirectory(prefix="bench-fleetfit-") as folder:
         result = Path(folder) / "result.json"
         estimator = TensorFlow(
             entry_point=_SCRIPT.name,

@@ -269,7 +269,7 @@ def rows(what: str, values: Mapping[str, Sequence[Numbers]], *, ours: str = "fit
 def _measure(options: argparse.Namespace, name: str, what: str, make: Callable[[Path], Training]) -> None:
     """Measure and record."""
     rounds = options.alternations or 10
-    with harness.own_home(), tempfile.TemporaryDirectory(prefix="fleetfit-bench-") as folder:
+    with harness.own_home(), tempfile.TemporaryDirectory(prefix="bench-fleetfit-") as folder:
         quiet = Quiet(options.patience)
         quiet.wait()
         training = make(Path(folder))

@@ -106,7 +106,7 @@ def table(rows: Mapping[str, Mapping[str, Row]], cores: int) -> str:
 def run(options: argparse.Namespace) -> None:
     """Measure and record."""
     rounds = options.alternations or 3
-    with harness.own_home(), tempfile.TemporaryDirectory(prefix="fleetfit-bench-") as folder:
+    with harness.own_home(), tempfile.TemporaryDirectory(prefix="bench-fleetfit-") as folder:
         result = Path(folder) / "result.json"
         quiet = Quiet(options.patience)
 
