@@ -18,6 +18,7 @@ BENCHMARKS = {
     "steps-overhead": ("benchmarks.overhead", "run"),
     "strategies": ("benchmarks.strategies", "run"),
     "checkpoint": ("benchmarks.checkpoint", "run"),
+    "pipe": ("benchmarks.pipe", "run"),
 }
 #: What runs if nothing is named: some ten minutes.
 DEFAULT = ("launch", "steps")
