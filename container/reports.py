@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import signal
+from collections.abc import Mapping
+from typing import Any
 
 from container import traceback_text
 from container.contract.failures import Cause, Failure, describe_end, signal_name
@@ -97,9 +99,9 @@ def of_member(member: Member, host: str) -> Failure:
     if member.vanished:
         end = "was killed by SIGKILL together with its wrapper"
     if member.exit_code is None and member.signal is None:
-        message = _headline(traceback) or "raised an exception"
+        message = _headline(traceback, member.exception) or "raised an exception"
     else:
-        headline = _headline(traceback)
+        headline = _headline(traceback, member.exception)
         message = f"{headline} ({end})" if headline else end
     return Failure(
         cause=Cause.PROCESS,
@@ -166,8 +168,20 @@ def hints(text: str, killed_by: int | None = None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _headline(traceback: str | None) -> str | None:
-    """The last line of a traceback that starts one: ``ValueError: boom``."""
+def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str | None:
+    """The last line of a traceback that starts one: ``ValueError: boom``.
+
+    Where that is of the middle of a long message, as TensorFlow's are, the exception's type and its first line.
+    """
+    last = _last_line(traceback)
+    kind = str((exception or {}).get("type") or "")
+    if last is None or not kind or last.startswith((kind, kind.rpartition(".")[2])):
+        return last
+    words = str((exception or {}).get("message") or "").strip().partition("\n")[0]
+    return f"{kind}: {words}"[:300] if words else last
+
+
+def _last_line(traceback: str | None) -> str | None:
     if not traceback:
         return None
     lines = [line for line in traceback.splitlines() if line.strip()]

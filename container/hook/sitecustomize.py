@@ -17,7 +17,7 @@ import sys
 _VARIABLE = "FLEETFIT_EVENTS"  # container.contract.variables.EVENTS; nothing of ours can be imported here
 _STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"  # container.contract.variables.STACK_SIGNAL
 _LINE_LIMIT = 60_000  # bytes
-_MESSAGE_LIMIT = 1_000  # characters
+_MESSAGE_LIMIT = 1_000  # characters of its beginning, and of its end: TensorFlow says there what went wrong
 _WRITE_TIMEOUT_MS = 2_000  # how long the toolkit may take nothing before the rest is dropped
 
 
@@ -95,11 +95,13 @@ def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
         message = str(value)
     except Exception:  # noqa: BLE001 - a __str__ of the script's may raise anything
         message = "<its message cannot be printed>"
+    if len(message) > 2 * _MESSAGE_LIMIT:
+        message = f"{message[:_MESSAGE_LIMIT]}…{message[-_MESSAGE_LIMIT:]}"
     text = "".join(traceback.format_exception(kind, value, trace))
     room = _LINE_LIMIT
     while True:
         kept = text if len(text) <= room else "…\n" + text[len(text) - room :]
-        data = {"pid": os.getpid(), "type": name, "message": message[:_MESSAGE_LIMIT], "traceback": kept}
+        data = {"pid": os.getpid(), "type": name, "message": message, "traceback": kept}
         line = json.dumps({"kind": "exception", "data": data}, separators=(",", ":")).encode() + b"\n"
         if len(line) <= _LINE_LIMIT or room == 0:
             return line

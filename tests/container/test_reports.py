@@ -41,6 +41,17 @@ def test_an_exception_is_the_headline_and_its_traceback_the_detail() -> None:
     assert failure.cause is Cause.PROCESS
 
 
+def test_a_long_message_is_named_by_its_type_and_first_line() -> None:
+    """TensorFlow's go on for pages; their last line explains nothing."""
+    kind = "tensorflow.python.framework.errors_impl.UnavailableError"
+    message = "Graph execution error:\n\nDetected at node …\n\nRestart your program to reset.\n\t [[node]]"
+    text = f'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n{kind}: {message}\n'
+    failure = reports.of_member(
+        member(text, exit_code=1, exception=exception(text, message) | {"type": kind}), "algo-2"
+    )
+    assert failure.message == f"{kind}: Graph execution error: (exited with code 1)"
+
+
 def test_an_exception_whose_process_has_not_ended() -> None:
     failure = reports.of_member(member(exception=exception()), "algo-1")
     assert failure.summary() == "algo-1, rank 3: ValueError: no data"
