@@ -62,6 +62,22 @@ def test_everything_for_every_rank_of_a_replicated_channel(tmp_path: Path) -> No
         assert [split(RecordFormat.TFRECORD, host.read("train", 0, rank)) for rank in (1, 0)] == [records] * 2
 
 
+def test_lines_of_different_objects_are_not_joined(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, text in (("a", b"1\n2"), ("b", b""), ("c", b"3\n"), ("d", b"4"), ("e", b"5")):
+        (folder / name).write_bytes(text)
+    for name in "ab":
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+    channels = {"plain": {"uri": f"{folder}"}}
+    with agent(tmp_path / "ml", channels) as host:
+        assert host.read("plain").count(gzip.compress(b"")[:2]) == 2  # gzip's own bytes are not touched
+    for name in "ab":
+        (folder / f"{name}.gz").unlink()
+    with agent(tmp_path / "ml", channels) as host:
+        assert host.read("plain") == b"1\n2\n3\n4\n5"
+
+
 def test_the_order_is_a_function_of_seed_and_epoch(tmp_path: Path) -> None:
     records = write_objects(tmp_path / "data", [1] * 12)
     orders: dict[tuple[int, int], list[bytes]] = {}
@@ -79,7 +95,7 @@ def test_the_order_is_a_function_of_seed_and_epoch(tmp_path: Path) -> None:
 def test_wrapping_and_unpacking(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    contents = [b"a picture", b"", os.urandom(3_000_001)]
+    contents = [b"a\0picture", b"", os.urandom(3_000_001)]
     for number, content in enumerate(contents):
         (folder / f"{number}").write_bytes(content)
     packed = tmp_path / "packed"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from container import formats
 from container.agent import AgentError, sources
 from container.agent.pipes import dealing
 from container.agent.pipes.writing import Pipe
@@ -15,11 +17,14 @@ from container.agent.sources import DataObject
 from container.contract.channels import Channel, Compression, DataDistribution, DataType, RecordWrapping
 from container.contract.pipes import Note
 from container.contract.sharding import deal, shuffled, shuffled_order
-from container.formats import recordio
+from container.formats import RecordFormat, recordio
 from container.formats.gzip import Gunzip, GzipError
+from container.formats.textline import END
 
 #: Data is moved in pieces of this size where it cannot be passed on by the kernel.
 CHUNK = 1 << 20
+#: The format of an object shows in its first bytes.
+_HEAD = 4096
 #: How many of them are read ahead of the reader.
 _AHEAD = 16
 
@@ -84,7 +89,7 @@ def write_stream(pipe: Pipe, contents: Contents, epoch: int, *, local_rank: int,
     if dealt and channel.record_wrapping is RecordWrapping.RECORDIO:
         items, dealt = items[local_rank::ranks], False  # each object is a record
     dealer = dealing.Dealer(channel.name, local_rank, ranks) if dealt else None
-    for item in items:
+    for number, item in enumerate(items):
         if channel.record_wrapping is RecordWrapping.RECORDIO:
             pipe.note(Note(at=pipe.written, uri=item.uri, plain=False))
             _wrap(pipe, channel, item)
@@ -93,19 +98,33 @@ def write_stream(pipe: Pipe, contents: Contents, epoch: int, *, local_rank: int,
         else:
             packed = channel.compression is Compression.GZIP
             pipe.note(Note(at=pipe.written, uri=item.uri, plain=not packed))
-            _pass_on(pipe, channel, item)
+            if _pass_on(pipe, channel, item) and number + 1 < len(items):
+                pipe.write(END)
 
 
-def _pass_on(pipe: Pipe, channel: Channel, item: DataObject) -> None:
-    """Write an object's bytes as they are, or unpacked."""
+def _pass_on(pipe: Pipe, channel: Channel, item: DataObject) -> bool:
+    """Write an object's bytes as they are, or unpacked.
+
+    Returns:
+        Whether it is text whose last line has no end: the next object's first line would be joined to it.
+    """
     if channel.compression is Compression.NONE:
         with sources.open(item) as stream:
             local: Any = stream if hasattr(stream, "fileno") else None
-            if local is not None and pipe.splice(local, item.size):
-                local.verify()
-                return
+            if local is not None:
+                head, last = (os.pread(local.fileno(), *part) for part in ((_HEAD, 0), (1, max(item.size - 1, 0))))
+                if pipe.splice(local, item.size):
+                    local.verify()
+                    return _lacks_end(head, last)
+    head = last = b""
     for data in ReadAhead(_pieces(channel, item)):
         pipe.write(data)
+        head, last = head or data[:_HEAD], data[-1:]
+    return _lacks_end(head, last)
+
+
+def _lacks_end(head: bytes, last: bytes) -> bool:
+    return last not in (b"", END) and formats.recognise(head) is RecordFormat.TEXT_LINE
 
 
 def _wrap(pipe: Pipe, channel: Channel, item: DataObject) -> None:
