@@ -58,7 +58,8 @@ class S3Server:
         key: The access key. Default: a new one.
         secret: The secret key. Default: a new one.
         dies_with_us: Whether it ends when this process is killed.
-        cache: Where it keeps the files' checksums. Default: below ``$FLEETFIT_CACHE``.
+        keep_checksums: Whether it keeps the files' MD5s, below ``$FLEETFIT_CACHE``. An object's ETag is its MD5, and
+            without this each request reads the whole file for it; with it, writing small ones takes longer.
 
     Raises:
         ConfigurationError: rclone is missing, or the folder is none.
@@ -73,7 +74,7 @@ class S3Server:
         key: str | None = None,
         secret: str | None = None,
         dies_with_us: bool = True,
-        cache: Path | None = None,
+        keep_checksums: bool = True,
     ) -> None:
         self.folder = Path(folder).expanduser().absolute()
         self.key = key or f"fleetfit-{secrets.token_hex(6)}"
@@ -90,7 +91,8 @@ class S3Server:
         self._pid = processes.spawn(
             [
                 rclone,
-                *("serve", "s3", f"{_REMOTE}:", "--addr", f"127.0.0.1:{port}"),
+                *("serve", "s3", f"{_REMOTE}:" if keep_checksums else os.fspath(self.folder)),
+                *("--addr", f"127.0.0.1:{port}"),
                 *("--config", os.devnull),  # the user's own remotes have nothing to do with it
                 *("--dir-cache-time", "0s"),  # files that come into the folder are objects at once
                 *("--log-format", ""),
@@ -99,12 +101,7 @@ class S3Server:
             env={
                 **_environment(),
                 "RCLONE_AUTH_KEY": f'"{self.key},{self.secret}"',
-                "RCLONE_CACHE_DIR": os.fspath(cache if cache is not None else _cache(self.folder)),
-                # An object's ETag is its MD5, which is asked for in every request: it is kept, not read anew.
-                f"RCLONE_CONFIG_{_REMOTE.upper()}_TYPE": "hasher",
-                f"RCLONE_CONFIG_{_REMOTE.upper()}_REMOTE": os.fspath(self.folder),
-                f"RCLONE_CONFIG_{_REMOTE.upper()}_HASHES": "md5",
-                f"RCLONE_CONFIG_{_REMOTE.upper()}_MAX_AGE": "off",
+                **(_remote(self.folder) if keep_checksums else {}),
             },
             cwd="/",
             stdout=self._log.fileno(),
@@ -192,11 +189,16 @@ class S3Server:
         self.stop()
 
 
-def _cache(folder: Path) -> Path:
-    """Where a server of a folder keeps checksums; each folder has a place of its own, which one server locks."""
+def _remote(folder: Path) -> dict[str, str]:
+    """The variables that configure a remote of rclone's: the folder, and its files' MD5s in a place of its own."""
     from estimators.provenance.files import cache_folder
 
-    return cache_folder() / "s3-server" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    place = cache_folder() / "s3-server" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    settings = {"TYPE": "hasher", "REMOTE": os.fspath(folder), "HASHES": "md5", "MAX_AGE": "off"}
+    return {
+        "RCLONE_CACHE_DIR": os.fspath(place),
+        **{f"RCLONE_CONFIG_{_REMOTE.upper()}_{name}": value for name, value in settings.items()},
+    }
 
 
 def _environment() -> dict[str, str]:

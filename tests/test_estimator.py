@@ -218,7 +218,7 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
         ({}, {"train": 3}, "channel 'train' is 3"),
         ({}, {"no space": "."}, "ChannelName is 'no space'"),
         ({"output_path": "/proc/nowhere"}, None, "output_path"),
-        ({"output_path": "s3://bucket/x"}, None, "S3 is not available to local jobs"),
+        ({"output_path": "gs://bucket/x"}, None, "output_path=.gs://bucket/x. cannot be written"),
         ({"instance_type": "local_process"}, {"train": "s3://bucket/x"}, "channel 'train'"),
         ({"instance_type": "local_process", "input_mode": "Pipe"}, ".", "'Pipe'"),
         ({"instance_type": "ml.p3.2xlarge"}, "s3://bucket/x", "comes with the SageMaker backend"),

@@ -8,14 +8,15 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from container.agent import AgentError
+from container.agent.progress import Progress, size
 from container.agent.trees import host_name
 from container.contract.layout import MLTree
 from container.contract.wire import Event
 from container.copying import link_within
-from container.locations import LocationError, local_path
+from container.locations import LocationError, is_s3, local_path
 
 if TYPE_CHECKING:
     import tarfile
@@ -56,42 +57,83 @@ class Entry:
     host: str
 
 
-def collect(
-    base_dirs: Sequence[Path], output: str, *, tell: Callable[[bytes], None]
-) -> tuple[Path | None, Path | None]:
+def collect(base_dirs: Sequence[Path], output: str, *, tell: Callable[[bytes], None]) -> tuple[str | None, str | None]:
     """Pack the hosts' models and outputs.
 
     Where two hosts have the same path with different content, the first host's is taken, and a warning says so.
 
     Args:
         base_dirs: The hosts' trees, in rank order.
-        output: The folder for the archives, a path or a ``file://`` URL; made if it does not exist.
-        tell: Takes event lines: warnings, and at the end ``artifacts`` with the paths.
+        output: The place for the archives: a path or a ``file://`` URL of a folder, which is made if it does not exist,
+            or ``s3://bucket/prefix``.
+        tell: Takes progress, event lines: warnings, and at the end ``artifacts`` with the places.
 
     Returns:
-        The paths of ``model.tar.gz`` and ``output.tar.gz``; None for one that would be empty.
+        Where ``model.tar.gz`` and ``output.tar.gz`` are; None for one that would be empty.
 
     Raises:
         AgentError: the archives cannot be written; no half-written one is left, and the message says where the files
             are.
     """
-    try:
-        target = local_path(output)
-    except LocationError as error:
-        raise AgentError(f"the output folder: {error}") from None
     trees = [MLTree(base_dir) for base_dir in base_dirs]
     hosts = [host_name(tree, index) for index, tree in enumerate(trees)]
+    try:
+        target = output.rstrip("/") if is_s3(output) else str(local_path(output))
+    except LocationError as error:
+        raise AgentError(f"the output folder: {error}") from None
 
     def warn(host: str, text: str) -> None:
         tell(Event(kind="warning", host=host, data={"message": text}).to_line())
 
-    packed: dict[str, Path | None] = {}
+    packed: dict[str, str | None] = {}
     for name, paths in ((MODEL, [tree.model for tree in trees]), (OUTPUT, [tree.output_data for tree in trees])):
         folders = [Folder(host, path) for host, path in zip(hosts, paths, strict=True)]
-        packed[name] = pack(folders, target / name, warn=warn)
-    said = {name.partition(".")[0]: str(path) for name, path in packed.items() if path is not None}
+        if is_s3(target):
+            packed[name] = upload(folders, f"{target}/{name}", warn=warn, tell=tell)
+        else:
+            archive = pack(folders, Path(target) / name, warn=warn)
+            packed[name] = str(archive) if archive is not None else None
+    said = {name.partition(".")[0]: place for name, place in packed.items() if place is not None}
     tell(Event(kind="artifacts", host=hosts[0], data=said).to_line())
     return packed[MODEL], packed[OUTPUT]
+
+
+def upload(
+    folders: Sequence[Folder], uri: str, *, warn: Callable[[str, str], None], tell: Callable[[bytes], None]
+) -> str | None:
+    """Pack the union of the folders straight into an object of S3, which appears when it is whole.
+
+    Args:
+        folders: As for :func:`pack`.
+        uri: The object.
+        warn: As for :func:`pack`.
+        tell: Takes progress lines.
+
+    Returns:
+        ``uri``, or None if there is nothing to pack.
+
+    Raises:
+        AgentError: as for :func:`collect`.
+    """
+    from container.agent.s3.upload import Upload
+
+    where = f"The files are unpacked in {', '.join(str(folder.path) for folder in folders)}."
+    try:
+        entries = union(folders, warn=warn)
+        if not entries:
+            return None
+        total = sum(entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode))
+        bar = Progress(tell, folders[0].host, f"uploading {uri.rpartition('/')[2]}", total)
+        with Upload(uri) as target:
+            _write(entries, target, advance=bar.advance)
+        bar.end(f"{size(target.size)} to {uri} in {bar.elapsed:.1f} s")
+    except OSError as error:
+        raise AgentError(
+            f"{error.filename or uri}: {error.strerror or error}, while {uri} was packed. {where}"
+        ) from error
+    except AgentError as error:
+        raise AgentError(f"the upload failed: {error} {where}") from error
+    return uri
 
 
 def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str], None]) -> Path | None:
@@ -211,8 +253,14 @@ def _same(first: Entry, second: Entry) -> bool:
                 return True
 
 
-def _write(entries: Sequence[Entry], file: BinaryIO) -> None:
-    """Write the archive; equal content gives equal bytes."""
+def _write(entries: Sequence[Entry], file: Any, advance: Callable[[int], None] = lambda count: None) -> None:
+    """Write the archive; equal content gives equal bytes.
+
+    Args:
+        entries: What goes into it.
+        file: A file object.
+        advance: Takes how many bytes of content more have been packed.
+    """
     import gzip
     import tarfile
 
@@ -220,6 +268,8 @@ def _write(entries: Sequence[Entry], file: BinaryIO) -> None:
         with tarfile.TarFile(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT, copybufsize=_CHUNK) as tar:
             for entry in entries:
                 _add(tar, tarfile.TarInfo(entry.name), entry)
+                if stat.S_ISREG(entry.status.st_mode):
+                    advance(entry.status.st_size)
 
 
 def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: Entry) -> None:

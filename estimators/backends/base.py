@@ -105,6 +105,14 @@ class Backend(abc.ABC):
     def end_now(self) -> None:
         """End every host without grace."""
 
+    def save_checkpoints(self, done: Callable[[Failure | None], None]) -> None:
+        """Bring the checkpoints of a job that failed to where the spec wants them; every host has ended.
+
+        Args:
+            done: Takes the failure that prevented it, or None.
+        """
+        done(None)
+
     @abc.abstractmethod
     def collect_outputs(self) -> None:
         """Pack the model and the outputs to where the spec wants them."""

@@ -109,6 +109,17 @@ def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:
     return local_path(spec.checkpoint.uri) if spec.checkpoint is not None else None
 
 
+def synced_checkpoints(spec: TrainingJobSpec) -> str | None:
+    """The prefix of S3 that the checkpoints are kept in step with, or None."""
+    return spec.checkpoint.uri if spec.checkpoint is not None and is_s3(spec.checkpoint.uri) else None
+
+
+def output_uri(spec: TrainingJobSpec) -> str:
+    """``<output path>/<job>/output``: a path of this machine, or a prefix of S3."""
+    folder = output_dir(spec)
+    return str(folder) if folder is not None else f"{spec.output.path.rstrip('/')}/{spec.name}/output"
+
+
 def output_dir(spec: TrainingJobSpec) -> Path | None:
     """``<output path>/<job>/output``, or None when the output path is not of this machine."""
     path = local_path(spec.output.path)

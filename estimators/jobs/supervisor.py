@@ -80,6 +80,7 @@ class Supervisor:
         self._buffers: dict[str, bytearray] = {}
         self._ended_hosts: dict[str, HostEnd] = {}
         self._reported: Failure | None = None  # by a host's toolkit
+        self._model: str | None = None  # where it was put
         self._failure: Failure | None = None
         self._stopping: SecondaryStatus | None = None
         self._stop_message = ""
@@ -254,6 +255,8 @@ class Supervisor:
                     self._reported = Failure.from_dict(item.data)
                 elif item.kind == "warning":
                     self._warn(item, now)
+                elif item.kind == "artifacts" and len(self._ended_hosts) == len(self._spec.hosts):
+                    self._model = str(item.data.get("model") or "") or None
                 continue
             piece = item if isinstance(item, wire.Piece) else wire.Piece(host, None, item)
             self._writer.write(piece, now)
@@ -288,8 +291,11 @@ class Supervisor:
         if self._failure is not None and self._may_start_again(self._failure):
             self._start_again(self._failure)
             return
-        if self._hurry or (self._failure is not None and self._stopping is None):
+        if self._hurry:
             self._finish()
+            return
+        if self._failure is not None and self._stopping is None:
+            self._backend.save_checkpoints(self._checkpoints_saved)
             return
         if self._stopping is None:
             self._secondary(SecondaryStatus.UPLOADING.value, "")
@@ -328,6 +334,11 @@ class Supervisor:
             signal=end.signal,
         )
 
+    def _checkpoints_saved(self, failure: Failure | None) -> None:
+        if failure is not None:
+            self._status = statuses.with_warning(self._status, failure.message)
+        self._finish()
+
     def _collected(self, failure: Failure | None) -> None:
         if failure is not None and self._stopping is None:
             self._failure = self._failure or failure
@@ -352,7 +363,7 @@ class Supervisor:
         self._event("phase", name="job_ended")
         with contextlib.suppress(RecordError):
             self._writer.close()
-        archive = _archive(self._spec)
+        archive = self._model or _archive(self._spec)
         if archive is not None:
             self._status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
         final = self._final_metrics.to_list()

@@ -61,7 +61,7 @@ class Bucket:
         """An object's content."""
         return (self.folder / key).read_bytes()
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """Every key, sorted."""
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
 
@@ -282,7 +282,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def _answer_error(self, status: int) -> None:
-        text = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>reduce your rate</Message></Error>"
+        code = b"AccessDenied" if status == 403 else b"SlowDown"
+        text = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>as the test said</Message></Error>" % code
         self.send_response_only(status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(text) if self.command != "HEAD" else 0))
@@ -308,5 +309,5 @@ def wait_until(condition: Any, seconds: float = 30.0) -> None:
 
 
 def start(folder: Path) -> S3Server:
-    """A server of a folder."""
-    return S3Server(folder / "buckets", cache=folder / "cache")
+    """A server of a folder of small files."""
+    return S3Server(folder, keep_checksums=False)

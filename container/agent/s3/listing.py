@@ -10,12 +10,13 @@ from container.agent.s3.client import call, client, etag, split
 from container.agent.sources.base import DataObject, SourceError
 
 
-def listing(uri: str, *, limit: int | None = None) -> list[DataObject]:
+def listing(uri: str, *, limit: int | None = None, empty: bool = False) -> list[DataObject]:
     """The objects whose key begins with a prefix, in the order of their keys' bytes; folder markers are left out.
 
     Args:
         uri: ``s3://bucket/prefix``.
         limit: Stop after so many.
+        empty: Whether there may be none.
 
     Raises:
         SourceError: there are none, or the bucket cannot be listed, or two objects would have the same path.
@@ -29,7 +30,7 @@ def listing(uri: str, *, limit: int | None = None) -> list[DataObject]:
                 found.append(DataObject(f"s3://{bucket}/{key}", entry["Size"], etag(entry), relative_key(key, prefix)))
         if limit is not None and len(found) >= limit:
             break
-    if not found:
+    if not found and not empty:
         raise SourceError(uri, "no object has a key that begins so", _near(bucket, prefix))
     return sorted(found, key=lambda item: item.uri.encode())
 

@@ -35,7 +35,8 @@ class Job:
         return path
 
     def collect(self) -> tuple[Path | None, Path | None]:
-        return collect(self.bases, str(self.output), tell=self.lines.append)
+        model, output = collect(self.bases, str(self.output), tell=self.lines.append)
+        return Path(model) if model else None, Path(output) if output else None
 
     @property
     def events(self) -> list[Event]:
@@ -170,10 +171,10 @@ def test_a_file_url(job: Job, tmp_path: Path) -> None:
     job.write(0, "model/x")
     target = tmp_path / "a b"
     model, _ = collect(job.bases, target.as_uri(), tell=job.lines.append)
-    assert model == target / "model.tar.gz"
+    assert model == str(target / "model.tar.gz")
 
 
-@pytest.mark.parametrize("output", ["s3://bucket/x", "relative/x"])
+@pytest.mark.parametrize("output", ["gs://bucket/x", "relative/x"])
 def test_an_output_that_is_not_here(job: Job, output: str) -> None:
     with pytest.raises(AgentError, match=output):
         collect(job.bases, output, tell=job.lines.append)

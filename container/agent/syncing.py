@@ -1,0 +1,287 @@
+"""``agent sync``: keeps a folder of checkpoints and a prefix of S3 in step while a job runs.
+
+At the start what is in S3 comes down; while the job runs new files go up; at the end (of standard input) the rest does.
+As on SageMaker, nothing is ever deleted in S3.
+
+A checkpoint of the Checkpointer's is a folder that appears by a rename: it goes up as soon as it is there, its manifest
+last, and one without a manifest does not come down. What is being staged or deleted begins with a dot and is left
+alone. Any other file goes up when it has not changed between two looks, or at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import select
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from container.agent import AgentError, sources
+from container.agent.progress import Progress, size
+from container.agent.sources.base import DataObject, SourceError
+from container.contract.wire import Event
+
+Tell = Callable[[bytes], None]
+
+USAGE = "agent sync down|up --dir DIR --uri s3://BUCKET/PREFIX --host NAME [--every SECONDS]"
+
+#: The Checkpointer's folders and what makes one whole (``container.checkpoint.store``, which needs numpy).
+_CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
+_MANIFEST = "manifest.json"
+_EVERY_S = 5.0
+_CHUNK = 1 << 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``down`` to its end, or ``up`` until standard input ends and everything is up.
+
+    Returns:
+        0, 1 when something could not be brought, 2 for a wrong command line.
+    """
+    try:
+        direction, folder, uri, host, every = _parse(argv)
+    except ValueError as error:
+        print(f"{error}; usage: {USAGE}", file=sys.stderr)
+        return 2
+
+    def tell(line: bytes) -> None:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+    try:
+        if direction == "down":
+            restore(folder, uri, host=host, tell=tell)
+        else:
+            Uploader(folder, uri, host=host, tell=tell).run(_end_of_input, every)
+    except (AgentError, OSError) as error:
+        sys.stdout.flush()
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        return 1
+    return 0
+
+
+def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
+    """Bring what is in S3 into the folder; files that are there with the same size stay.
+
+    Raises:
+        AgentError: it cannot be read or written.
+    """
+    from container.agent.s3 import listing
+
+    prefix = uri.rstrip("/") + "/"
+    try:
+        items = listing.listing(prefix, empty=True)
+    except SourceError as error:
+        raise AgentError(f"the checkpoints cannot be restored: {error}") from None
+    keys = {item.key for item in items}
+    wanted: list[DataObject] = []
+    for item in items:
+        top, _, rest = item.key.partition("/")
+        if any(part.startswith(".") for part in item.key.split("/")) or ".." in item.key.split("/"):
+            continue
+        if rest and _CHECKPOINT.fullmatch(top) and f"{top}/{_MANIFEST}" not in keys:
+            if item.key == min(key for key in keys if key.startswith(f"{top}/")):
+                _warn(tell, host, f"{prefix}{top} is not whole (its upload was cut); it is left there.")
+            continue
+        target = folder / item.key
+        if not (target.is_file() and target.stat().st_size == item.size):
+            wanted.append(item)
+    if not wanted:
+        return
+    bar = Progress(tell, host, "restoring checkpoints", sum(item.size for item in wanted))
+    # Their manifests last: an interrupted restore leaves no folder that looks whole.
+    for item in sorted(wanted, key=lambda item: item.key.endswith(f"/{_MANIFEST}")):
+        _fetch(item, folder / item.key, bar.advance)
+    bar.end(f"{len(wanted):,} files, {size(sum(item.size for item in wanted))} from {uri} in {bar.elapsed:.1f} s")
+
+
+def _fetch(item: DataObject, target: Path, advance: Callable[[int], None]) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with sources.open(item) as stream, open(partial, "wb", buffering=0) as file:
+            while chunk := stream.read(_CHUNK):
+                file.write(chunk)
+                advance(len(chunk))
+        os.replace(partial, target)
+    except OSError as error:
+        raise AgentError(f"{target}: {error.strerror}, while a checkpoint was restored from {item.uri!r}.") from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+class Uploader:
+    """Brings new files of a folder to S3.
+
+    Args:
+        folder: The folder; it need not exist yet.
+        uri: The prefix.
+        host: For the lines that it tells.
+        tell: Takes lines.
+    """
+
+    def __init__(self, folder: Path, uri: str, *, host: str, tell: Tell) -> None:
+        self._folder = folder
+        self._prefix = uri.rstrip("/") + "/"
+        self._host = host
+        self._tell = tell
+        self._up: dict[str, tuple[int, int, int]] = {}
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._warned: set[str] = set()
+
+    def run(self, ended: Callable[[float], bool], every: float = _EVERY_S) -> None:
+        """Upload until the end, then what is left.
+
+        Args:
+            ended: Waits so many seconds, or less, and says whether it is the end.
+            every: Seconds between two looks.
+
+        Raises:
+            AgentError: something could not be uploaded in the end; it says what is where.
+        """
+        self.mark_restored()
+        while not ended(every):
+            failed = self.look(final=False)
+            if failed and not self._warned.intersection(failed):
+                self._warned.update(failed)
+                name, error = next(iter(failed.items()))
+                _warn(self._tell, self._host, f"checkpoint file {name!r} could not be uploaded yet: {error}")
+        failed = self.look(final=True)
+        if failed:
+            name, error = next(iter(failed.items()))
+            more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+            raise AgentError(
+                f"the upload of the checkpoints failed: {error} {name!r}{more} of {self._folder} are not in "
+                f"{self._prefix}; {len(self._up)} files are."
+            )
+
+    def mark_restored(self) -> None:
+        """What is there now came from S3, or an earlier attempt brought it up: compare sizes once, upload the rest."""
+        from container.agent.s3 import listing
+
+        with contextlib.suppress(SourceError):  # the first look tries everything then
+            there = {item.key: item.size for item in listing.listing(self._prefix, empty=True)}
+            for name, status in self._files():
+                if there.get(name) == status.st_size:
+                    self._up[name] = _identity(status)
+
+    def look(self, *, final: bool) -> dict[str, Exception]:
+        """Upload what is new and complete; everything that is new if it is the last look.
+
+        Returns:
+            What could not be uploaded, and why.
+        """
+        failed: dict[str, Exception] = {}
+        seen: dict[str, tuple[int, int, int]] = {}
+        for name, status in self._files():
+            now = _identity(status)
+            seen[name] = now
+            whole = _CHECKPOINT.fullmatch(name.partition("/")[0]) is not None and "/" in name
+            if self._up.get(name) == now or not (final or whole or self._seen.get(name) == now):
+                continue
+            if failed:  # the server may be away for long; and a manifest must not go up without what it lists
+                failed[name] = next(iter(failed.values()))
+                continue
+            try:
+                self._upload(name)
+            except (AgentError, OSError) as error:
+                failed[name] = error
+        self._seen = seen
+        return failed
+
+    def _upload(self, name: str) -> None:
+        from container.agent.s3.upload import Upload
+
+        path = self._folder / name
+        with _kept(path.parent):
+            try:
+                file = open(path, "rb", buffering=0)  # noqa: SIM115 - the block below closes it
+            except FileNotFoundError:
+                return  # deleted since it was seen
+            with file:
+                before = _identity(os.fstat(file.fileno()))
+                with Upload(f"{self._prefix}{name}") as target:
+                    while chunk := file.read(_CHUNK):
+                        target.write(chunk)
+                if _identity(os.fstat(file.fileno())) == before:
+                    self._up[name] = before
+
+    def _files(self) -> list[tuple[str, os.stat_result]]:
+        """Every file that may go up; manifests behind what they list."""
+        found = list(_walk(str(self._folder), "", self._skip))
+        return sorted(found, key=lambda item: (item[0].partition("/")[0], item[0].endswith(_MANIFEST), item[0]))
+
+    def _skip(self, name: str) -> None:
+        if name not in self._warned:
+            self._warned.add(name)
+            _warn(self._tell, self._host, f"{self._folder / name} is not uploaded: S3 has no links.")
+
+
+def _walk(folder: str, prefix: str, skip: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
+    try:
+        with os.scandir(folder) as scanned:
+            entries = list(scanned)
+    except OSError:
+        return  # not there yet, or deleted since it was seen
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            status = entry.stat(follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                skip(prefix + entry.name)
+            elif stat.S_ISDIR(status.st_mode):
+                yield from _walk(entry.path, f"{prefix}{entry.name}/", skip)
+            elif stat.S_ISREG(status.st_mode):
+                yield prefix + entry.name, status
+
+
+@contextlib.contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """The Checkpointer deletes no folder that somebody has locked."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _end_of_input(seconds: float) -> bool:
+    """Wait for the end of standard input, which whoever started us holds open while the job runs."""
+    ready, _, _ = select.select([0], [], [], seconds)
+    return bool(ready) and not os.read(0, 1024)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _warn(tell: Tell, host: str, text: str) -> None:
+    tell(Event(kind="warning", host=host, data={"message": text}).to_line())
+
+
+def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float]:
+    if not argv or argv[0] not in ("down", "up"):
+        raise ValueError(f"agent sync needs 'down' or 'up', got {argv[0] if argv else ''!r}")
+    values: dict[str, str] = {}
+    rest = list(argv[1:])
+    while rest:
+        option = rest.pop(0)
+        if option not in ("--dir", "--uri", "--host", "--every") or not rest:
+            raise ValueError(f"agent sync has no option {option!r}, or it needs a value")
+        values[option] = rest.pop(0)
+    for option in ("--dir", "--uri", "--host"):
+        if option not in values:
+            raise ValueError(f"{option} is missing")
+    return argv[0], Path(values["--dir"]), values["--uri"], values["--host"], float(values.get("--every", _EVERY_S))

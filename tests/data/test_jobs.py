@@ -1,0 +1,161 @@
+"""Whole jobs whose data, outputs and checkpoints are on S3."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs_on_s3 import estimator, said, unpacked
+from s3_server import Bucket, Faults, wait_until
+
+from estimators import FileSystemInput, PreflightWarning, TrainingInput, TrainingJobError
+from estimators.errors import ConfigurationError, UnsupportedError
+from estimators.jobs.record import job_names
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def fit(one: Any, inputs: Any = None, **arguments: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreflightWarning)
+        return one.fit(inputs, logs=False, **arguments)
+
+
+def digests(contents: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+def test_inputs_and_outputs(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    made = {f"part-{number}": os.urandom(200_000) for number in range(5)}
+    for name, content in made.items():
+        s3.put(f"train/{name}", content)
+    s3.put("labels.csv", b"a,b")
+    faults.cut(after=50_000, times=2, key="part-")
+    faults.unavailable(times=2, method="PUT", key="model.tar.gz")
+    one = estimator(tmp_path, "", instance_count=2, output_path=s3.uri("out/"))
+    job = fit(
+        one,
+        {
+            "train": TrainingInput(s3.uri("train"), distribution="ShardedByS3Key"),
+            "labels": s3.uri("labels.csv"),
+        },
+        job_name="both-ways",
+    )
+    first, second = (json.loads(text) for text in sorted(said(job, "found"), key=lambda t: -len(t)))
+    assert {**first["train"], **second["train"]} == digests(made)
+    assert {len(first["train"]), len(second["train"])} == {3, 2}
+    assert first["labels"] == second["labels"] == digests({"labels.csv": b"a,b"})
+    assert faults.left == 0
+    assert job.model_data == s3.uri("out/both-ways/output/model.tar.gz")
+    assert set(unpacked(s3.get("out/both-ways/output/model.tar.gz"))) == {"weights-algo-1", "weights-algo-2"}
+    assert unpacked(s3.get("out/both-ways/output/output.tar.gz")) == {"notes": b"text"}
+    assert not (job.record.tree("algo-1").channel("train")).exists()  # its bytes are in the cache
+    # No secret is anywhere in the record.
+    secret = s3.server.secret.encode()
+    assert not [path for path in job.record.path.rglob("*") if path.is_file() and secret in path.read_bytes()]
+
+
+def test_a_failed_upload_fails_the_job(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    faults.unavailable(times=1000, method="PUT", status=403)
+    with pytest.raises(
+        TrainingJobError, match=r"the upload failed: .*denies access.*The files are unpacked in"
+    ) as caught:
+        fit(estimator(tmp_path, "", output_path=s3.uri("out")))
+    job = caught.value.job
+    assert (job.record.tree("algo-1").model / "weights-algo-1").exists()
+    assert s3.names() == []
+
+
+def test_checkpoints_go_up_while_it_trains_and_come_down(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    script = """
+save(1)
+(checkpoints / "half").write_text("x")
+(checkpoints / ".hidden").write_text("x")
+until = time.monotonic() + 60
+while not (checkpoints / "go").exists():
+    if time.monotonic() > until: sys.exit("nobody said go")
+    time.sleep(0.02)
+save(2)
+"""
+    one = estimator(tmp_path, script, checkpoint_s3_uri=s3.uri("ck"))
+    job = fit(one, wait=False)
+    wait_until(lambda: "ck/checkpoint-00000001-step-1/manifest.json" in s3.names(), 60)
+    assert job.status == "InProgress"
+    (job.record.checkpoints_dir / "go").touch()
+    job.wait(logs=False)
+    whole = [f"checkpoint-0000000{n}-step-{n}/{name}" for n in (1, 2) for name in ("manifest.json", "tensors")]
+    assert [key for key in s3.names() if key.startswith("ck/")] == sorted(
+        f"ck/{name}" for name in (*whole, "go", "half")
+    )
+    assert said(job, "restored") == ["[]"]
+    # One whose upload was cut stays where it is.
+    s3.put("ck/checkpoint-00000003-step-3/tensors", b"half")
+    two = estimator(tmp_path, "save(4)", checkpoint_s3_uri=s3.uri("ck/"))
+    again = fit(two)
+    assert json.loads(said(again, "restored")[0]) == sorted([*whole, "go", "half"])
+    assert any("checkpoint-00000003-step-3 is not whole" in line.text for line in again.log_lines())
+    assert "ck/checkpoint-00000004-step-4/manifest.json" in s3.names()
+    assert "ck/checkpoint-00000001-step-1/tensors" in s3.names()  # nothing is deleted
+    uploads = [seen.path for seen in faults.requests("PUT", "checkpoint-00000001")]
+    assert len(uploads) == 2  # not again by the second job
+
+
+def test_a_failed_job_saves_its_checkpoints(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    with pytest.raises(TrainingJobError, match="exited with code 3"):
+        fit(estimator(tmp_path, "save(1); sys.exit(3)", checkpoint_s3_uri=s3.uri("ck")))
+    assert "ck/checkpoint-00000001-step-1/manifest.json" in s3.names()
+
+
+def test_checkpoints_that_cannot_go_up_fail_the_job(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    faults.unavailable(times=1000, method="PUT", status=403)
+    with pytest.raises(TrainingJobError, match=r"upload of the checkpoints failed: .*are not in s3://") as caught:
+        fit(estimator(tmp_path, "save(1)", checkpoint_s3_uri=s3.uri("ck")))
+    assert (caught.value.job.record.checkpoints_dir / "checkpoint-00000001-step-1").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "arguments", "message"),
+    [
+        ("s3://BUCKET/nothing", {}, r"channel 'training': 's3://.*/nothing': no object has a key"),
+        ("s3://BUCKETx/train", {}, "there is no bucket"),
+        (
+            {"m": TrainingInput("s3://BUCKET/m", s3_data_type="ManifestFile")},
+            {},
+            r"channel 'm': .*line 5: .*no such obj",
+        ),
+        (None, {"output_path": "s3://BUCKETx/out"}, "output_path: .*there is no bucket"),
+        (None, {"checkpoint_s3_uri": "s3://BUCKETx/out"}, "checkpoint_s3_uri: .*there is no bucket"),
+    ],
+)
+def test_what_is_refused_before_the_start(
+    s3: Bucket, tmp_path: Path, inputs: Any, arguments: dict[str, str], message: str
+) -> None:
+    s3.put("train/a", b"x")
+    s3.put("m", json.dumps([{"prefix": s3.uri("train/")}, "a", "b"], indent=0).replace("{\n", "{").encode())
+    if isinstance(inputs, dict):
+        inputs = {"m": TrainingInput(s3.uri("m"), s3_data_type="ManifestFile")}
+    elif inputs:
+        inputs = inputs.replace("BUCKET", s3.name)
+    arguments = {name: value.replace("BUCKET", s3.name) for name, value in arguments.items()}
+    with pytest.raises(ConfigurationError, match=message):
+        fit(estimator(tmp_path, "", **arguments), inputs)
+    assert job_names() == []
+
+
+def test_what_no_local_job_can_have(s3: Bucket, tmp_path: Path) -> None:
+    one = estimator(tmp_path, "")
+    with pytest.raises(UnsupportedError, match="EFS and FSx file systems exist on AWS only"):
+        fit(one, FileSystemInput("fs-0123456789abcdef0", "EFS", "/data"))
+    with pytest.raises(ConfigurationError, match="compression 'Gzip' is for Pipe mode"):
+        fit(one, TrainingInput(s3.uri("x"), compression="Gzip"))
+    with pytest.raises(ConfigurationError, match="can only be read in Pipe mode"):
+        fit(one, TrainingInput(s3.uri("x"), s3_data_type="AugmentedManifestFile", attribute_names=["a-ref"]))
