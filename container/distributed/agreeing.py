@@ -37,10 +37,15 @@ class Agreement:
     Args:
         connection: To rank 0's :class:`_Server`.
         size: The number of ranks.
+
+    Attributes:
+        size: The number of ranks.
+        records: What this rank had in the latest iteration.
     """
 
     def __init__(self, connection: socket.socket, size: int) -> None:
         self.size = size
+        self.records = 0
         self._connection = connection
         self._lock = threading.Lock()
         self._iterations = 0
@@ -48,6 +53,7 @@ class Agreement:
     def begin(self) -> int:
         """A new iteration over the data; each rank begins the same ones."""
         self._iterations += 1
+        self.records = 0
         return self._iterations
 
     def batch(self, iteration: int, number: int, records: int, full: bool) -> tuple[int, int]:
@@ -65,6 +71,7 @@ class Agreement:
                 total, ranks = _HEARS.unpack(_receive(self._connection, _HEARS.size))
         except OSError as error:
             raise DistributedError(f"the ranks cannot agree on their batches any more: {error}.") from error
+        self.records += records
         return (0, 0) if total == LEFT else (total, ranks)
 
     def leave(self, iteration: int) -> None:

@@ -207,8 +207,11 @@ def average_logs(cluster: Cluster, logs: Logs) -> None:
             "needs records of its own; callbacks(validation=…) divides them."
         )
     if names:
-        [sums] = cluster.collectives.sum_arrays([values])
-        logs.update(zip(names, (sums / cluster.size).tolist(), strict=True))
+        # A loss has the weights of its batches in it already.
+        weights = np.array([1.0 if name.endswith("loss") else cluster.epoch_weight for name in names], np.float64)
+        weighted = np.where(weights > 0, values * weights, 0.0)
+        sums, totals = cluster.collectives.sum_arrays([weighted, weights])
+        logs.update(zip(names, (sums / np.where(totals > 0, totals, 1.0)).tolist(), strict=True))
 
 
 class WarmUp(Callback):

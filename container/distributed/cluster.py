@@ -63,6 +63,7 @@ class Cluster:
         self.tf_strategy = tf_strategy
         #: Where the data of the last :meth:`dataset` is, if it is resumable.
         self.data_progress: DataProgress | None = None
+        self._agreement: agreeing.Agreement | None = None
         self._counts: dict[tuple[Any, int], int] = {}
 
     def __repr__(self) -> str:
@@ -187,7 +188,7 @@ class Cluster:
         resumable = bool(channels) if resumable is None else resumable
         if resumable and (repeat or partition == "shuffle"):
             resumable = False
-        self.data_progress = None
+        self.data_progress = self._agreement = None
         if resumable:
             self.data_progress = DataProgress(
                 channels, batch_size=batch_size, size=self.size, rank=self.rank, seed=seed, shuffled=bool(shuffle)
@@ -206,9 +207,18 @@ class Cluster:
             partition=partition,
             remainder=remainder,
             holds=holdings.held_by(records, holds),
-            agreement=lambda: agreeing.agree(self.collectives, self.host),
+            agreement=self._agree,
             progress=self.data_progress,
         )
+
+    def _agree(self) -> agreeing.Agreement:
+        self._agreement = agreeing.agree(self.collectives, self.host)
+        return self._agreement
+
+    @property
+    def epoch_weight(self) -> float:
+        """How much this rank's metrics of an epoch count: by its records, where the ranks have not equally many."""
+        return float(self._agreement.records) if self._agreement is not None else 1.0
 
     def steps_per_epoch(
         self, make_dataset: Callable[[], Any], *, global_batch_size: int, records: int | None = None
@@ -284,7 +294,7 @@ class Cluster:
             DistributedError: there are no records.
         """
         found_records = make_dataset()
-        if self.size > 1 and holdings.held_by(found_records, None) != "all":
+        if self.size > 1 and holdings.channels_of(found_records) and holdings.held_by(found_records, None) != "all":
             raise RefusedError(
                 "evaluate() needs all records on every rank, and the channel is ShardedByS3Key: give the validation "
                 "channel distribution='FullyReplicated'; each rank then evaluates its part."

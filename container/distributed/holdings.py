@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from container.contract.names import unknown
@@ -16,10 +19,12 @@ def held_by(records: Any, holds: str | None) -> str:
 
     Args:
         records: The dataset.
-        holds: What the script says; None to find out. A channel in Pipe mode knows; other datasets hold everything.
+        holds: What the script says; None to find out. A channel in Pipe mode knows; other datasets hold everything,
+            unless the job has files that differ from host to host.
 
     Raises:
         ValueError: it is unknown.
+        RefusedError: it cannot be found out.
     """
     if holds is not None:
         if holds not in HOLDINGS:
@@ -31,7 +36,27 @@ def held_by(records: Any, holds: str | None) -> str:
             "the dataset is made of channels that are divided in different ways (FullyReplicated and ShardedByS3Key): "
             "give all of them one distribution, or say cluster.dataset(holds=…)."
         )
-    return str(found.pop()) if found else "all"
+    if found:
+        return str(found.pop())
+    if sharded := _sharded_files(os.environ):
+        names = " and ".join(map(repr, sharded))
+        raise RefusedError(
+            f"channel {names} of this job is ShardedByS3Key: each host has other files. Say which records the dataset "
+            "has: cluster.dataset(holds='host') if it reads these files, holds='all' if it reads others."
+        )
+    return "all"
+
+
+def _sharded_files(environ: Mapping[str, str]) -> list[str]:
+    """The channels of this job whose files differ from host to host."""
+    if len(json.loads(environ.get("SM_HOSTS") or "[]")) < 2:
+        return []
+    config = json.loads(environ.get("SM_INPUT_DATA_CONFIG") or "{}")
+    return [
+        name
+        for name, channel in config.items()
+        if channel.get("S3DistributionType") == "ShardedByS3Key" and channel.get("TrainingInputMode") != "Pipe"
+    ]
 
 
 def channels_of(records: Any) -> list[Any]:
