@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import signal
 from pathlib import Path
@@ -169,3 +170,27 @@ def test_a_wrong_command_line() -> None:
     assert serving.main(["--base-dir"]) == 2
     assert serving.main(["--shards", "2"]) == 2
     assert serving.main(["--base-dir", "x"]) == 2
+
+
+def test_an_augmented_manifest(tmp_path: Path) -> None:
+    lines = []
+    for number in range(6):
+        (tmp_path / f"{number}.png").write_bytes(b"\x89PNG" + bytes([number]) * number)
+        lines.append({"source-ref": f"file://{tmp_path}/{number}.png", "label": number, "more": "not read"})
+    manifest = tmp_path / "all.manifest"
+    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    channel = {
+        "uri": str(manifest),
+        "data_type": "AugmentedManifestFile",
+        "attribute_names": ["source-ref", "label"],
+        "record_wrapping": "RecordIO",
+    }
+    channels = {"train": channel, "shuffled": {**channel, "shuffle_seed": 3}}
+    with agent(tmp_path / "ml", channels) as host:
+        found = split(RecordFormat.RECORDIO, host.read("train"))
+        pairs = [(b"\x89PNG" + bytes([number]) * number, b"%d" % number) for number in range(6)]
+        assert found == [part for pair in pairs for part in pair]
+        orders = [split(RecordFormat.RECORDIO, host.read("shuffled", epoch)) for epoch in range(2)]
+    assert orders[0] != orders[1]
+    for order in orders:
+        assert sorted(zip(order[::2], order[1::2], strict=True)) == sorted(pairs)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +139,36 @@ def test_faults_end_the_job_and_leaving_early_does_not(tmp_path: Path) -> None:
     second.write_bytes(content[:-1])
     with pytest.raises(TrainingJobError, match=r"part-01': record 10,000 at byte [0-9,]+: it is cut off"):
         fit(script, inputs, 1, take=-1)
+
+
+def test_no_agent_outlives_the_supervisor(tmp_path: Path) -> None:
+    write_objects(tmp_path / "data", [10])
+    script = own_script(tmp_path / "source", "import time; print('runs', flush=True); time.sleep(600)\n")
+    estimator = TensorFlow(
+        entry_point=script.name, source_dir=str(script.parent), instance_count=2, instance_type="local_process"
+    )
+    job = estimator.fit({"train": TrainingInput(str(tmp_path / "data"), input_mode="Pipe")}, wait=False)
+    until(lambda: sum(line[4].strip() == b"runs" for line in job.log_lines()) == 2)
+    assert len(agents(tmp_path)) == 2
+    os.kill(job.record.read_status()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
+    until(lambda: not agents(tmp_path))
+
+
+def agents(folder: Path) -> list[int]:
+    """The host agents whose trees are in a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                if b"pipe" in words and any(word.startswith(os.fsencode(folder)) for word in words):
+                    found.append(int(entry.name))
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
