@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from container.contract.names import nearest
-from estimators.commands import EXIT_STATUSES, Exit, console, jobs, shard, train, upkeep
+from estimators.commands import EXIT_STATUSES, Exit, console, jobs, s3, shard, train, upkeep
 
 _DESCRIPTION = "Distributed TensorFlow training jobs: one command, every strategy, any fleet."
 _EPILOG = f"""\
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="store_true", help="show the version")
     root.add_argument("--traceback", action="store_true", help="show where in fleetfit an error was raised")
     subparsers = root.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)
-    for module in (train, jobs, shard, upkeep):
+    for module in (train, jobs, shard, s3, upkeep):
         module.add(subparsers)
     return root
 

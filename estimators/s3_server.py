@@ -79,9 +79,9 @@ class S3Server:
         self.folder = Path(folder).expanduser().absolute()
         self.key = key or f"fleetfit-{secrets.token_hex(6)}"
         self.secret = secret or secrets.token_hex(20)
-        for what, value in (("key", self.key), ("secret", self.secret)):
-            if not re.fullmatch(r"[A-Za-z0-9+/_=.-]+", value):
-                raise ConfigurationError(f"the {what} may have letters, digits and '+/_=.-' only.")
+        for what, value, least in (("key", self.key, 3), ("secret", self.secret, 8)):
+            if len(value) < least or not re.fullmatch(r"[A-Za-z0-9+/_=.-]+", value):
+                raise ConfigurationError(f"the {what} must have {least} or more letters, digits and '+/_=.-'.")
         rclone = find_rclone()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
