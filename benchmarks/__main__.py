@@ -19,6 +19,8 @@ BENCHMARKS = {
     "strategies": ("benchmarks.strategies", "run"),
     "checkpoint": ("benchmarks.checkpoint", "run"),
     "pipe": ("benchmarks.pipe", "run"),
+    "pipe-steps": ("benchmarks.pipe_steps", "run"),
+    "s3": ("benchmarks.s3", "run"),
 }
 #: What runs if nothing is named: some ten minutes.
 DEFAULT = ("launch", "steps")
