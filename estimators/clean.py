@@ -231,6 +231,7 @@ def caches() -> list[Item]:
         "wheels": "built wheels (Horovod takes minutes to build again)",
         "digests": "digests of data",
         "packages": "listings of packages",
+        "data": "downloaded objects of S3",
     }
     folder = cache_folder()
     return [

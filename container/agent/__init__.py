@@ -7,6 +7,7 @@ It runs outside the training process (and container), so that any image that fol
   ``{channel: {"uri": "/data/digits", "mode": "File"}}``.
 * ``agent collect --base-dir DIR… --output DIR``: packs what the hosts left, in the order given, into
   ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
+* ``agent mount --base-dir DIR… --channels FILE --mounts DIR``: channels in FastFile mode, until standard input ends.
 * ``agent sync down|up --dir DIR --uri URI …``: keeps checkpoints and a prefix of S3 in step.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
@@ -42,6 +43,10 @@ def main(argv: Sequence[str]) -> int:
         from container.agent import divide
 
         return divide.main(argv[1:])
+    if argv and argv[0] == "mount":
+        from container.agent import mounting
+
+        return mounting.main(argv[1:])
     if argv and argv[0] == "sync":
         from container.agent import syncing
 

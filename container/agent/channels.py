@@ -10,6 +10,7 @@ from container.agent import AgentError, files
 from container.agent.trees import host_name
 from container.contract.channels import Channel, ChannelError, InputMode
 from container.contract.layout import MLTree
+from container.locations import is_s3
 
 
 def read_channels(file: Path) -> tuple[Channel, ...]:
@@ -34,7 +35,8 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
 
 
 def prepare(base_dirs: Sequence[Path], channels: Sequence[Channel], *, tell: Callable[[bytes], None]) -> None:
-    """Put the channels of File and FastFile mode into the hosts' trees; ``agent pipe`` serves those of Pipe mode.
+    """Put the channels of File mode into the hosts' trees; ``agent pipe`` serves those of Pipe mode, and
+    ``agent mount`` those of FastFile mode whose data is in S3.
 
     Args:
         base_dirs: The trees of all hosts of the job, in rank order.
@@ -54,10 +56,9 @@ def prepare(base_dirs: Sequence[Path], channels: Sequence[Channel], *, tell: Cal
     for channel in channels:
         places = [tree.channel(channel.name) for tree in trees]
         try:
-            if channel.mode is InputMode.FILE:
+            # Local files are there, and are read when they are read, also in FastFile mode.
+            if channel.mode is InputMode.FILE or (channel.mode is InputMode.FAST_FILE and not is_s3(channel.uri)):
                 files.prepare(channel, list(zip(names, places, strict=True)), tell=tell)
-            elif channel.mode is InputMode.FAST_FILE:
-                raise AgentError(f"input mode {channel.mode.value!r} is not available here.")
         except AgentError as error:
             raise AgentError(f"channel {channel.name!r}: {error}") from None
         except OSError as error:

@@ -135,6 +135,16 @@ def _fill(place: Path, items: Sequence[DataObject], entries: dict[str, cache.Ent
     return copied
 
 
+def fill(place: Path, items: Sequence[DataObject], channel: Channel, path: Callable[[DataObject], str]) -> None:
+    """Make a host's folder of links to where the objects are as files."""
+    _clear(place, channel)
+    _make_folder(place)
+    for item in items:
+        target = place / item.key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path(item))
+
+
 def _make_link(source: Path, place: Path, channel: Channel) -> None:
     if place.is_symlink() and os.readlink(place) == str(source):
         return

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.agent import AgentError, sources
-from container.contract.channels import Channel, ChannelError, DataType
+from container.contract.channels import Channel, ChannelError, DataType, InputMode
 from container.locations import is_s3
 
 #: So many entries of a manifest are looked at.
@@ -50,6 +50,10 @@ def check_channels(channels: Iterable[Channel]) -> None:
 
 
 def _check_channel(channel: Channel) -> None:
+    if channel.mode is InputMode.FAST_FILE and is_s3(channel.uri):
+        from container.agent import mounting
+
+        mounting.check()
     if channel.data_type is DataType.MANIFEST:
         from container.agent.sources import listed
 

