@@ -24,8 +24,6 @@ PARTITIONS = ("shard", "shuffle")
 #: What becomes of records that do not make a whole batch on every rank.
 REMAINDERS = ("pad", "drop")
 
-MakeDataset = Callable[[], Any]
-
 
 def per_rank_batch(global_batch_size: int, size: int) -> int:
     """A rank's share of a global batch.
