@@ -32,6 +32,8 @@ USAGE = "agent sync down|up --dir DIR --uri s3://BUCKET/PREFIX --host NAME [--ev
 #: The Checkpointer's folders and what makes one whole (``container.checkpoint.store``, which needs numpy).
 _CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
 _MANIFEST = "manifest.json"
+#: Seconds between two looks; overrides :data:`_EVERY_S`.
+EVERY = "FLEETFIT_CHECKPOINT_SYNC_SECONDS"
 _EVERY_S = 5.0
 _CHUNK = 1 << 20
 
@@ -284,4 +286,11 @@ def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float]:
     for option in ("--dir", "--uri", "--host"):
         if option not in values:
             raise ValueError(f"{option} is missing")
-    return argv[0], Path(values["--dir"]), values["--uri"], values["--host"], float(values.get("--every", _EVERY_S))
+    every = values.get("--every") or os.environ.get(EVERY) or _EVERY_S
+    try:
+        seconds = float(every)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise ValueError(f"--every and {EVERY} are seconds, more than 0; got {every!r}")
+    return argv[0], Path(values["--dir"]), values["--uri"], values["--host"], seconds

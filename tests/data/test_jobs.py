@@ -21,6 +21,7 @@ from estimators.jobs.record import job_names
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEETFIT_CHECKPOINT_SYNC_SECONDS", "0.1")
     return tmp_path / "home"
 
 

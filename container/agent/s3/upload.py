@@ -8,9 +8,12 @@ import concurrent.futures
 import contextlib
 import hashlib
 import io
+from collections.abc import Mapping
 from typing import Any
 
 from container.agent.s3.client import call, client, split
+from container.agent.s3.listing import describe
+from container.agent.sources.base import SourceError
 
 #: What is held until it is sent, in bytes; S3 takes parts from 5 MiB on.
 PART = 16 << 20
@@ -84,13 +87,7 @@ class Upload(io.RawIOBase):
             if self._buffer:
                 self._send(bytes(self._buffer))
             self._await(0)
-            parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(self._tags, 1)]
-            call(
-                self.uri,
-                lambda: self._client.complete_multipart_upload(
-                    Bucket=self._bucket, Key=self._key, UploadId=self._id, MultipartUpload={"Parts": parts}
-                ),
-            )
+            self._complete()
         self._buffer.clear()
         self._done = True
         self._end()
@@ -110,14 +107,34 @@ class Upload(io.RawIOBase):
 
     def _send(self, body: bytes) -> None:
         if self._pool is None:
-            answer: dict[str, Any] = call(
-                self.uri, lambda: self._client.create_multipart_upload(Bucket=self._bucket, Key=self._key)
-            )
-            self._id = str(answer["UploadId"])
+            self._id = call(self.uri, self._create)
             self._pool = concurrent.futures.ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="upload")
         self._await(_IN_FLIGHT - 1)
         number = len(self._tags) + len(self._under_way) + 1
         self._under_way.append(self._pool.submit(self._send_part, number, body))
+
+    def _create(self) -> str:
+        answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=self._key)
+        return str(_whole(answer, "UploadId"))
+
+    def _complete(self) -> None:
+        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(self._tags, 1)]
+        attempts = 0
+
+        def complete() -> None:
+            nonlocal attempts
+            attempts += 1
+            answer = self._client.complete_multipart_upload(
+                Bucket=self._bucket, Key=self._key, UploadId=self._id, MultipartUpload={"Parts": parts}
+            )
+            _whole(answer, "ETag")
+
+        try:
+            call(self.uri, complete)
+        except SourceError:
+            # The answer to one that succeeded may have been lost; the next is told that there is no such upload.
+            if attempts < 2 or describe(self.uri).size != self.size:
+                raise
 
     def _send_part(self, number: int, body: bytes) -> str:
         answer: dict[str, Any] = call(
@@ -166,6 +183,13 @@ def upload_file(path: str, uri: str) -> None:
     with open(path, "rb", buffering=0) as file, Upload(uri) as target:
         while chunk := file.read(1 << 20):
             target.write(chunk)
+
+
+def _whole(answer: Mapping[str, Any], member: str) -> Any:
+    """A member of an answer; botocore takes a body that was cut before its first byte for an empty one."""
+    if member not in answer:
+        raise ConnectionError("the answer was cut")
+    return answer[member]
 
 
 def _md5(body: bytes) -> str:
