@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -18,12 +20,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from container import hangs
 from container import rank as rank_wrapper
 from container.contract import variables
 from container.contract.plan import ProcessPlan, Role
 from container.output import EventStream, Output, Stream
 from container.supervision import processes
 from container.supervision.loop import Loop
+
+#: What mpirun says when its child has become a program before mpirun could put it into a group of its own, which the
+#: child does itself as well: harmless, and in every third job or so.
+_NOISE = re.compile(
+    rb"\[[^\]\s]+\] plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)\r?\n"
+)
 
 #: A wrapper that vanishes without a report was killed; whether mpirun was, which explains it, is known in this time.
 _VANISHED_AFTER = 0.15
@@ -63,6 +72,7 @@ class Member:
     started_at: float | None = None
     stream: Stream | None = None
     events: EventStream | None = None
+    stalls: hangs.StallWarnings = dataclasses.field(default_factory=hangs.StallWarnings)
     wrapper: socket.socket | None = None
     wrapper_pid: int | None = None
 
@@ -113,7 +123,7 @@ class Gang:
         self.on_ended: Callable[[Member], None] = lambda member: None
         self.on_exception: Callable[[Member], None] = lambda member: None
         self.on_event: Callable[[Member, dict[str, Any]], None] = lambda member, values: None
-        #: Called when a rank prints or reports something.
+        #: Called when a rank prints or reports something that is a sign of progress.
         self.on_activity: Callable[[], None] = lambda: None
         #: Called with a connection of the remote shell, the host it wants, and the command.
         self.on_remote: Callable[[socket.socket, str, list[str]], None] = lambda sock, host, argv: sock.close()
@@ -168,7 +178,7 @@ class Gang:
         finally:
             os.close(write_end)
         member.started_at = time.monotonic()
-        member.stream = Stream(self._loop, self._output, read_end, self._host, name)
+        member.stream = Stream(self._loop, self._output, read_end, self._host, name, noise=_NOISE)
         self._loop.on_child(member.pid, lambda status: self._bare_ended(member, status))
         return member
 
@@ -273,7 +283,9 @@ class Gang:
             os.set_inheritable(fd, False)
         member.wrapper = sock
         member.wrapper_pid = pid
-        member.stream = Stream(self._loop, self._output, fds[0], self._host, name, lambda: self.on_activity())
+        member.stream = Stream(
+            self._loop, self._output, fds[0], self._host, name, printed=functools.partial(self._printed, member)
+        )
         member.events = EventStream(self._loop, self._output, fds[1], lambda values: self._rank_event(member, values))
         self._loop.add_reader(sock.fileno(), lambda: self._wrapper_says(member))
 
@@ -338,6 +350,10 @@ class Gang:
         if member.stream is not None:
             member.stream.finish()
         self._ended(member)
+
+    def _printed(self, member: Member, pieces: list[bytes], rest: bytes) -> None:
+        if member.stalls.is_progress(pieces, rest):
+            self.on_activity()
 
     def _rank_event(self, member: Member, values: dict[str, Any]) -> None:
         self.on_activity()

@@ -1,7 +1,8 @@
 """A job that makes no progress: who waits, and in what.
 
-Progress is anything that a rank prints or reports. The stacks come from Python's own ``faulthandler``, which the hook
-in every rank's interpreter registers (:mod:`container.hook`), so that also a rank that sits in native code answers.
+Progress is anything that a rank prints or reports, but for Horovod's own warnings that it waits. The stacks come from
+Python's own ``faulthandler``, which the hook in every rank's interpreter registers (:mod:`container.hook`), so that
+also a rank that sits in native code answers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,51 @@ _COLLECTIVES = re.compile(
     r"wait)\w*\b",
     re.IGNORECASE,
 )
+
+_PACKAGE = Path(__file__).resolve().parent
+_IMPORTLIB = "<frozen importlib"
+#: Keras's methods that run training steps, and the places of TensorFlow's compiled functions.
+_STEPS = ("fit", "train_on_batch", "evaluate", "test_on_batch", "predict", "predict_on_batch")
+_COMPILED = ("/polymorphic_function/", "/eager/def_function.py", "/python/client/session.py")
+
+# Horovod's stall_inspector.cc: a log line, then a line for each missing rank with up to six of the tensors.
+_WARNING = re.compile(rb"\bstall_inspector\.cc:\d+\] ")
+_MISSING = re.compile(rb"(?P<rank>\d+)!?: \[(?P<tensors>.*)\]")
+_MORE = re.compile(rb"Missing ranks:|One or more rank \(marked by|" + _MISSING.pattern)
+#: Horovod writes a log line in several pieces: what may yet become one, its time and severity.
+_BEGINNING = re.compile(rb"\[[\d .:-]*(?:[TDIWEF](?: [^\]]*\]?)?)?")
+
+
+class StallWarnings:
+    """Tells one rank's progress from Horovod's warnings that ranks are missing in a collective."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        #: By missing rank, the tensors that the others wait for, as of the last warning.
+        self.missing: dict[int, str] = {}
+
+    def is_progress(self, pieces: list[bytes], rest: bytes = b"") -> bool:
+        """Whether there is anything but such warnings in what it printed.
+
+        Args:
+            pieces: Lines with their ends.
+            rest: The beginning of the next one.
+        """
+        found = False
+        for piece in pieces:
+            if _WARNING.search(piece):
+                self._inside = True
+                self.missing = {}
+            elif self._inside and _MORE.match(piece):
+                if match := _MISSING.match(piece):
+                    self.missing[int(match["rank"])] = match["tensors"].decode("utf-8", "replace")
+            else:
+                self._inside = False
+                self.missing = {}
+                found = True
+        if not rest or _WARNING.search(rest) or _BEGINNING.fullmatch(rest):
+            return found
+        return found or not (self._inside and _MORE.match(rest))
 
 
 def main_stack(text: str) -> list[tuple[str, int, str]]:
@@ -56,14 +102,44 @@ def waiting_in(text: str, code_dir: Path) -> str | None:
     frames = main_stack(text)
     if not frames:
         return None
-    own = next((frame for frame in frames if Path(frame[0]).is_relative_to(code_dir)), None)
-    path, number, function = own or frames[0]
-    shown = str(Path(path).relative_to(code_dir)) if own else path
+    own = next((i for i, (path, _, _) in enumerate(frames) if Path(path).is_relative_to(code_dir)), None)
+    inner = frames[:own]
+    importing = any(path.startswith(_IMPORTLIB) for path, _, _ in inner)
+    if own is None and importing:  # faulthandler shows a hundred frames, and the user's line is further out
+        return f"importing {_module(frames)}"
+    path, number, function = frames[own or 0]
+    shown = str(Path(path).relative_to(code_dir)) if own is not None else path
     phrase = f"{shown}:{number} in {function}"
     source = linecache.getline(path, number).strip()
     if source:
         phrase += f": {source[:120]}"
-    elsewhere = next(
-        (name for _, _, name in frames if _COLLECTIVES.search(name) and name != function and name not in source), None
-    )
-    return f"{phrase} (waiting in {elsewhere})" if elsewhere else phrase
+    if importing:
+        return f"{phrase} (importing {_module(inner)})"
+    foreign = [(file, name) for file, _, name in inner if not Path(file).is_relative_to(_PACKAGE)]
+    named = (name for _, name in foreign if _COLLECTIVES.search(name) and name != function and name not in source)
+    if operation := next(named, None):
+        return f"{phrase} (waiting in {operation})"
+    step = next((name for file, name in foreign if name in _STEPS and "keras" in file), None)
+    if step:
+        return f"{phrase} (waiting inside a training step: model.{step})"
+    if any(part in file for file, _ in foreign for part in _COMPILED):
+        return f"{phrase} (waiting inside a compiled step, a graph)"
+    return phrase
+
+
+def _module(frames: list[tuple[str, int, str]]) -> str:
+    """The package that is being imported, from the outermost frame that belongs to one."""
+    for path, _, _ in reversed(frames):
+        _, found, inside = path.rpartition("site-packages/")
+        if found:
+            return inside.partition("/")[0].removesuffix(".py")
+    return "modules"
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped, by SIGSTOP for one."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["T"]

@@ -653,7 +653,6 @@ class HostRuntime:
 def _bounded(failure: Failure) -> dict[str, Any]:
     """The failure as a message that fits a control frame."""
     limit = 64 << 10
-    trimmed = {
-        name: value[-limit:] for name in ("traceback", "log_tail") if (value := getattr(failure, name)) is not None
-    }
+    texts = ("traceback", "log_tail", "places")
+    trimmed = {name: value[-limit:] for name in texts if (value := getattr(failure, name)) is not None}
     return dataclasses.replace(failure, **trimmed, message=failure.message[:limit]).to_dict()

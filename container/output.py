@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 from collections.abc import Callable
@@ -102,14 +103,24 @@ class Stream:
         fd: The pipe's read end; the stream owns it.
         host: The host's name.
         process: The process's name.
-        activity: Called when it prints something.
+        printed: Called when it prints something, with the whole pieces and what is left of an unfinished one.
+        noise: Pieces that match are not printed.
     """
 
     def __init__(
-        self, loop: Loop, output: Output, fd: int, host: str, process: str, activity: Callable[[], None] | None = None
+        self,
+        loop: Loop,
+        output: Output,
+        fd: int,
+        host: str,
+        process: str,
+        *,
+        printed: Callable[[list[bytes], bytes], None] | None = None,
+        noise: re.Pattern[bytes] | None = None,
     ) -> None:
         self._loop = loop
-        self._activity = activity
+        self._printed = printed
+        self._noise = noise
         self._output = output
         self._fd = fd
         self._tag = wire.prefix(host, process).encode()
@@ -154,16 +165,19 @@ class Stream:
         if not data:
             self._close()
             return False
-        if self._activity is not None:
-            self._activity()
         self._buffer += data
         self._tail += data
         if len(self._tail) > 2 * TAIL_SIZE:
             del self._tail[:-TAIL_SIZE]
-        self._print(wire.split_pieces(self._buffer))
+        pieces = wire.split_pieces(self._buffer)
+        if self._printed is not None:
+            self._printed(pieces, bytes(self._buffer))
+        self._print(pieces)
         return True
 
     def _print(self, pieces: list[bytes]) -> None:
+        if self._noise is not None:
+            pieces = [piece for piece in pieces if not self._noise.match(piece)]
         if pieces:
             self._output.write(b"".join(wire.encode_piece(self._tag, piece) for piece in pieces))
 

@@ -55,9 +55,10 @@ class ProgressWatch:
         self._active = False
         self._last_progress = time.monotonic()
         self._stacks: dict[str, Mapping[str, str]] = {}
+        self._missing: dict[int, str] = {}
 
     def note_activity(self) -> None:
-        """A rank of this host printed or reported something."""
+        """A rank of this host printed or reported something that is a sign of progress."""
         self._active = True
 
     def alive(self) -> None:
@@ -97,13 +98,18 @@ class ProgressWatch:
     def dump_stacks(self, gang: Gang) -> None:
         """Have every rank of this host print its stacks, and report where each waits."""
         self._output.say(self._env.current_host, "no progress: asking every rank for its stack")
+        for member in gang.ranks:  # only rank 0 says it, which is algo-1's
+            self._missing.update(member.stalls.missing)
         gang.signal_all(hangs.STACK_SIGNAL, (Role.RANK,))
         self._loop.call_later(hangs.DUMP_TIME, lambda: self._report_stacks(gang))
 
     def _report_stacks(self, gang: Gang) -> None:
         stacks = {}
         for member in gang.ranks:
-            if member.running and member.stream is not None:
+            if member.pid is not None and not member.ended and member.stream is not None:
+                if hangs.stopped(member.pid):
+                    stacks[member.name] = "it is stopped (SIGSTOP); SIGCONT lets it go on"
+                    continue
                 place = hangs.waiting_in(member.stream.tail.decode("utf-8", "replace"), self._env.tree.code)
                 stacks[member.name] = place or "it did not answer (not a Python process, or it has no stack to show)"
         if self._coordinator is not None:
@@ -113,18 +119,24 @@ class ProgressWatch:
 
     def _give_up(self) -> None:
         assert self._coordinator is not None
-        lines = [
-            f"{host}, {process}: {place}"
-            for host in self._env.hosts
-            for process, place in self._stacks.get(host, {}).items()
+        lines: list[str] = []
+        for host in self._env.hosts:
+            if host in self._stacks:
+                lines += [f"{host}, {process}: {place}" for process, place in self._stacks[host].items()]
+            else:
+                lines.append(f"{host}: its toolkit did not answer (it is stopped, or the machine is overloaded)")
+        stalls = [
+            f"Horovod waits for rank {rank}, which has not submitted {tensors}."
+            for rank, tensors in sorted(self._missing.items())
         ]
         self._coordinator.fail(
             Failure(
                 cause=Cause.TIMEOUT,
                 message=f"no rank has printed or reported anything for {self._limit:g} s.",
                 host=self._env.current_host,
-                log_tail="Where each rank was:\n" + "\n".join(lines),
+                places="\n".join(lines),
                 hints=(
+                    *stalls,
                     "Ranks that wait in a collective wait for one that does not take part in it. Every rank's stack is "
                     "in its log.",
                     "A job that is silent for long by design needs a longer hang_timeout.",

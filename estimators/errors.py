@@ -121,8 +121,6 @@ def _failure_message(job: TrainingJob | str, failure: Failure) -> str:
     parts += [f"hint: {hint}" for hint in failure.hints]
     if not isinstance(job, str):
         parts.append(f"logs: {job.record.hosts_dir}")
-    detail = (failure.traceback or failure.log_tail or "").strip("\n")
-    if detail:
-        title = [] if failure.traceback else ["the last lines that it printed:"]
-        parts = [*parts, "", *title, detail]
+    if detail := failure.detail():
+        parts += ["", detail]
     return "\n".join(parts)

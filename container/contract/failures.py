@@ -38,6 +38,7 @@ class Failure:
         signal: The number of the signal that killed it, if one did.
         traceback: The user's traceback, if there was one.
         log_tail: The last lines that the process printed, when there was no traceback.
+        places: Where each rank was, a line for each, when none made progress.
         hints: What the user may do about it.
     """
 
@@ -50,12 +51,20 @@ class Failure:
     signal: int | None = None
     traceback: str | None = None
     log_tail: str | None = None
+    places: str | None = None
     hints: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """One line: where, and what."""
         place = ", ".join(part for part in (self.host, self.process) if part)
         return f"{place}: {self.message}" if place else self.message
+
+    def detail(self) -> str:
+        """The traceback; without one, under their headings, where the ranks were and the last lines."""
+        if self.traceback:
+            return self.traceback.strip("\n")
+        parts = (("where each rank was:", self.places), ("the last lines that it printed:", self.log_tail))
+        return "\n\n".join(f"{title}\n{text}" for title, part in parts if (text := (part or "").strip("\n")))
 
     def reason(self, limit: int = REASON_LIMIT) -> str:
         """The text for ``FailureReason`` and ``/opt/ml/output/failure``: the summary, then the end of the traceback.
@@ -64,7 +73,7 @@ class Failure:
         do not hold everything.
         """
         text = self.summary()
-        detail = (self.traceback or self.log_tail or "").strip()
+        detail = self.detail().strip()
         if detail:
             room = limit - len(text) - 2
             if room > 8:

@@ -13,6 +13,7 @@ process printed.
 
 import os
 import sys
+import time
 
 _VARIABLE = "FLEETFIT_EVENTS"  # container.contract.variables.EVENTS; nothing of ours can be imported here
 _STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"  # container.contract.variables.STACK_SIGNAL
@@ -73,6 +74,10 @@ def _is_uncaught(frame) -> bool:  # type: ignore[no-untyped-def]
 
 
 def _report(target: str, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
+    _send(target, _line(kind, value, trace))
+
+
+def _send(target: str, line: bytes) -> None:
     import stat
 
     number, _, inode = target.partition(":")
@@ -80,7 +85,7 @@ def _report(target: str, kind, value, trace) -> None:  # type: ignore[no-untyped
     status = os.fstat(fd)
     if status.st_ino != int(inode) or not stat.S_ISFIFO(status.st_mode):
         return  # the script closed it, and the number is something else's by now
-    _write(fd, _line(kind, value, trace))
+    _write(fd, line)
 
 
 def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
@@ -132,6 +137,30 @@ def _dump_stacks_on(number: int) -> None:
         pass  # no such signal here, or no standard error
 
 
+class _Imports:
+    """Tells the toolkit now and then that modules are being imported, which under load may take long in silence.
+
+    It stands first in ``sys.meta_path``, finds nothing, and counts each name once: what is tried again and again is no
+    progress.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._names = set()  # type: ignore[var-annotated]
+        self._next = 0.0
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        try:
+            now = time.monotonic()
+            if name not in self._names:
+                self._names.add(name)
+                if now >= self._next:
+                    self._next = now + 1.0
+                    _send(self._target, b'{"kind":"importing"}\n')
+        except Exception:  # noqa: BLE001 - the script must import as it would have, whatever is wrong here
+            pass
+
+
 def _hand_over() -> None:
     """Import the ``sitecustomize`` that would have been imported without this one.
 
@@ -154,3 +183,5 @@ if __name__ == "sitecustomize":
         _signal = os.environ.get(_STACK_SIGNAL)
         if _signal:
             _dump_stacks_on(int(_signal))
+            if _target:
+                sys.meta_path.insert(0, _Imports(_target))

@@ -233,7 +233,7 @@ def _message(step: dict[str, Any]) -> str:
 
 def _failure_lines(failure: Failure) -> list[str]:
     lines = [failure.summary(), *(f"hint: {hint}" for hint in failure.hints)]
-    detail = (failure.traceback or failure.log_tail or "").strip("\n")
+    detail = failure.detail()
     return [*lines, "", detail] if detail else lines
 
 

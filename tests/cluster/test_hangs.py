@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import clusters
 import pytest
 import shapes
+
+from estimators import TrainingJobError
 
 
 @shapes.every
@@ -28,13 +32,98 @@ def test_a_silent_job_says_where_each_rank_is(shape: shapes.Shape, make: cluster
     clusters.await_terminal(job, 60)
     assert job.status == "Failed" and job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
-    where = str(job.failure.log_tail).splitlines()[1:]
+    where = str(job.failure.places).splitlines()
     for rank in range(shape.size):
         [line] = [line for line in where if line.startswith(f"{shape.place(rank)}: ")]
         assert "in wait_for_ever: time.sleep(300)" in line
         assert any("most recent call first" in text for text in clusters.printed(job, rank))
     assert len(where) == shape.size, where  # servers wait by nature
     assert snapshot.left() == []
+
+
+#: What rank 0 of Horovod prints when a rank does not take part, as it writes it: in pieces.
+STALL = """
+def stall():
+    import os
+    pieces = [
+        "[2026-11-21 15:16:15. 76460: ", "W", " ", "/build/horovod/common/stall_inspector.cc", ":107] ",
+        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks. \\n"
+        "Missing ranks:\\n1: [gradient, loss]", "\\n",
+    ]
+    for piece in pieces:
+        os.write(2, piece.encode())
+        time.sleep(0.05)
+"""
+
+
+def test_horovods_warnings_are_no_progress_and_say_whom_it_waits_for(make: clusters.Make) -> None:
+    job = make.start(
+        "import time\nimport aid\n"
+        + STALL
+        + """
+aid.mark(f"ready-{aid.RANK}")
+while True:
+    if aid.RANK == 0:
+        stall()
+    time.sleep(0.2)
+""",
+        ready=2,
+        hang_timeout=3,
+        **shapes.NONE.settings,
+    )
+    clusters.await_terminal(job, 60)
+    assert job.status == "Failed" and job.failure is not None
+    assert "Horovod waits for rank 1, which has not submitted gradient, loss." in job.failure.hints
+    assert any(line.startswith("Missing ranks:") for line in clusters.printed(job, 0))
+
+
+def test_a_stopped_rank_and_a_toolkit_that_does_not_answer_are_named(make: clusters.Make) -> None:
+    job = make.start(
+        """
+        import time
+        import aid
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        ready=2,
+        hang_timeout=3,
+        **shapes.NONE.settings,
+    )
+    snapshot = clusters.Snapshot(job)
+    snapshot.rank(0).kill(signal.SIGSTOP)
+    snapshot.find("toolkit", "algo-2").kill(signal.SIGSTOP)
+    clusters.await_terminal(job, 60)
+    assert job.failure is not None
+    assert str(job.failure.places).splitlines() == [
+        "algo-1, rank 0: it is stopped (SIGSTOP); SIGCONT lets it go on",
+        "algo-2: its toolkit did not answer (it is stopped, or the machine is overloaded)",
+    ]
+    assert "where each rank was:\nalgo-1, rank 0: it is stopped" in str(TrainingJobError(job, job.failure))
+    snapshot.await_end()
+
+
+def test_importing_is_progress_and_the_same_failing_import_is_not(make: clusters.Make) -> None:
+    """Each of the modules takes a second, and nothing is printed; then one is tried for ever that is not there."""
+    job = make.start(
+        """
+        import importlib, time
+        import aid
+        for number in range(6):
+            importlib.import_module(f"slow_{number}")
+        aid.mark("ready-0")
+        while True:
+            try:
+                import never_there
+            except ImportError:
+                time.sleep(0.1)
+        """,
+        files={f"slow_{number}.py": "import time\ntime.sleep(1)\n" for number in range(6)},
+        ready=1,
+        hang_timeout=3,
+    )
+    clusters.await_terminal(job, 60)
+    assert job.status == "Failed" and job.failure is not None
+    assert "no rank has printed or reported anything for 3 s" in job.failure.message
 
 
 def test_one_rank_that_says_something_is_progress(make: clusters.Make) -> None:

@@ -134,10 +134,11 @@ def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) ->
     assert job.status == "Failed"
     assert job.failure is not None
     assert "no rank has printed or reported anything for 30 s" in job.failure.message
-    where = str(job.failure.log_tail)
-    lines = {line.split(":")[0]: line for line in where.splitlines()[1:]}
+    where = str(job.failure.places)
+    lines = {line.split(":")[0]: line for line in where.splitlines()}
     assert "in forget_the_others: time.sleep(300)" in lines["algo-2, rank 1"], where
     assert "model.fit(" in lines["algo-1, rank 0"], where
+    assert "(waiting in" in lines["algo-1, rank 0"], where
     for rank in (0, 1):  # every rank's stack is in its log
         assert any("most recent call first" in line for line in clusters.printed(job, rank))
     assert clusters.marked(job.name) == []

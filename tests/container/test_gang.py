@@ -213,6 +213,16 @@ def test_strangers_on_the_hosts_socket_do_no_harm(host: Host, run_until: RunUnti
     assert member.running and host.log == [("started", "rank 0")]
 
 
+def test_a_harmless_warning_of_mpiruns_is_not_printed(host: Host, run_until: RunUntil) -> None:
+    """Exactly that line: another number, or other words around it, may mean something."""
+    warning = "[vm:07122] plm:rsh: Warning: setpgid(7128,7128) failed in parent with errno=Permission denied(13)"
+    others = [warning.replace("denied(13)", "denied(1)"), f"{warning} again", f"so {warning}"]
+    text = "\n".join([warning, *others, warning, ""])
+    member = host.gang.launch_bare("mpirun", Role.LAUNCHER, ["printf", "%s", text], {})
+    run_until(lambda: member.ended)
+    assert host.printed("mpirun").decode().splitlines() == others
+
+
 def test_the_environment_has_nothing_of_a_surrounding_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PRTE_X", "ORTE_X", "OMPI_MCA_orte_x", "FLEETFIT_JOB_TOKEN"):
         monkeypatch.setenv(name, "1")

@@ -206,6 +206,28 @@ def test_the_script_sees_nothing_of_it(tmp_path: Path) -> None:
     assert seen(tmp_path, True, f"{tmp_path}::/nowhere") == seen(tmp_path, False, f"{tmp_path}::/nowhere")
 
 
+def test_importing_is_told_where_the_toolkit_watches_for_hangs(tmp_path: Path) -> None:
+    """At most once a second, and of each name once: a module that is tried again and again is no progress."""
+    text = """
+import os, time
+fd = int(os.environ["FLEETFIT_EVENTS"].split(":")[0])
+os.write(fd, b'{"kind":"now"}\\n')
+time.monotonic = lambda: 1e9
+import token, colorsys
+os.write(fd, b'{"kind":"later"}\\n')
+for second in range(3):
+    time.monotonic = lambda: 2e9 + 2 * second
+    try:
+        import never_there
+    except ImportError:
+        pass
+"""
+    run = Run(script(tmp_path, text), tmp_path, env={"FLEETFIT_STACK_SIGNAL": "63"})
+    kinds = [event["kind"] for event in run.events]
+    assert (kinds[kinds.index("now") :], run.err) == (["now", "importing", "later", "importing"], "")
+    assert [event["kind"] for event in Run(script(tmp_path, text), tmp_path).events] == ["now", "later"]
+
+
 def test_the_next_sitecustomize_is_imported(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

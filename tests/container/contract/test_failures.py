@@ -19,6 +19,7 @@ FAILURES = st.builds(
     signal=st.none() | st.integers(1, 64),
     traceback=st.none() | TEXT,
     log_tail=st.none() | TEXT,
+    places=st.none() | TEXT,
     hints=st.lists(st.text(max_size=50), max_size=3).map(tuple),
 )
 
