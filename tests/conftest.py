@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,11 @@ from container.supervision import folders
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("fleetfit", deadline=None)
 settings.load_profile("fleetfit")
+
+# A shell starts what it puts in the background with SIGINT ignored, and children inherit that: Ctrl-C in the tests'
+# programs would do nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
