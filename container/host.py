@@ -291,6 +291,8 @@ class HostRuntime:
         """Report a failure of this host."""
         if self._state is State.OVER:
             return
+        if self._plan is not None:
+            failure = reports.lost_ranks(failure, self._plan)
         failure = self._in_users_words(failure)
         if self._ports and failure.cause is Cause.PROCESS and reports.is_port_conflict(failure):
             failure = dataclasses.replace(failure, cause=Cause.PORT_TAKEN)

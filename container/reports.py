@@ -10,6 +10,8 @@ from typing import Any
 
 from container import traceback_text
 from container.contract.failures import Cause, Failure, describe_end, signal_name
+from container.contract.plan import Plan
+from container.contract.strategies import CollectiveAllReduce
 from container.gang import Member
 
 #: Text in the output's tail -> hint.
@@ -60,6 +62,7 @@ _CONSEQUENCES = (
     "Horovod has been shut down",
     "Collective ops is aborted by",
     "failed to connect to all addresses",
+    "stopped sending heartbeats",
     "grpc_status:14",
 )
 
@@ -151,6 +154,23 @@ def is_port_conflict(failure: Failure) -> bool:
     return re.search(r"Address already in use|Could not start gRPC server", text) is not None
 
 
+def lost_ranks(failure: Failure, plan: Plan) -> Failure:
+    """With a hint on whom TensorFlow has lost, where rank 0 of a collective only reports it."""
+    text = failure.traceback or failure.log_tail or ""
+    said = re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:/job:\S+\s*)+)", text)
+    if said is None or plan.strategy != CollectiveAllReduce.name:
+        return failure
+    tasks = [int(task) for task in re.findall(r"/task:(\d+)", said[1])]
+    lost = [f"{process.host}, {process.name}" for process in plan.ranks if process.rank in tasks]
+    if not lost:
+        return failure
+    hint = (
+        f"TensorFlow heard nothing more of {'; '.join(lost)}: what went wrong there is in its log. It crashed, was "
+        "stopped, or got no processor time."
+    )
+    return dataclasses.replace(failure, hints=(hint, *failure.hints))
+
+
 def hints(text: str, killed_by: int | None = None) -> tuple[str, ...]:
     """What the user may do, from the end of the output and the signal."""
     found: list[str] = []
@@ -169,11 +189,8 @@ def hints(text: str, killed_by: int | None = None) -> tuple[str, ...]:
 
 
 def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str | None:
-    """The last line of a traceback that starts one: ``ValueError: boom``.
-
-    Where that is of the middle of a long message, as TensorFlow's are, the exception's type and its first line.
-    """
-    last = _last_line(traceback)
+    """The exception's type and the first line of its message: ``ValueError: boom``."""
+    last = _exception_line(traceback)
     kind = str((exception or {}).get("type") or "")
     if last is None or not kind or last.startswith((kind, kind.rpartition(".")[2])):
         return last
@@ -181,11 +198,9 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
     return f"{kind}: {words}"[:300] if words else last
 
 
-def _last_line(traceback: str | None) -> str | None:
-    if not traceback:
-        return None
-    lines = [line for line in traceback.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if not line.startswith((" ", "\t")) and not line.startswith("Traceback "):
-            return line.strip()[:300]
-    return None
+def _exception_line(traceback: str | None) -> str | None:
+    """The line behind the frames of the last traceback; without frames, the last one."""
+    lines = [line for line in (traceback or "").splitlines() if line.strip()]
+    headers = [number for number, line in enumerate(lines) if line.startswith("Traceback ")]
+    words = lines[headers[-1] + 1 :] if headers else lines[::-1]
+    return next((line.strip()[:300] for line in words if not line.startswith((" ", "\t"))), None)

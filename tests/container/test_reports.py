@@ -9,7 +9,8 @@ import pytest
 
 from container import reports
 from container.contract.failures import Cause
-from container.contract.plan import Role
+from container.contract.membership import Host, Membership
+from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
 from container.gang import Member
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no data\n'
@@ -50,6 +51,49 @@ def test_a_long_message_is_named_by_its_type_and_first_line() -> None:
         member(text, exit_code=1, exception=exception(text, message) | {"type": kind}), "algo-2"
     )
     assert failure.message == f"{kind}: Graph execution error: (exited with code 1)"
+
+
+def test_the_headline_of_a_message_of_several_lines_is_its_first() -> None:
+    kind = "container.checkpoint.errors.NoUsableCheckpointError"
+    message = "none of the checkpoints in /ckpt can be restored:\n  step-3: damaged\nPut a sound copy there."
+    text = (
+        f'{TRACEBACK}\nDuring handling …\n\nTraceback (most recent call last):\n  File "train.py"\n{kind}: {message}\n'
+    )
+    expected = f"{kind}: none of the checkpoints in /ckpt can be restored: (exited with code 1)"
+    reported = exception(text, message) | {"type": kind}
+    assert reports.of_member(member(text, exit_code=1, exception=reported), "algo-1").message == expected
+    assert reports.of_member(member(text, exit_code=1), "algo-1").message == expected
+
+
+#: What TensorFlow's rank 0 raises when others do not answer any more.
+UNHEALTHY = """UnavailableError: The following tasks are unhealthy (stopped sending heartbeats):
+/job:worker/replica:0/task:1
+/job:worker/replica:0/task:3
+The tasks have crashed. Check the task logs for an earlier error. RPC: /task:2
+"""
+
+
+@pytest.mark.parametrize(("strategy", "hinted"), [("collective_all_reduce", True), ("parameter_server", False)])
+def test_who_is_lost_and_not_who_says_it(strategy: str, hinted: bool) -> None:
+    ranks = [
+        ProcessPlan(name=f"rank {rank}", host=f"algo-{rank // 2 + 1}", role=Role.RANK, argv=(), rank=rank)
+        for rank in range(4)
+    ]
+    hosts = tuple(
+        HostPlan(name=name, environment={}, processes=tuple(rank for rank in ranks if rank.host == name))
+        for name in ("algo-1", "algo-2")
+    )
+    members = Membership(hosts=tuple(Host(name=host.name, slots=2) for host in hosts))
+    text = TRACEBACK.replace("ValueError: no data", UNHEALTHY)
+    one = member(text, exit_code=1)
+    assert reports.is_consequence(one)
+    failure = reports.lost_ranks(
+        reports.of_member(one, "algo-1"), Plan(strategy=strategy, membership=members, hosts=hosts)
+    )
+    assert failure.message.startswith("UnavailableError: The following tasks are unhealthy")
+    assert ("heard nothing more of algo-1, rank 1; algo-2, rank 3:" in " ".join(failure.hints)) is hinted
+    plain = reports.of_member(member(TRACEBACK, exit_code=1), "algo-1")
+    assert reports.lost_ranks(plain, Plan(strategy=strategy, membership=members, hosts=hosts)) == plain
 
 
 def test_an_exception_whose_process_has_not_ended() -> None:
