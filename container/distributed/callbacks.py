@@ -75,11 +75,14 @@ class Callback:
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """A batch, or the last of several in one execution, ends."""
 
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """A batch of an evaluation ends."""
+
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """What this module has no use for."""
 
     on_batch_begin = on_batch_end = _nothing
-    on_test_begin = on_test_end = on_test_batch_begin = on_test_batch_end = _nothing
+    on_test_begin = on_test_end = on_test_batch_begin = _nothing
     on_predict_begin = on_predict_end = on_predict_batch_begin = on_predict_batch_end = _nothing
 
     def _implements_train_batch_hooks(self) -> bool:
@@ -108,12 +111,16 @@ class Synchronize(Callback):
         self._broadcast = False
         self._noted = False
         self._steps = 0
+        self._epochs = 0
 
     def set_model(self, model: Any) -> None:
         """Keep the model, and see that its training function can be one of several ranks'."""
         super().set_model(model)
         kerases.require_tensorflow_backend()
         optimizer = getattr(model, "optimizer", None)
+        if optimizers.is_inside_loss_scaling(optimizer):
+            # On a rank whose gradients overflow it would skip the reduction that the others wait in.
+            raise RefusedError(optimizers.why_apart(optimizer))
         if optimizer is not None and optimizers.is_horovods(optimizer) and kerases.keras_of(model) is Keras.THREE:
             raise RefusedError(
                 "the model's optimizer is Horovod's DistributedOptimizer, which silently reduces nothing under "
@@ -141,11 +148,32 @@ class Synchronize(Callback):
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Broadcast, if there is something to broadcast yet."""
-        self._steps = 0
+        self._steps = self._epochs = 0
         self._noted = False
         self._broadcast = self._is_built()
         if self._broadcast:
             self._broadcast_model()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """See that all ranks go on, if they have trained an epoch already."""
+        if self._epochs:
+            self._agree(goes_on=True)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """See that all ranks stop here."""
+        if self._epochs:
+            self._agree(goes_on=False)
+
+    def _agree(self, *, goes_on: bool) -> None:
+        """Compare what the ranks do next: one that stopped alone would leave the others waiting in the next step."""
+        choices = self._cluster.collectives.gather_array(np.array([goes_on], np.int64))[:, 0]
+        if not (choices == choices[0]).all():
+            stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
+            raise DistributedError(
+                f"rank {stopped} stopped after {self._epochs} epochs and the others go on. A callback that stops the "
+                "training, such as EarlyStopping, must see the same values on every rank: put it after those of "
+                "cluster.callbacks() in fit()'s list, which make them the same."
+            )
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Note where the weights begin: after what others restored."""
@@ -166,6 +194,7 @@ class Synchronize(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Average what the ranks have each their own of."""
+        self._epochs += 1
         self._compare(self._steps)
         self._average_untrained()
         if logs:
@@ -231,7 +260,7 @@ class WarmUp(Callback):
         self._target = 0.0
         self._epoch = 0
         self._batches: int | None = None
-        self._done = False
+        self._done = self._begun = False
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Find the learning rate to reach."""
@@ -245,7 +274,7 @@ class WarmUp(Callback):
             )
         self._target = target
         self._batches = self.params.get("steps")
-        self._done = False
+        self._done = self._begun = False
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Note the epoch."""
@@ -256,9 +285,12 @@ class WarmUp(Callback):
         if self._done:
             return
         within = batch / self._batches if self._batches else 0.0
-        rate = warm_rate(self._target, size=self._cluster.size, share=(self._epoch + within) / self._epochs)
-        self._done = rate >= self._target
-        kerases.set_learning_rate(self.model.optimizer, rate)
+        share = (self._epoch + within) / self._epochs
+        self._done = share >= 1
+        if self._done and not self._begun:
+            return  # a training that goes on after its warm-up keeps the rate that it had
+        self._begun = True
+        kerases.set_learning_rate(self.model.optimizer, warm_rate(self._target, size=self._cluster.size, share=share))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Count, where the length of an epoch is not known before the first has ended."""
@@ -300,6 +332,23 @@ class Validate(Callback):
             logs.update(found)
 
 
+class SignsOfLife(Callback):
+    """Tells the job that an evaluation goes on, so that a long one is not taken for a hang."""
+
+    def __init__(self) -> None:
+        self._spoke = time.monotonic()
+
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """A batch was evaluated."""
+        now = time.monotonic()
+        if now - self._spoke > _SIGN_OF_LIFE:
+            self._spoke = now
+            events.emit("progress", batch=batch)
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return True
+
+
 class Progress(Callback):
     """Tells the job how far it is: its phases, and what Keras logs at the end of each epoch as metrics.
 
@@ -323,7 +372,7 @@ class Progress(Callback):
         self._spoke = time.monotonic()
         if self._cluster.coordinates:
             self._watch = threading.Event()
-            threading.Thread(target=self._watch_first_step, args=(self._watch,), daemon=True).start()
+            threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Start the clock."""
@@ -368,15 +417,20 @@ class Progress(Callback):
         self._stepped = True
         events.emit("phase", name="first_step")
 
-    def _watch_first_step(self, ended: threading.Event) -> None:
-        """Under parameter servers ``fit`` refuses callbacks for batches."""
+    def _watch_steps(self, ended: threading.Event) -> None:
+        """Under parameter servers ``fit`` refuses callbacks for batches: look at the servers' count of steps."""
         iterations = self.model.optimizer.iterations
-        with contextlib.suppress(Exception):  # training goes on without this mark
-            before = int(iterations.numpy())
-            while not ended.wait(_POLL):
-                if int(iterations.numpy()) != before:
+        with contextlib.suppress(Exception):  # training goes on without these marks
+            seen = int(iterations.numpy())
+            while not ended.wait(_SIGN_OF_LIFE if self._stepped else _POLL):
+                now = int(iterations.numpy())
+                if now == seen:
+                    continue
+                if not self._stepped:
                     self._first_step()
-                    return
+                else:
+                    events.emit("progress", steps=now)
+                seen = now
 
     def _warn_of_useless_compression(self) -> None:
         reduction = optimizers.reduction_of(getattr(self.model, "optimizer", None))
@@ -402,10 +456,13 @@ def callbacks_for(
     """The callbacks in their order: what averages comes before what reads the averages.
 
     Raises:
+        TypeError: the checkpointer is none.
         ValueError: an option out of range.
     """
     if not isinstance(warmup_epochs, int | float) or not 0 <= warmup_epochs < math.inf:
         raise ValueError(f"warmup_epochs must be a number of epochs, 0 or more; got {warmup_epochs!r}.")
+    if checkpointer is not None and not hasattr(checkpointer, "callback"):
+        raise TypeError(f"callbacks(checkpointer=…) takes a Checkpointer, got {checkpointer!r}.")
     found: list[Any] = []
     if cluster.size > 1 and not cluster.coordinates:
         found.append(Synchronize(cluster))

@@ -15,7 +15,7 @@ import numpy as np
 
 from container import events
 from container.distributed import agreeing, data, holdings, kerases, optimizers
-from container.distributed.callbacks import callbacks_for
+from container.distributed.callbacks import SignsOfLife, callbacks_for
 from container.distributed.collectives import Collectives
 from container.distributed.detection import Surroundings
 from container.distributed.errors import DistributedError, RefusedError
@@ -176,9 +176,11 @@ class Cluster:
                 None: if the records come from channels in Pipe mode.
 
         Raises:
+            TypeError: ``make_dataset`` cannot be called.
             ValueError: a batch size that cannot be divided, an unknown option, or records that cannot have weights.
             RefusedError: options that exclude each other.
         """
+        _check_maker(make_dataset)
         data.check_partition(partition)
         data.check_remainder(remainder)
         batch_size = data.per_rank_batch(global_batch_size, self.size)
@@ -304,7 +306,7 @@ class Cluster:
         mine = len(range(self.rank, records, self.size))
         if records == 0:
             raise DistributedError("there are no records to evaluate on.")
-        found = model.evaluate(shard, return_dict=True, verbose=0) if mine else {}
+        found = model.evaluate(shard, return_dict=True, verbose=0, callbacks=[SignsOfLife()]) if mine else {}
         names: list[str] = self.collectives.broadcast_object(sorted(found))  # rank 0 always has some
         sums = np.array([float(found.get(name, 0.0)) * mine for name in names], np.float64)
         [totals] = self.collectives.sum_arrays([sums])
@@ -475,6 +477,7 @@ class ParameterServerCluster(Cluster):
         Python, a generator for one, would be done here. ``PipeModeDataset`` is read in the worker, from its host's
         FIFO.
         """
+        _check_maker(make_dataset)
         data.check_partition(partition)
         data.check_remainder(remainder)
         data.per_rank_batch(global_batch_size, 1)
@@ -509,11 +512,15 @@ class ParameterServerCluster(Cluster):
             raise DistributedError(
                 f"global_batch_size={global_batch_size} is more than the {total} records that there are."
             )
+        if total < self._workers:
+            raise DistributedError(
+                f"there are {total} records for {self._workers} workers, and each needs one at least: use fewer hosts."
+            )
         return total // global_batch_size
 
     def callbacks(self, checkpointer: Any = None, **options: Any) -> list[Any]:
         """See :meth:`Cluster.callbacks`."""
-        return [_RefuseKeras3(), *super().callbacks(checkpointer, **options)]
+        return [_RefuseModels(self.tf_strategy), *super().callbacks(checkpointer, **options)]
 
     def evaluate(
         self,
@@ -527,7 +534,9 @@ class ParameterServerCluster(Cluster):
 
         def here() -> Mapping[str, Any]:
             shard = data.evaluation_shard(make_dataset(), rank=0, size=1, batch_size=batch_size, parse=parse)
-            found: Mapping[str, Any] = self._copy(model).evaluate(shard, return_dict=True, verbose=0)
+            found: Mapping[str, Any] = self._copy(model).evaluate(
+                shard, return_dict=True, verbose=0, callbacks=[SignsOfLife()]
+            )
             return found
 
         return {name: float(value) for name, value in _outside_any_scope(here).items()}
@@ -548,6 +557,10 @@ class ParameterServerCluster(Cluster):
         if copy is None:
             try:
                 copy = tf_keras.models.clone_model(model)
+                if not copy.built:
+                    # A subclassed model makes its variables when it is called; the original has been.
+                    arguments, options = model.save_spec()
+                    copy(*_zeros(arguments), **_zeros(options))
             except (ValueError, NotImplementedError, TypeError) as error:
                 raise RefusedError(
                     f"with parameter_server the chief evaluates and exports a copy of the model, and "
@@ -568,12 +581,27 @@ _NO_KERAS_3 = (
 )
 
 
-class _RefuseKeras3:
-    """A callback that refuses a model of Keras 3 as soon as ``fit`` shows it."""
+_NO_SCOPE = (
+    "the model was made outside the strategy's scope, so that it would not train on the parameter servers: make and "
+    "compile it within `with cluster.scope():`."
+)
+
+
+class _RefuseModels:
+    """A callback that refuses a model that cannot train on the servers as soon as ``fit`` shows it.
+
+    Args:
+        tf_strategy: The strategy in whose scope the model must have been made.
+    """
+
+    def __init__(self, tf_strategy: Any) -> None:
+        self._tf_strategy = tf_strategy
 
     def set_model(self, model: Any) -> None:
         if kerases.keras_of(model) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
+        if model.distribute_strategy is not self._tf_strategy:
+            raise RefusedError(_NO_SCOPE)
 
     def _implements_train_batch_hooks(self) -> bool:
         return False
@@ -593,11 +621,31 @@ def _outside_any_scope(function: Callable[[], Value]) -> Value:
         return thread.submit(function).result()
 
 
+def _check_maker(make_dataset: Any) -> None:
+    if not callable(make_dataset):
+        raise TypeError(
+            f"dataset() takes a function that returns the tf.data.Dataset, such as lambda: dataset; got "
+            f"a {type(make_dataset).__name__}."
+        )
+
+
 def _worker_index() -> Any:
     """The worker's number, within a function that makes its dataset."""
     import tensorflow as tf
 
-    return tf.distribute.coordinator.experimental_get_current_worker_index()
+    try:
+        return tf.distribute.coordinator.experimental_get_current_worker_index()
+    except RuntimeError:  # fit() called it here, in the chief
+        raise RefusedError(_NO_SCOPE) from None
+
+
+def _zeros(spec: Any) -> Any:
+    """Values of a structure of tensor specifications; one record where a size is not known."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(
+        lambda one: tf.zeros([1 if size is None else size for size in one.shape], one.dtype), spec
+    )
 
 
 def _variables(model: Any) -> list[Any]:

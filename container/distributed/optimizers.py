@@ -162,13 +162,19 @@ def is_horovods(optimizer: Any) -> bool:
     )
 
 
+def is_inside_loss_scaling(optimizer: Any) -> bool:
+    """Whether it is a LossScaleOptimizer around a distributed one, as Keras makes it under the policy mixed_float16."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return inner is not None and reduction_of(inner) is not None
+
+
 def why_apart(optimizer: Any) -> str:
     """The likely cause of weights that differ, from the optimizer of the model; a sentence."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None and reduction_of(inner) is not None:
+    if is_inside_loss_scaling(optimizer):
         return (
-            "The model's optimizer is a LossScaleOptimizer around the distributed one, and skips steps on one rank but "
-            "not on others: compile with cluster.optimizer(LossScaleOptimizer(…)) instead."
+            "The model's optimizer is a LossScaleOptimizer around the distributed one (Keras puts it there under the "
+            "policy mixed_float16), and skips steps on one rank but not on others: compile with "
+            "cluster.optimizer(LossScaleOptimizer(…)) instead."
         )
     if is_horovods(optimizer):
         return "The optimizer is Horovod's; something else than its gradients changed the weights on some ranks."

@@ -40,7 +40,7 @@ cluster = distributed.init(timeout=100)
 
 import tensorflow as tf  # noqa: E402 - init() comes first
 
-from container.distributed import optimizers  # noqa: E402
+from container.distributed import kerases, optimizers  # noqa: E402
 from container.distributed.callbacks import Callback  # noqa: E402
 from container.distributed.guard import Guard, digest  # noqa: E402
 
@@ -352,6 +352,24 @@ def check_warm_up() -> None:
     np.testing.assert_allclose(seen, 0.01 + 0.01 * (SIZE - 1) * steps, rtol=1e-5)
 
 
+def check_a_rate_stays_when_warm_up_is_over() -> None:
+    """A training that goes on after its warm-up keeps the rate that a callback or a checkpoint gave it."""
+    model = build()
+    model.compile(cluster.optimizer(keras.optimizers.SGD(cluster.scale(0.05))), loss="mse")
+    kerases.build_optimizer(model.optimizer, model.trainable_variables)
+
+    class Lower(Callback):
+        batch_hooks = False
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            kerases.set_learning_rate(self.model.optimizer, 0.001)
+
+    shard = cluster.dataset(records, global_batch_size=SIZE * BATCH)
+    calls = [*cluster.callbacks(warmup_epochs=1), Lower()]
+    model.fit(shard, initial_epoch=2, epochs=3, callbacks=calls, verbose=0)
+    assert np.isclose(float(model.optimizer.learning_rate.numpy()), 0.001)
+
+
 def check_schedules_stay() -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
     model = build(seed=RANK)
@@ -413,7 +431,50 @@ def check_mixed_precision() -> None:
     fit(model)
 
 
+def check_loss_scaling_around_ours_is_refused() -> None:
+    """An overflow on one rank would let it skip the reduction in which the others wait."""
+    if SIZE == 1:
+        return
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model = build()
+        model.compile(cluster.optimizer(keras.optimizers.SGD(0.05)), loss="mse")
+        refused(lambda: fit(model), "LossScaleOptimizer", "mixed_float16")
+        model = build()
+        scaled = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.05))
+        model.compile(cluster.optimizer(scaled), loss="mse")
+        x = np.where(RANK == 0, np.float32(1e30), np.float32(1)) * X  # overflows on one rank only
+        model.fit(x, Y, batch_size=BATCH, shuffle=False, verbose=0)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
+def check_a_rank_that_stops_alone() -> None:
+    """The others are told, instead of waiting in the next step."""
+    if SIZE == 1:
+        return
+
+    class Stop(Callback):
+        batch_hooks = False
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.model.stop_training = RANK == 0
+
+    model = build()
+    model.compile(cluster.optimizer(keras.optimizers.SGD(0.05)), loss="mse")
+    shard = cluster.dataset(records, global_batch_size=SIZE * BATCH)
+    calls = [*cluster.callbacks(), Stop()]
+    refused(
+        lambda: model.fit(shard, epochs=3, callbacks=calls, verbose=0),
+        "rank 0 stopped after 1 epochs",
+        "EarlyStopping",
+        kind=distributed.DistributedError,
+    )
+
+
 def check_what_cannot_be() -> None:
+    refused(lambda: cluster.dataset(records(), global_batch_size=SIZE), "lambda", kind=TypeError)
+    refused(lambda: cluster.callbacks("checkpoints"), "Checkpointer", kind=TypeError)
     refused(lambda: cluster.optimizer(keras.optimizers.SGD(), compression="fp8"), "fp16", kind=ValueError)
     refused(lambda: cluster.optimizer(keras.optimizers.SGD(), op="mean"), "average", kind=ValueError)
     refused(lambda: cluster.optimizer(cluster.optimizer(keras.optimizers.SGD())), "twice")

@@ -76,6 +76,46 @@ served = tf.saved_model.load(str(predicted))
 found = np.asarray(next(iter(served.signatures["serving_default"](tf.constant(X)).values())))
 np.testing.assert_allclose(scores["mae"], np.abs(found - Y).mean(), rtol=1e-4)
 
+
+class Subclassed(keras.Model):
+    """A model that makes its variables when it is first called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def get_config(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        return cls()
+
+
+with cluster.scope():
+    subclassed = Subclassed()
+    subclassed.compile(cluster.optimizer(keras.optimizers.SGD(0.05)), loss="mse")
+data = cluster.dataset(records, global_batch_size=8)
+losses = subclassed.fit(
+    data, steps_per_epoch=STEPS, epochs=2, callbacks=cluster.callbacks(validation=records), verbose=0
+)
+assert losses.history["val_loss"][-1] < losses.history["val_loss"][0]
+assert cluster.export(subclassed, FOLDER / "subclassed") is not None
+
+outside = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
+outside.compile(keras.optimizers.SGD(0.05), loss="mse")
+refused(lambda: outside.fit(data, steps_per_epoch=1, callbacks=cluster.callbacks(), verbose=0), "cluster.scope()")
+refused(lambda: outside.fit(X, Y, callbacks=cluster.callbacks(), verbose=0), "cluster.scope()")
+try:
+    cluster.steps_per_epoch(lambda: records().take(1), global_batch_size=1)
+except distributed.DistributedError as error:
+    assert "1 records for 2 workers" in str(error)
+else:
+    raise AssertionError("fewer records than workers were not refused")
+
 # Each worker has its own records, and its updates come between the other's: they are asynchronous.
 creator = cluster.dataset(lambda: tf.data.Dataset.range(10), global_batch_size=5)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(cluster.tf_strategy)
