@@ -15,6 +15,7 @@ import time
 import warnings
 
 from container.checkpoint.errors import CheckpointLockedError
+from container.contract import variables
 
 FILE_NAME = ".lock"
 
@@ -43,14 +44,20 @@ class WriterLock:
         self._key = (os.getpid(), status.st_dev, status.st_ino)
         if self._key in _held:
             raise CheckpointLockedError(
-                f"this process already has a Checkpointer that writes into {directory}. Use that one, or close it."
+                f"this process already has a Checkpointer that writes into {_real(directory)}. Use that one, or close "
+                "it."
             )
         path = os.path.join(directory, FILE_NAME)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self._acquire(directory, timeout)
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+            owner = {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "job": os.environ.get(variables.JOB_NAME, ""),
+            }
+            os.pwrite(self._fd, json.dumps(owner).encode(), 0)
         except BaseException:
             os.close(self._fd)
             raise
@@ -81,15 +88,22 @@ class WriterLock:
                     raise
             if time.monotonic() >= deadline:
                 raise CheckpointLockedError(
-                    f"{self._owner()} writes checkpoints into {directory}. Wait for it or end it; give each training a "
-                    "directory of its own; in a cluster pass cluster=…, so that rank 0 alone writes; to read only, "
-                    "use Checkpointer(directory, read_only=True)."
+                    f"{self._owner()} writes checkpoints into {_real(directory)}. Wait for it or end it; give "
+                    "each training a directory of its own; in a cluster pass cluster=…, so that rank 0 alone writes; "
+                    "to read only, use Checkpointer(directory, read_only=True)."
                 )
             time.sleep(_RETRY_S)
 
     def _owner(self) -> str:
         try:
             values = json.loads(os.pread(self._fd, 4096, 0))
-            return f"process {values['pid']} on {values['host']}"
-        except (ValueError, KeyError, TypeError, OSError):
+            job = f" of job {values['job']}" if values.get("job") else ""
+            return f"process {values['pid']} on {values['host']}{job}"
+        except (ValueError, KeyError, TypeError, AttributeError, OSError):
             return "another process"
+
+
+def _real(directory: str) -> str:
+    """The folder's path, and where links lead from there: jobs have one path for different folders, and the reverse."""
+    real = os.path.realpath(directory)
+    return directory if real == directory else f"{directory}, which is {real}"

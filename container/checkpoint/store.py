@@ -115,11 +115,12 @@ class CheckpointStore:
     def names(self) -> list[str]:
         """The checkpoints' names in the order of saving; damaged ones are among them."""
         try:
-            entries = os.listdir(self.directory)
+            with os.scandir(self.directory) as entries:
+                # A file or a link of such a name is none of ours.
+                found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [(int(match[1]), entry) for entry in entries if (match := _NAME.fullmatch(entry))]
-        return [name for _, name in sorted(found) if not os.path.islink(os.path.join(self.directory, name))]
+        return sorted(filter(_NAME.fullmatch, found), key=lambda name: (_serial(name), name))
 
     def manifest(self, name: str) -> Manifest:
         """What a checkpoint holds, by its manifest; its files are not looked at.
@@ -256,14 +257,19 @@ class CheckpointStore:
             os.makedirs(self.directory, exist_ok=True)
             self._lock = WriterLock(self.directory, timeout)
         except OSError as error:
+            reading = ""
+            if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+                reading = " To restore from it and never write, use Checkpointer(directory, read_only=True)."
             raise CheckpointWriteError(
                 f"checkpoints cannot be written into {self.directory}: {error.strerror}. Name another folder as "
-                "Checkpointer(directory=…) or in SM_CHECKPOINT_DIR."
+                f"Checkpointer(directory=…) or in SM_CHECKPOINT_DIR.{reading}"
             ) from error
-        for entry in os.listdir(self.directory):
+        entries = os.listdir(self.directory)
+        for entry in entries:
             if entry.startswith((_STAGING, _TRASH)):
                 shutil.rmtree(os.path.join(self.directory, entry), ignore_errors=True)
-        self._serial = max((_serial(name) for name in self.names()), default=0)
+        # Also past the names of what is no checkpoint, onto which no folder can be renamed.
+        self._serial = max((_serial(name) for name in entries if _NAME.fullmatch(name)), default=0)
 
     def close(self) -> None:
         """Stop being the writer."""
@@ -361,12 +367,12 @@ class CheckpointStore:
         return True
 
     def _explain(self, name: str, error: OSError, contents: Contents) -> str:
-        size = sum(piece.nbytes for pieces in contents.files.values() for piece in pieces)
         text = f"{name} could not be written into {self.directory}: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             with contextlib.suppress(OSError):
-                free = os.statvfs(self.directory)
-                text += f" ({free.f_bavail * free.f_frsize:,} bytes are free, {size:,} are needed)"
+                disk = os.statvfs(self.directory)
+                sizes = [sum(piece.nbytes for piece in pieces) for pieces in contents.files.values()]
+                text += f" ({_room(sizes, free=disk.f_bavail * disk.f_frsize, block=disk.f_frsize)})"
             text += ". Free some space, or keep fewer checkpoints"
         return f"{text}. Those written before are untouched."
 
@@ -472,6 +478,20 @@ class CheckpointStore:
         path = os.path.join(self.directory, name)
         if os.fstat(folder).st_ino != os.stat(path).st_ino:
             raise FileNotFoundError(errno.ENOENT, "it is being deleted", path)
+
+
+def _room(sizes: Sequence[int], *, free: int, block: int) -> str:
+    """What is to be said of a full disk.
+
+    Args:
+        sizes: The bytes of each file of a checkpoint, without its manifest.
+        free: The bytes that are free without them.
+        block: What a file system gives space in.
+    """
+    # The manifest and the folder take a block each, at least.
+    needed = sum(-(-size // block) * block for size in sizes) + 2 * block
+    text = f"{free:,} bytes are free, at least {needed:,} are needed in blocks of {block:,}"
+    return text if free < needed else f"{text}; a quota, a reserve or another program may have taken the rest"
 
 
 def _serial(name: str) -> int:

@@ -28,7 +28,8 @@ from container.checkpoint import (
 from container.checkpoint import manifest as manifests
 from container.checkpoint.errors import DamagedCheckpointError
 from container.checkpoint.retention import Best
-from container.checkpoint.store import CheckpointStore, Contents
+from container.checkpoint.store import CheckpointStore, Contents, _room
+from container.contract import variables
 
 
 def contents(step: int, content: bytes | None = None, **more: object) -> Contents:
@@ -318,6 +319,31 @@ def test_a_second_writer_is_refused(store: CheckpointStore) -> None:
     assert "read_only=True" in done.stdout
 
 
+def test_who_is_in_the_way_and_where_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs may see one folder by different paths."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    code = (
+        "import sys; from container.checkpoint.store import CheckpointStore\n"
+        "CheckpointStore(sys.argv[1]).lock(); print(flush=True); sys.stdin.read()"
+    )
+    environment = {**os.environ, variables.JOB_NAME: "the-other-job"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "real")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as holder:
+        assert holder.stdout is not None and holder.stdout.readline()
+        with pytest.raises(CheckpointLockedError) as caught:
+            CheckpointStore(tmp_path / "link").lock(timeout=0)
+        holder.communicate()
+    assert f"process {holder.pid} on " in str(caught.value)
+    assert f"of job the-other-job writes checkpoints into {tmp_path}/link, which is {tmp_path}/real." in str(
+        caught.value
+    )
+
+
 def test_a_killed_writer_is_not_in_the_way_even_if_its_children_live(tmp_path: Path) -> None:
     ready_read, ready_write = os.pipe()
     child = os.fork()
@@ -355,6 +381,19 @@ def test_leftovers_are_cleared_by_the_next_writer_and_nothing_else_is(store: Che
     again.lock()
     again.close()
     assert sorted(os.listdir(root)) == [".lock", "checkpoint-00000001-step-1", "checkpoint-of-mine", "notes.txt"]
+
+
+def test_what_is_no_folder_is_no_checkpoint(store: CheckpointStore) -> None:
+    store.write(contents(1))
+    store.close()
+    root = Path(store.directory)
+    (root / "checkpoint-00000009-step-9").write_text("a stray file")
+    os.symlink("checkpoint-00000001-step-1", root / "checkpoint-00000010-step-9")
+    assert store.names() == ["checkpoint-00000001-step-1"] and newest_step(store) == 1
+    # Nor does it get into the way of the one that would have its name.
+    store.lock()
+    assert store.write(contents(9))[0] == "checkpoint-00000011-step-9"
+    assert newest_step(store) == 9
 
 
 def test_writing_needs_the_lock(tmp_path: Path) -> None:
@@ -425,6 +464,41 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert os.strerror(errno.ENOSPC) in done.stdout and "bytes are free" in done.stdout, done.stdout
     assert "keep fewer checkpoints" in done.stdout
+
+
+def test_room_is_counted_in_blocks() -> None:
+    text = _room([2984], free=8192, block=4096)
+    assert text == "8,192 bytes are free, at least 12,288 are needed in blocks of 4,096"
+    assert "at least 8,192 are needed" in _room([], free=0, block=4096)
+    assert "16,384 are needed" in _room([1, 4096], free=0, block=4096)
+    assert "a quota, a reserve or another program" in _room([1], free=1 << 30, block=4096)
+
+
+READ_ONLY = """
+import sys
+from container.checkpoint import Checkpointer, CheckpointWriteError
+
+try:
+    Checkpointer(sys.argv[1]).restore()
+except CheckpointWriteError as error:
+    print(error)
+print(Checkpointer(sys.argv[1], read_only=True).restore().step)
+"""
+
+
+def test_a_disk_that_can_only_be_read(store: CheckpointStore) -> None:
+    """A real mount, in a namespace of its own."""
+    store.write(contents(7))
+    store.close()
+    unshare, folder = shutil.which("unshare"), store.directory
+    mount = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+    if unshare is None or subprocess.run([unshare, "-Urm", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody make a mount namespace")
+    command = [unshare, "-Urm", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", READ_ONLY, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    refused, step = done.stdout.splitlines()
+    assert os.strerror(errno.EROFS) in refused and "read_only=True" in refused and folder in refused, done
+    assert step == "7"
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
