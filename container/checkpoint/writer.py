@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
+
+#: Whoever waits says so each time that so many seconds have passed. A slow disk is no error.
+_PATIENCE_S = 60.0
 
 
 class BackgroundWriter(Generic[Job]):
@@ -22,13 +26,15 @@ class BackgroundWriter(Generic[Job]):
     Args:
         write: Writes one job; called in the thread.
         pending: How many jobs may be under way, the one being written included.
+        where: What is written into, for messages.
     """
 
-    def __init__(self, write: Callable[[Job], None], *, pending: int = 1) -> None:
-        if pending < 1:
+    def __init__(self, write: Callable[[Job], None], *, pending: int = 1, where: str = "the disk") -> None:
+        if not isinstance(pending, int) or pending < 1:
             raise ValueError(f"pending must be at least 1, got {pending!r}.")
         self._write = write
         self._pending = pending
+        self._where = where
         self._queue: collections.deque[Job] = collections.deque()
         self._under_way = 0
         self._errors: collections.deque[Exception] = collections.deque()
@@ -56,7 +62,7 @@ class BackgroundWriter(Generic[Job]):
         with self._changed:
             if self._closed:
                 raise ValueError("the Checkpointer is closed; make another one to save more.")
-            self._changed.wait_for(lambda: self.idle or self._errors)
+            self._wait_for(lambda: self.idle or bool(self._errors))
             self._raise()
             self._under_way += 1
         handed_over = False
@@ -92,7 +98,7 @@ class BackgroundWriter(Generic[Job]):
             Exception: what a job failed with; raised once.
         """
         with self._changed:
-            done = self._changed.wait_for(lambda: not self._under_way, timeout)
+            done = self._wait_for(lambda: not self._under_way, timeout)
             self._raise()
             return done
 
@@ -117,10 +123,33 @@ class BackgroundWriter(Generic[Job]):
                 return
         try:
             if thread is not None:
-                thread.join()
+                began = time.monotonic()
+                thread.join(_PATIENCE_S)
+                while thread.is_alive():
+                    self._say_waiting(began)
+                    thread.join(_PATIENCE_S)
         finally:
             then()
         self._raise()
+
+    def _wait_for(self, reached: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait for a change; the lock is held."""
+        began = time.monotonic()
+        while True:
+            left = _PATIENCE_S if timeout is None else min(_PATIENCE_S, began + timeout - time.monotonic())
+            if self._changed.wait_for(reached, left):
+                return True
+            if timeout is not None and time.monotonic() - began >= timeout:
+                return False
+            self._say_waiting(began)
+
+    def _say_waiting(self, began: float) -> None:
+        print(
+            f"checkpoints: waiting for {self._where}, which has not taken what is being written, for "
+            f"{time.monotonic() - began:.0f} s now",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _raise(self) -> None:
         if self._errors:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from container.checkpoint import Checkpointer, CheckpointWriteError
+from container.checkpoint import writer as writers
 from container.checkpoint.writer import BackgroundWriter
 
 
@@ -118,6 +119,37 @@ def test_waiting_can_be_bounded() -> None:
     disk.allowed.release()
     assert writer.wait(20)
     writer.close()
+
+
+@pytest.mark.parametrize("call", ["wait", "slot", "close"])
+def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(writers, "_PATIENCE_S", 0.01)
+    disk = Disk()
+    writer = BackgroundWriter(disk.write, where="/the/folder")
+    put(writer, 1)
+    calls = {"wait": writer.wait, "slot": lambda: put(writer, 2), "close": writer.close}
+    thread = in_thread(calls[call])
+    said = ""
+    while said.count("\n") < 2:
+        assert thread.is_alive()
+        thread.join(0.01)
+        said += capfd.readouterr().err
+    assert all(line.startswith("checkpoints: waiting for /the/folder, which") for line in said.splitlines()), said
+    disk.allowed.release(2)
+    thread.join(20)
+    assert not thread.is_alive()
+    writer.close()
+    assert disk.written == ([1, 2] if call == "slot" else [1])
+
+
+def test_nobody_says_anything_where_the_wait_is_bounded(capfd: pytest.CaptureFixture[str]) -> None:
+    disk = Disk()
+    writer = BackgroundWriter(disk.write)
+    put(writer, 1)
+    assert not writer.wait(0) and not writer.wait(0.01)
+    disk.allowed.release()
+    writer.close()
+    assert not capfd.readouterr().err
 
 
 def test_found_to_be_garbage_while_it_writes() -> None:
