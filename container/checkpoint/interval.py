@@ -101,7 +101,7 @@ class Schedule:
     """
 
     def __init__(self, every: Every, *, budget: float = BUDGET, clock: Callable[[], float] = time.monotonic) -> None:
-        if not 0 < budget < 1:
+        if not isinstance(budget, (int, float)) or not 0 < budget < 1:
             raise ValueError(f"budget must be a share between 0 and 1, got {budget!r}.")
         self.every = every
         self._budget = budget
@@ -122,6 +122,10 @@ class Schedule:
         """
         self._last_step = step
         self._last_time = self._clock()
+        self.expect(state_bytes)
+
+    def expect(self, state_bytes: int) -> None:
+        """Guess the first cost from the size of what is going to be saved, where that is known only later."""
         if self._cost_s is None and state_bytes:
             self._cost_s = state_bytes / _FIRST_RATE
 
@@ -168,7 +172,8 @@ class Schedule:
 
         Args:
             write_s: How long that took, in seconds.
-            processor_s: The processor time of it, in seconds. The training may have needed that processor.
+            processor_s: The processor time of it, in seconds. It counts in full, whatever the number of processors: a
+                step that all of them share is as late as the one that was taken from it.
         """
         cost = self._blocked_s + processor_s
         # Dearer is believed at once, cheaper only slowly.

@@ -137,10 +137,34 @@ def test_auto_guesses_the_first_cost_from_the_size() -> None:
     assert schedule.due(2)
 
 
+def test_a_size_that_is_known_later_starts_nothing_anew() -> None:
+    clock = Clock()
+    schedule = Schedule(Every.parse("auto"), clock=clock)
+    schedule.start(3)
+    clock.now += 50
+    schedule.expect(500_000_000)
+    assert not schedule.due(4)
+    clock.now += 51
+    assert schedule.due(5)
+    steps = Schedule(Every.parse(1))
+    steps.start(0)
+    steps.expect(500_000_000)
+    assert steps.due(1)
+
+
+def test_what_the_writer_computes_is_part_of_the_cost() -> None:
+    """All of it: the training's step is as late as the processor that was taken from it."""
+    schedule = Schedule(Every.parse("auto"), budget=0.01)
+    schedule.saved(1, blocked_s=0.025)
+    assert schedule.interval_s == 2.5
+    schedule.written(write_s=0.3, processor_s=0.1)
+    assert schedule.interval_s == 12.5
+
+
 def test_budget_is_a_share() -> None:
-    for wrong in (0, 1, -1, 3.5):
+    for wrong in (0, 1, -1, 3.5, "x"):
         with pytest.raises(ValueError, match="budget"):
-            Schedule(Every.parse("auto"), budget=wrong)
+            Schedule(Every.parse("auto"), budget=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
