@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from container.checkpoint.checkpointer import Checkpointer, Restored
+    from container.checkpoint.checkpointer import Checkpointer, Restored, SingleProcess
     from container.checkpoint.errors import (
         CheckpointError,
         CheckpointLockedError,
@@ -53,6 +53,7 @@ _MODULES = {
     "NoUsableCheckpointError": "errors",
     "Progress": "manifest",
     "Restored": "checkpointer",
+    "SingleProcess": "checkpointer",
 }
 
 __all__ = [  # noqa: RUF022 - what one starts with comes first
@@ -61,6 +62,7 @@ __all__ = [  # noqa: RUF022 - what one starts with comes first
     "Progress",
     "Every",
     "Best",
+    "SingleProcess",
     "CheckpointError",
     "CheckpointLockedError",
     "CheckpointMismatchError",

@@ -57,6 +57,7 @@ class CheckpointCallback:
         self._batch = 0  # finished batches of the epoch
         self._skip = 0  # batches of the epoch that were finished when it was resumed
         self._last_saved: int | None = None
+        self._measured = False
         self.restored: Restored | None = None
         self.model: Any = None
         self.params: dict[str, Any] = {}
@@ -84,11 +85,12 @@ class CheckpointCallback:
         self.restored = checkpointer.take_restored()
         if self.restored is not None:
             self._go_on(self.restored)
-        size = checkpointer.state_bytes(self.model)
         progress = checkpointer.progress
         self._step = progress.step if progress is not None else 0
         self._last_saved = self._step if progress is not None else None
-        checkpointer.schedule.start(self._step, size)
+        checkpointer.schedule.start(self._step)
+        self._measured = False
+        self._measure()
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """A new epoch, or the rest of one."""
@@ -99,6 +101,8 @@ class CheckpointCallback:
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Save if it is time."""
         finished = batch
+        if not self._measured and finished > self._skip:
+            self._measure()
         if finished <= self._skip or self._checkpointer.cluster.rank != 0 or not self._implements_train_batch_hooks():
             return
         step = self._step + finished - self._skip
@@ -114,6 +118,8 @@ class CheckpointCallback:
         self._step += self._batches_of_epoch() - self._skip
         self._skip = self._batch = 0
         self._epoch = epoch + 1
+        if not self._measured:
+            self._measure()
         checkpointer = self._checkpointer
         if checkpointer.cluster.rank != 0:
             return
@@ -156,6 +162,16 @@ class CheckpointCallback:
         return (self._epoch, self._skip) if self._epoch >= initial_epoch else (initial_epoch, 0)
 
     # --- within ---
+
+    def _measure(self) -> None:
+        """On every rank: make the variables that a save reads, and tell the schedule of their size.
+
+        A model that gets its variables in its first step is looked at again after that.
+        """
+        size = self._checkpointer.state_bytes(self.model)
+        if size is not None:
+            self._checkpointer.schedule.expect(size)
+            self._measured = True
 
     def _go_on(self, restored: Restored) -> None:
         """Tell ``fit`` where to go on, and the data source."""

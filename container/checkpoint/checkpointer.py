@@ -129,7 +129,8 @@ class Checkpointer:
             ``"auto"``: as often as costs no more than ``budget``.
         asynchronous: Whether a save only takes a snapshot, and a thread writes it.
         cluster: The cluster, as ``container.distributed.init()`` gives it; ``cluster.callbacks(checkpointer=…)`` sets
-            it. None for a single process.
+            it. None for that of ``init()``, if it has been called by the first use, and else for a single process.
+            :class:`SingleProcess` for a script that saves and restores on one of its ranks alone.
         budget: The share of the training time that "auto" may cost.
         pending: How many snapshots may be in memory at once. A save that would be one more waits.
         learning_rate: Where the optimizer's learning rate comes from at a restore: ``"saved"``, ``"current"`` (the
@@ -138,7 +139,6 @@ class Checkpointer:
         lock_timeout: How long another writer, which may be ending, is waited for, in seconds.
 
     Attributes:
-        cluster: The cluster.
         every: The interval.
         progress: That of the last restore and, on rank 0, save; None before.
         schedule: Decides when :meth:`callback` saves.
@@ -166,7 +166,14 @@ class Checkpointer:
             raise ValueError(f"keep must be at least 1, or None for all, got {keep!r}.")
         if learning_rate not in _LEARNING_RATES:
             raise ValueError(unknown("learning_rate", learning_rate, _LEARNING_RATES))
-        self.cluster: Cluster = cluster if cluster is not None else SingleProcess()
+        for name, switch in (("asynchronous", asynchronous), ("read_only", read_only)):
+            if not isinstance(switch, bool):
+                raise TypeError(f"{name} must be True or False, got {switch!r}.")
+        if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)):
+            raise TypeError(f"lock_timeout must be a number of seconds, got {lock_timeout!r}.")
+        if not lock_timeout >= 0:
+            raise ValueError(f"lock_timeout must not be less than 0, got {lock_timeout!r}.")
+        self._cluster = cluster
         self.every = Every.parse(every)
         self.progress: Progress | None = None
         self.schedule = Schedule(self.every, budget=budget)
@@ -184,7 +191,7 @@ class Checkpointer:
         self._pid = os.getpid()
         publisher = _Publisher(self._store, self._keep, self._best, self.schedule, self._free)
         self._publisher = publisher
-        self._writer = BackgroundWriter(publisher.write, pending=pending)
+        self._writer = BackgroundWriter(publisher.write, pending=pending, where=self.directory)
         # At the interpreter's end, and when nobody uses it any more, what is under way is finished.
         self._finalizer = weakref.finalize(self, _finish, self._writer, self._store)
 
@@ -204,6 +211,21 @@ class Checkpointer:
             _say(f"checkpoints: {unseen}")
 
     # --- what there is ---
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster.
+
+        Raises:
+            CheckpointError: there are several ranks, and nothing says how they talk to each other.
+        """
+        if self._cluster is None:
+            self._cluster = _surrounding_cluster()
+        return self._cluster
+
+    @cluster.setter
+    def cluster(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     @property
     def directory(self) -> str:
@@ -283,27 +305,31 @@ class Checkpointer:
         Raises:
             CheckpointWriteError: this save, or an earlier one that was under way, failed.
             CheckpointLockedError: another process writes into the folder.
+            CheckpointError: the process is one of several, and no cluster has been given.
             TypeError: metadata, position or an array has no form in a checkpoint.
         """
+        began = time.monotonic()
+        cluster = self.cluster
         # All ranks: an optimizer's variables may have to be made, which is a common act under some strategies.
         source = self._state_of(model, optimizer)
         groups = source.groups()
-        if self.cluster.rank != 0:
+        if cluster.rank != 0:
             return
         if os.getpid() != self._pid:
             raise CheckpointError("a forked process cannot save: its parent writes into the same folder.")
         self._lock()
         progress = Progress(epoch=epoch, step=step, batch=batch, position=_as_json("position", position))
-        facts = {"size": self.cluster.size, **source.facts}
+        facts = {"size": cluster.size, **source.facts}
         found = {name: _number(value) for name, value in (metrics or {}).items()}
         numbers = {name: value for name, value in found.items() if value is not None}
         kept = _as_json("metadata", metadata)
-        began = time.monotonic()
+        ready = time.monotonic()
         with self._writer.slot() as submit:
-            waited_s = time.monotonic() - began
+            waited_s = time.monotonic() - ready
             arenas = self._snapshot(groups)
-            snapshot_s = time.monotonic() - began - waited_s
-            self.schedule.saved(step, blocked_s=snapshot_s + waited_s)
+            snapshot_s = time.monotonic() - ready - waited_s
+            # From the very beginning: finding many variables takes its time, too.
+            self.schedule.saved(step, blocked_s=time.monotonic() - began)
             submit(
                 _Job(
                     arenas=arenas,
@@ -355,6 +381,7 @@ class Checkpointer:
             NoUsableCheckpointError: there are checkpoints, and all of them are damaged.
             CheckpointMismatchError: the checkpoint is of another model or optimizer; nothing has been changed.
             CheckpointVersionError: it is of a later format.
+            CheckpointError: the process is one of several, and no cluster has been given.
             DamagedCheckpointError: the one asked for by name is damaged.
             FileNotFoundError: there is none of that name.
         """
@@ -369,7 +396,7 @@ class Checkpointer:
                 if name.endswith(_SUFFIX)
             }
         except tensors.TensorsError as error:  # verified, and yet: another program's
-            raise CheckpointMismatchError(f"{found.name} cannot be read: {error}") from error
+            raise CheckpointMismatchError(f"{self.directory}/{found.name} cannot be read: {error}") from error
         size = int(found.manifest.facts.get("size", 1))
         if model is not None:
             self._fill(self._state_of(model, optimizer), found, parsed, size)
@@ -416,9 +443,12 @@ class Checkpointer:
         restored, self._restored = self._restored, None
         return restored
 
-    def state_bytes(self, model: Any, optimizer: Any = None) -> int:
-        """The size of what a save writes."""
-        groups = self._state_of(model, optimizer).groups()
+    def state_bytes(self, model: Any, optimizer: Any = None) -> int | None:
+        """The size of what a save writes; None for a model that has no variables yet."""
+        source = self._state_of(model, optimizer)
+        if isinstance(source, state.KerasState) and not source.built:
+            return None
+        groups = source.groups()
         return sum(slot.spec.bytes for slots in groups.values() for slot in slots)
 
     # --- within ---
@@ -505,16 +535,22 @@ class Checkpointer:
         size: int,
     ) -> None:
         """Assign everything, after having compared everything."""
-        target.check(found.manifest.facts)
-        groups = target.groups()
         loose = isinstance(target, state.KerasState)
-        for group, slots in groups.items():
-            if group not in parsed:
-                raise CheckpointMismatchError(f"{found.name} holds no {group}; it holds {', '.join(parsed)}.")
-            try:
+        path = os.path.join(self.directory, found.name)
+        if isinstance(target, state.KerasState) and not target.built:
+            raise CheckpointMismatchError(f"{path} is to be restored, but {target.unbuilt}")
+        try:
+            target.check(found.manifest.facts)
+            groups = target.groups()
+            for group, slots in groups.items():
+                if group not in parsed:
+                    raise CheckpointMismatchError(f"the checkpoint holds no {group}; it holds {', '.join(parsed)}.")
                 state.compare(group, slots, parsed[group], loose=loose)
-            except CheckpointMismatchError as error:
-                raise CheckpointMismatchError(f"{found.name}: {error}") from None
+        except CheckpointMismatchError as error:
+            raise CheckpointMismatchError(
+                f"{path}: {error} Nothing has been restored. Go on with the model and optimizer that were saved, or "
+                "begin anew in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR."
+            ) from None
         mine = self._learning_rate == "current" or (self._learning_rate == "auto" and size != self.cluster.size)
         for group, slots in groups.items():
             arrays = parsed[group]
@@ -597,6 +633,31 @@ class _Refusal:
     """What kept rank 0 from restoring."""
 
     error: Exception
+
+
+def _surrounding_cluster() -> Cluster:
+    """The cluster of a Checkpointer that was given none.
+
+    Raises:
+        CheckpointError: the environment names several ranks, which would each begin and write for themselves.
+    """
+    joined: Cluster | None = getattr(sys.modules.get("container.distributed"), "_cluster", None)
+    if joined is not None:
+        return joined
+    from container.distributed import DistributedError, detection
+
+    remedy = (
+        "Call container.distributed.init() before the first use, so that rank 0 saves and all ranks restore the same. "
+        "In a script that saves and restores on one rank alone, use "
+        "Checkpointer(cluster=container.checkpoint.SingleProcess()) there."
+    )
+    try:
+        size = detection.detect(os.environ).size
+    except (DistributedError, ValueError) as error:
+        raise CheckpointError(f"it is not clear which ranks share the checkpoints: {error} {remedy}") from error
+    if size > 1:
+        raise CheckpointError(f"this process is one of {size} ranks, and the Checkpointer has no cluster. {remedy}")
+    return SingleProcess()
 
 
 def default_directory() -> str:

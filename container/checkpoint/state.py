@@ -142,6 +142,19 @@ class KerasState:
         """See :class:`State`."""
         return {"keras": self._keras}
 
+    @property
+    def built(self) -> bool:
+        """Whether the model has its variables. A subclassed one may get them only when it is first called."""
+        return bool(getattr(self._model, "built", True) and self._model.weights)
+
+    @property
+    def unbuilt(self) -> str:
+        """What is to be said while it has none."""
+        return (
+            f"model {self._model.name!r} has no variables yet, so that nothing can be saved or restored. Begin it with "
+            "an Input of known shape, or call it with a batch first: model(inputs)."
+        )
+
     def groups(self) -> Mapping[str, list[Slot]]:
         """See :class:`State`.
 
@@ -149,11 +162,8 @@ class KerasState:
             CheckpointMismatchError: the model has no variables yet.
         """
         model = self._model
-        if not getattr(model, "built", True) or not model.weights:
-            raise CheckpointMismatchError(
-                f"model {model.name!r} has no variables yet, so that nothing can be saved or restored. Begin it with "
-                "an Input of known shape, or call model.build(input_shape) first."
-            )
+        if not self.built:
+            raise CheckpointMismatchError(self.unbuilt)
         variables = {"model": [*model.weights, *self._generators()]}
         if self._optimizer is not None:
             variables["optimizer"] = self._optimizer_variables()

@@ -342,9 +342,46 @@ def check_other_models_are_refused(folder: Path) -> None:
             try:
                 call(unbuilt)
             except CheckpointMismatchError as error:
-                assert "call model.build(input_shape) first" in str(error), error
+                assert "call it with a batch first: model(inputs)" in str(error), error
             else:
                 raise AssertionError
+
+
+def check_a_model_that_is_built_in_its_first_step(folder: Path) -> None:
+    class Subclassed(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+    def make() -> Any:
+        model = Subclassed()
+        model.compile(keras.optimizers.Adam(0.01), "mse")
+        return model
+
+    def guessed_s(checkpointer: Any) -> float | None:
+        cost: float | None = checkpointer.schedule._cost_s
+        return cost
+
+    for every, expected in ((1, list(range(1, BATCHES + 1))), ("epoch", [BATCHES]), ("1h", [BATCHES])):
+        checkpointer = fit(make(), folder / str(every), every=every, keep=None, epochs=1)
+        assert steps_of(checkpointer) == expected, (every, steps_of(checkpointer))
+        assert guessed_s(checkpointer)
+    # Where there is something to be restored, its variables are needed before.
+    with Checkpointer(folder / "epoch") as checkpointer:
+        try:
+            checkpointer.restore(make())
+        except CheckpointMismatchError as error:
+            assert "checkpoint-00000001-step-8 is to be restored, but" in str(error), error
+            assert "model(inputs)" in str(error), error
+        else:
+            raise AssertionError
+    model = make()
+    model(X[:1])
+    again = fit(model, folder / "epoch", every="epoch", epochs=2)
+    assert again.progress.epoch == 2 and again.progress.step == 2 * BATCHES
 
 
 def check_bfloat16(folder: Path) -> None:

@@ -7,12 +7,16 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from container import distributed
 from container.checkpoint import (
     Checkpointer,
     CheckpointError,
@@ -21,6 +25,7 @@ from container.checkpoint import (
     CheckpointWriteError,
     NoUsableCheckpointError,
     Progress,
+    SingleProcess,
 )
 from container.checkpoint import (
     checkpointer as checkpointers,
@@ -119,6 +124,43 @@ def test_arguments_that_make_no_sense(tmp_path: Path) -> None:
         Checkpointer(tmp_path, learning_rate="curent")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"lock_timeout": "x"}, TypeError),
+        ({"lock_timeout": None}, TypeError),
+        ({"lock_timeout": True}, TypeError),
+        ({"lock_timeout": -1}, ValueError),
+        ({"lock_timeout": float("nan")}, ValueError),
+        ({"asynchronous": "no"}, TypeError),
+        ({"read_only": 1}, TypeError),
+        ({"pending": "2"}, ValueError),
+        ({"budget": "x"}, ValueError),
+    ],
+)
+def test_arguments_of_another_type(tmp_path: Path, wrong: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"^{next(iter(wrong))} must "):
+        Checkpointer(tmp_path, **wrong)
+
+
+def test_all_that_holds_the_training_up_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding the variables as well as copying them; and the writer's own processor time."""
+
+    class State:
+        facts: Mapping[str, Any] = MappingProxyType({})
+
+        def groups(self) -> Any:
+            time.sleep(0.2)
+            return state_of({"a": np.ones(100_000)}).groups()
+
+    known: dict[str, float] = {}
+    with Checkpointer(tmp_path) as checkpointer:
+        monkeypatch.setattr(checkpointer.schedule, "saved", lambda step, **costs: known.update(costs))
+        monkeypatch.setattr(checkpointer.schedule, "written", lambda **costs: known.update(costs))
+        checkpointer.save(State(), step=1)
+    assert known["blocked_s"] >= 0.2 and known["processor_s"] > 0
+
+
 def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         with pytest.raises(TypeError, match="metadata must be something that JSON can hold"):
@@ -148,8 +190,12 @@ def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save({"a": np.ones(3), "b": np.ones(4)}, step=1)
         target: dict[str, Any] = {"a": np.zeros(3), "b": np.zeros(5)}
-        with pytest.raises(CheckpointMismatchError, match=r"it has b \[4\] float64 where this one has b \[5\] float64"):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"it has b \[4\] float64 where this one has b \[5\] float64"
+        ) as caught:
             checkpointer.restore(target)
+        assert str(tmp_path / "checkpoint-00000001-step-1") in str(caught.value)
+        assert "another folder: Checkpointer(directory=…)" in str(caught.value)
         assert (target["a"] == 0).all()
         with pytest.raises(CheckpointMismatchError, match="lacks c and has b"):
             checkpointer.restore({"a": np.zeros(3), "c": np.zeros(4)})
@@ -237,6 +283,56 @@ def test_rank_0_alone_writes_and_all_restore_the_same(tmp_path: Path, monkeypatc
 
     assert on_all(3, restore) == [(True, Progress(epoch=1, step=10), 0, 3)] * 3
     assert not folders[1].exists()
+
+
+def test_the_cluster_of_init_is_taken_unless_another_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    ranks, mine = Cluster(1), Cluster(1)
+    checkpointer = Checkpointer(tmp_path)  # may be made before
+    monkeypatch.setattr(distributed, "_cluster", rank := ranks.rank(0))
+    assert checkpointer.cluster is rank
+    checkpointer.cluster = other = mine.rank(0)  # cluster.callbacks(checkpointer=…)
+    assert checkpointer.cluster is other
+    assert Checkpointer(tmp_path, cluster=other).cluster is other
+    second = Cluster(2).rank(1)
+    monkeypatch.setattr(distributed, "_cluster", second)
+    Checkpointer(tmp_path).save(arrays(1), step=1)
+    assert not os.listdir(tmp_path)
+
+
+def _tf_config(*workers: str) -> str:
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": 0}})
+
+
+@pytest.mark.parametrize(
+    ("name", "alone", "several"),
+    [
+        ("OMPI_COMM_WORLD_SIZE", "1", "2"),
+        ("HOROVOD_SIZE", "1", "2"),
+        ("PMI_SIZE", "1", "2"),
+        ("TF_CONFIG", _tf_config("a:1"), _tf_config("a:1", "b:1")),
+    ],
+)
+def test_one_of_several_ranks_without_a_cluster_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, alone: str, several: str
+) -> None:
+    monkeypatch.setattr(distributed, "_cluster", None)
+    monkeypatch.setenv(name, several)
+    for call in (Checkpointer.save, Checkpointer.restore):
+        with pytest.raises(CheckpointError, match=r"one of 2 ranks.*distributed\.init\(\).*SingleProcess\(\)"):
+            call(Checkpointer(tmp_path), arrays(1))
+    with pytest.raises(CheckpointError, match="one of 2 ranks"):
+        Checkpointer(tmp_path).callback().on_train_begin()
+    assert not os.listdir(tmp_path)
+    # As scripts do that save on rank 0 by hand.
+    with Checkpointer(tmp_path, cluster=SingleProcess()) as checkpointer:
+        checkpointer.save(arrays(1), step=1)
+    monkeypatch.setenv(name, alone)
+    restored = Checkpointer(tmp_path).restore()
+    assert restored is not None and restored.step == 1
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(CheckpointError, match="not clear which ranks"):
+        Checkpointer(tmp_path).restore()
 
 
 def test_all_ranks_learn_what_went_wrong_on_rank_0(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ def test_both_kerases(tmp_path: Path) -> None:
         assert done.stdout.count("check_") >= 15, done.stdout
 
 
-def test_two_workers_of_which_one_writes(tmp_path: Path) -> None:
-    """MultiWorkerMirroredStrategy with moving averages, whose usual reading is a collective operation."""
+def on_two_workers(*command: str) -> list[Any]:
+    """Run a program on two workers, with its number for RANK; returns what each prints as JSON."""
     sockets = [socket.socket() for _ in range(2)]
     for listening in sockets:
         listening.bind(("127.0.0.1", 0))
@@ -42,7 +43,7 @@ def test_two_workers_of_which_one_writes(tmp_path: Path) -> None:
         listening.close()
     processes = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "two_workers.py"), str(rank), str(tmp_path)],
+            [sys.executable, *(part.replace("RANK", str(rank)) for part in command)],
             env={
                 **os.environ,
                 "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
@@ -59,7 +60,20 @@ def test_two_workers_of_which_one_writes(tmp_path: Path) -> None:
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
-    results = [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in said]
+    return [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in said]
+
+
+def test_a_loop_without_keras(tmp_path: Path) -> None:
+    """The Checkpointer is not told of the cluster: ``distributed.init()`` has been called."""
+    command = (str(HERE / "by_hand.py"), str(tmp_path))
+    assert on_two_workers(*command) == [{"first": 0, "w": [30 + rank] * 4} for rank in range(2)]
+    assert on_two_workers(*command) == [{"first": 3, "w": [60] * 4}] * 2  # rank 0's, on both
+    assert not (tmp_path / "1").exists()
+
+
+def test_two_workers_of_which_one_writes(tmp_path: Path) -> None:
+    """MultiWorkerMirroredStrategy with moving averages, whose usual reading is a collective operation."""
+    results = on_two_workers(str(HERE / "two_workers.py"), "RANK", str(tmp_path))
     assert results[0] == results[1], results
     assert results[0]["epochs"] == [1, 2] and results[0]["step"] == 4
     assert not (tmp_path / "1").exists()
