@@ -17,8 +17,8 @@ from container.gang import Gang
 from container.output import Output
 from container.supervision.loop import Loop
 
-#: From the end of the time for stacks to the verdict: the other hosts' reports are under way.
-_REPORTS = 0.5
+#: How long after the time for stacks the verdict waits for hosts that have not reported theirs, in seconds.
+_REPORTS = 3.0
 
 
 class ProgressWatch:
@@ -91,7 +91,7 @@ class ProgressWatch:
         elif self._coordinator is not None and time.monotonic() - self._last_progress > limit:
             for host in self._env.hosts:
                 self._tell(host, {"op": "dump"})
-            self._loop.call_later(hangs.DUMP_TIME + _REPORTS, self._give_up)
+            self._await_stacks(time.monotonic() + hangs.DUMP_TIME + _REPORTS)
             return
         self._loop.call_later(min(max(limit / 10, 0.05), 5.0), lambda: self._watch(limit, running))
 
@@ -116,6 +116,12 @@ class ProgressWatch:
             self._stacks[self._env.current_host] = stacks
         else:
             self._report({"op": "stacks", "stacks": stacks})
+
+    def _await_stacks(self, deadline: float) -> None:
+        if self._stacks.keys() >= set(self._env.hosts) or time.monotonic() >= deadline:
+            self._give_up()
+        else:
+            self._loop.call_later(0.05, lambda: self._await_stacks(deadline))
 
     def _give_up(self) -> None:
         assert self._coordinator is not None

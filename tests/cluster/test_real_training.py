@@ -144,6 +144,35 @@ def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) ->
     assert clusters.marked(job.name) == []
 
 
+@pytest.mark.horovod
+def test_horovods_own_warnings_do_not_keep_a_hanging_job_alive(make: clusters.Make) -> None:
+    job = clusters.fit(
+        make(
+            """
+            import time
+            import tensorflow as tf
+            import horovod.tensorflow as hvd
+
+            hvd.init()
+            if hvd.rank() == 0:
+                time.sleep(300)
+            hvd.allreduce(tf.constant([2.0]))
+            """,
+            hosts=2,
+            distribution=MPI(processes_per_host=1),
+            environment={"HOROVOD_STALL_CHECK_TIME_SECONDS": "2"},
+            hang_timeout=20,
+        ),
+        wait=False,
+    )
+    clusters.await_terminal(job, 200)
+    assert job.status == "Failed" and job.failure is not None
+    assert "Horovod waits for rank 0, which has not submitted HorovodAllreduce." in job.failure.hints
+    lines = str(job.failure.places).splitlines()
+    assert "train.py:8 in <module>: time.sleep(300)" in lines[0]
+    assert "train.py:9 in <module>: hvd.allreduce(tf.constant([2.0]))" in lines[1]
+
+
 def test_parameter_servers_of_tensorflow_1s_form(make: clusters.Make) -> None:
     """Master and worker train by themselves; the variable that they share is on a server."""
     job = make.run(
