@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -44,13 +45,22 @@ def test_what_runs_is_what_was_planned(shape: shapes.Shape, make: clusters.Make)
     planned = estimator.plan(job_name="job-1")
     job = clusters.fit(estimator, wait=False, job_name="job-1")
     make.await_ready(shape.size, job)
-    snapshot = clusters.Snapshot(job)
-    running = {
-        (event.host, event.data["name"]): (event.rank, clusters.process(event.data["pid"]))
-        for event in job.record.events("process_started")
-    }
-
     wrapped = [process for process in planned.processes if process.role is not Role.LAUNCHER]
+    # Scripts are ready before the record says that all is started, servers perhaps after them.
+    clusters.until(lambda: len(list(job.record.events("process_started"))) >= len(wrapped))
+    started = {(event.host, event.data["name"]): event for event in job.record.events("process_started")}
+    argv = {(process.host, process.name): process.argv for process in wrapped}
+    with contextlib.suppress(AssertionError):  # what is compared below says more
+        clusters.until(
+            lambda: all(
+                (found := clusters.process(event.data["pid"])) is not None and found.argv == argv.get(place)
+                for place, event in started.items()
+            ),
+            10,
+        )
+    snapshot = clusters.Snapshot(job)
+    running = {place: (event.rank, clusters.process(event.data["pid"])) for place, event in started.items()}
+
     assert {(process.host, process.name): process.rank for process in wrapped} == {
         place: rank for place, (rank, _) in running.items()
     }
