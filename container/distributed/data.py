@@ -114,7 +114,7 @@ def training_shard(
             records = records.shard(local_size, local_rank)
         records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress)
         whole = remainder == "drop" or repeat or (remainder is None and not padding.weighable(records.element_spec))
-        return _finished(records.batch(batch_size, drop_remainder=whole))
+        return _finished(_full_batches(records, batch_size) if whole else records.batch(batch_size))
     if holds == "all":
         spare = None if repeat or remainder == "drop" else padding.can_be_spare(records, size)
         groups = records.batch(size, drop_remainder=spare is None)
@@ -128,7 +128,7 @@ def training_shard(
             only = records.filter(lambda element, of_all: tf.equal(of_all[1], size)).map(
                 lambda element, of_all: element
             )
-            return _finished(only.batch(batch_size, drop_remainder=True))
+            return _finished(_full_batches(only, batch_size))
         batches = records.batch(batch_size)
         if not spare:  # the records are a multiple of the ranks: no rank lacks one
             return _finished(batches.map(lambda element, of_all: element))

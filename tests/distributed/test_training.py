@@ -166,10 +166,12 @@ def records():
 model = keras.Sequential([keras.layers.Input([64]), keras.layers.Dense(2)])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer=keras.optimizers.SGD(0.0), loss=loss, metrics=["accuracy"])
-history = model.fit(cluster.dataset(records, global_batch_size=64), epochs=2, verbose=0).history
-whole = model.evaluate(images[:1408], labels[:1408], batch_size=64, verbose=0, return_dict=True)
-for name in ("loss", "accuracy"):
-    np.testing.assert_allclose(history[name], [whole[name]] * 2, rtol=1e-5, err_msg=name)
+for remainder, count in (("drop", 1408), ("pad", 1437)):
+    data = cluster.dataset(records, global_batch_size=64, remainder=remainder)
+    history = model.fit(data, epochs=2, verbose=0).history
+    whole = model.evaluate(images[:count], labels[:count], batch_size=64, verbose=0, return_dict=True)
+    for name in ("loss", "accuracy"):
+        np.testing.assert_allclose(history[name], [whole[name]] * 2, rtol=1e-5, err_msg=f"{remainder}: {name}")
 """
 
 
