@@ -220,7 +220,6 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
         ({"output_path": "/proc/nowhere"}, None, "output_path"),
         ({"output_path": "gs://bucket/x"}, None, "S3OutputPath is 'gs://bucket/x'; allowed: s3://"),
         ({"instance_type": "local_process"}, {"train": "s3://bucket/x"}, "channel 'train'"),
-        ({"instance_type": "local_process", "input_mode": "Pype"}, ".", "input_mode 'Pype'. Did you mean 'Pipe'?"),
         ({"instance_type": "ml.p3.2xlarge"}, "s3://bucket/x", "comes with the SageMaker backend"),
         ({"dependencies": ["nothing"]}, None, "dependencies: 'nothing' does not exist"),
         ({"environment": {"A": "x" * 513}}, None, "has 513 characters"),
