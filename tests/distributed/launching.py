@@ -23,7 +23,7 @@ SCRIPTS = ROOT / "entrypoints"
 CHECKS = Path(__file__).with_name("checks.py")
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
-TIMEOUT_S = 280
+TIMEOUT_S = 500
 
 
 @dataclasses.dataclass(frozen=True)

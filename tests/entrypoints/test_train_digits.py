@@ -38,11 +38,13 @@ def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
         if len(cells := [cell.strip() for cell in line.strip("│").split("│")]) == 7 and line.startswith("│")
     }
     assert list(rows) == ["parameter_server", "mpi", "collective_all_reduce"], ended.stdout
-    for hosts, first_step, rate, accuracy, checkpoint, model in rows.values():
+    # 1,437 records in batches of 64: workers of parameter servers leave the rest to the next epoch.
+    steps = {"parameter_server": 12 * 22, "mpi": 12 * 23, "collective_all_reduce": 12 * 23}
+    for strategy, (hosts, first_step, rate, accuracy, checkpoint, model) in rows.items():
         assert hosts == "2 × 1"
         assert re.fullmatch(r"[0-9.]+ s", first_step) and float(rate) > 0
         assert float(accuracy) >= 0.95
-        assert re.fullmatch(r"checkpoint-\d+-step-264", checkpoint)
+        assert re.fullmatch(rf"checkpoint-\d+-step-{steps[strategy]}", checkpoint)
         assert (tmp_path / "home" / "jobs" / model).is_file()
     # Both synchronous strategies make the same steps, whatever reduces their gradients.
     assert float(rows["mpi"][3]) == pytest.approx(float(rows["collective_all_reduce"][3]), abs=0.01)
