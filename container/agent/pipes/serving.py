@@ -100,10 +100,13 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
 
 def clear(place: Path, channel: str) -> None:
     """Remove a channel's FIFOs and notes, of an earlier attempt for one."""
+    entries: list[os.DirEntry[str]] = []
     with contextlib.suppress(OSError):
-        for entry in list(os.scandir(place)):
-            name = entry.name.removeprefix(".").removesuffix(".notes")
-            if name.startswith(f"{channel}_") and name[len(channel) + 1 :].isdecimal():
+        entries = list(os.scandir(place))
+    for entry in entries:
+        name = entry.name.removeprefix(".").removesuffix(".notes")
+        if name.startswith(f"{channel}_") and name[len(channel) + 1 :].isdecimal():
+            with contextlib.suppress(OSError):  # a thread may have removed this one meanwhile; the others must go
                 os.unlink(entry.path)
 
 
