@@ -5,6 +5,7 @@ By hand means: mpirun for Horovod; for the others each process with its TF_CONFI
 
 from __future__ import annotations
 
+import abc
 import argparse
 import contextlib
 import json
@@ -52,7 +53,7 @@ exec /bin/sh -c "$*"
 """
 
 
-class Training:
+class Training(abc.ABC):
     """One training, to be started in either way.
 
     Args:
@@ -93,8 +94,9 @@ class Training:
         self._launch()
         return self._take_result()
 
+    @abc.abstractmethod
     def _launch(self) -> None:
-        raise NotImplementedError
+        """Run the script by hand, to its end."""
 
     def _command(self) -> list[str]:
         """The script with its arguments."""
