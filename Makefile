@@ -6,6 +6,8 @@ VENV ?= .venv
 PYTEST ?=
 # More arguments for the soak: make soak SOAK="tests/soak -k kill"
 SOAK ?=
+# What to measure, of python -m benchmarks --help: make bench BENCH="strategies peers"
+BENCH ?=
 # More arguments for the example: make train TRAIN="--hosts 2"
 TRAIN ?=
 
@@ -25,7 +27,7 @@ train: ## make the environment, then train a digits classifier on two local host
 
 test: ## make the environment with what the tests need, then run them
 	@$(PROVISION) --extras test
-	@$(BIN)/python -m pytest -n auto $(PYTEST)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST)
 
 soak: ## run the long counts: random kills, fuzzing, resizes
 	@$(PROVISION) --extras test
@@ -39,7 +41,7 @@ lint: ## check style, form and types
 
 bench: ## run the benchmarks
 	@$(PROVISION) --extras test
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 provision: ## make the environment only
 	@$(PROVISION)

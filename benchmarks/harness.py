@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -15,15 +16,20 @@ import os
 import platform
 import random
 import resource
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 from typing import Any
+
+from benchmarks import drawing
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -52,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds for waiting and repeating while others are busy",
     )
     parser.add_argument("--dry", action="store_true", help="print the results without recording them")
+
+
+def words_of(options: argparse.Namespace) -> list[str]:
+    """The options as words of a command line, for another process."""
+    numbers = {name: getattr(options, name) for name in ("alternations", "seconds", "patience")}
+    words = [word for name, value in numbers.items() if value is not None for word in (f"--{name}", str(value))]
+    return words + ["--dry"] * options.dry
 
 
 # --- statistics ---
@@ -157,16 +170,24 @@ class Row:
 class OthersShare:
     """Measures the share of all cores' time that processes other than this one's took, from its making on.
 
-    Children count as ours once they have been waited for.
+    Descendants count as ours, those that run as well as those that have been waited for.
+
+    Args:
+        also: Processor seconds, until now, of what is ours besides, such as containers: they are the engine's children.
     """
 
-    def __init__(self) -> None:
-        self._total, self._others = self._seconds()
+    def __init__(self, also: Callable[[], float] = lambda: 0.0) -> None:
+        self._also = also
+        self._total, self._others = self._measure()
 
     def __call__(self) -> float:
         """The share so far."""
-        total, others = self._seconds()
+        total, others = self._measure()
         return max(0.0, others - self._others) / max(1e-9, total - self._total)
+
+    def _measure(self) -> tuple[float, float]:
+        total, others = self._seconds()
+        return total, others - self._also()
 
     @staticmethod
     def _seconds() -> tuple[float, float]:
@@ -177,7 +198,28 @@ class OthersShare:
         )
         busy = user + nice + system + sum(rest)
         ours = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-        return busy + idle + waiting, busy - ours
+        return busy + idle + waiting, busy - ours - _of_descendants()
+
+
+def _of_descendants() -> float:
+    """Processor seconds of descendants that have not been waited for, and of those that these have waited for."""
+    parents: dict[int, int] = {}
+    seconds: dict[int, float] = {}
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdecimal():
+            continue
+        try:
+            fields = Path(entry.path, "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        parents[int(entry.name)] = int(fields[1])
+        seconds[int(entry.name)] = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    ours, added = {os.getpid()}, True
+    while added:
+        found = {pid for pid, parent in parents.items() if parent in ours} - ours
+        ours |= found
+        added = bool(found)
+    return sum(seconds.get(pid, 0.0) for pid in ours - {os.getpid()})
 
 
 class Quiet:
@@ -185,13 +227,18 @@ class Quiet:
 
     Args:
         patience: Seconds to spend on both; after these it goes on regardless.
+        also: See :class:`OthersShare`.
+        repeats: Whether rounds are repeated. What is measured may leave processes behind that nobody waits for: these
+            cannot be told from others' work, so then only the moment before a round is looked at.
     """
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, patience: float, also: Callable[[], float] = lambda: 0.0, *, repeats: bool = True) -> None:
         self._left = patience
-        self._watch = OthersShare()
+        self._also = also
+        self.repeats = repeats
+        self._watch = OthersShare(also)
         self._since = time.monotonic()
-        #: The share of the cores that others used during the rounds that count.
+        #: The share of the cores that others used during the rounds that count, or before each if none is repeated.
         self.shares: list[float] = []
         #: How many rounds were repeated.
         self.repeated = 0
@@ -200,7 +247,7 @@ class Quiet:
         """Wait for a moment in which others are quiet, then begin to watch them."""
         told = False
         while True:
-            watch = OthersShare()
+            watch = OthersShare(self._also)
             time.sleep(seconds)
             share = watch()
             if share <= QUIET_SHARE or self._left <= 0:
@@ -210,11 +257,15 @@ class Quiet:
                 told = True
             time.sleep(0.5)
             self._left -= seconds + 0.5
-        self._watch = OthersShare()
+        if not self.repeats:
+            self.shares.append(share)
+        self._watch = OthersShare(self._also)
         self._since = time.monotonic()
 
     def was_quiet(self) -> bool:
         """Whether others were quiet since :meth:`wait`, or patience is at its end."""
+        if not self.repeats:
+            return True
         share = self._watch()
         if share > QUIET_SHARE and self._left > 0:
             self._left -= time.monotonic() - self._since
@@ -267,7 +318,14 @@ def _git(*arguments: str) -> str:
 
 
 def alternate(
-    rounds: int, ways: Mapping[str, Callable[[], Numbers]], quiet: Quiet, *, warm_up: int = 1
+    rounds: int,
+    ways: Mapping[str, Callable[[], Numbers]],
+    quiet: Quiet,
+    *,
+    warm_up: int = 1,
+    show: Callable[[Numbers], str] | None = None,
+    failures: dict[str, str] | None = None,
+    values: dict[str, list[Numbers]] | None = None,
 ) -> dict[str, list[Numbers]]:
     """Measure each way once a round, the order turning, so that no way always follows the same other.
 
@@ -277,25 +335,53 @@ def alternate(
         quiet: Waits before each round, and has those repeated in which others were busy. That does not look at the
             numbers, so it favours no way.
         warm_up: Rounds before that do not count.
+        show: What to print of each way's numbers as soon as they are there: for rounds that take minutes.
+        failures: Where to note why a way failed: it is left out from then on, and the others go on. Without it, a
+            failure is raised.
+        values: Where to put the numbers, for who wants those of the rounds so far when it is cut.
 
     Returns:
-        Name -> its numbers, by round.
+        Name -> its numbers, by round; without the ways that failed.
     """
-    values: dict[str, list[Numbers]] = {name: [] for name in ways}
-    names = list(ways)
+    values = {} if values is None else values
+    values.update({name: [] for name in ways})
     number = -warm_up
-    while number < rounds:
+    while number < rounds and values:
         quiet.wait()
+        names = list(values)
         turn = number % len(names)
-        found = {name: ways[name]() for name in names[turn:] + names[:turn]}
+        found: dict[str, Numbers] = {}
+        for name in names[turn:] + names[:turn]:
+            try:
+                found[name] = ways[name]()
+            except Exception as error:
+                if failures is None:
+                    raise
+                failures[name] = _reason(error)
+                del values[name]
+                _say(f"  {name} failed: {failures[name]}")
+                continue
+            if show is not None:
+                _say(f"  {max(0, number + 1)}/{rounds}, {name}: {show(found[name])}")
         if number >= 0:
             if not quiet.was_quiet():
                 continue
-            for name in names:
-                values[name].append(found[name])
-            _progress(number + 1, rounds, {name: next(iter(found[name].values())) for name in names})
+            for name, numbers in found.items():
+                values[name].append(numbers)
+            if show is None:
+                _progress(number + 1, rounds, {name: next(iter(numbers.values())) for name, numbers in found.items()})
         number += 1
     return values
+
+
+def _reason(error: Exception) -> str:
+    """An error's last words, in one line: what fits into a table."""
+    text = str(error)
+    if isinstance(error, subprocess.CalledProcessError) and error.stderr:
+        said = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else str(error.stderr)
+        text = said
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:200].replace("|", "/")
 
 
 def _progress(number: int, rounds: int, latest: Mapping[str, float]) -> None:
@@ -324,6 +410,23 @@ def wait_for_exit(pid: int, timeout: float = 60.0) -> None:
     raise TimeoutError(f"process {pid} still runs after {timeout:g} s")
 
 
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises SystemExit, so that what is to be done on the way out is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    previous = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 def own_home() -> tempfile.TemporaryDirectory[str]:
     """A folder for the jobs of a benchmark, as ``$FLEETFIT_HOME`` of this process and its children.
 
@@ -349,7 +452,7 @@ def record(
     dry: bool = False,
     table: str | None = None,
 ) -> None:
-    """Print the rows, write ``results/<name>.json`` and the table in ``RESULTS.md``.
+    """Print the rows; write ``results/<name>.json``, the plot, and the table in ``RESULTS.md``.
 
     Args:
         name: The benchmark.
@@ -366,7 +469,7 @@ def record(
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
         "machine": here,
-        "others_during_rounds": [round(share, 3) for share in quiet.shares],
+        f"others_{'during' if quiet.repeats else 'before'}_rounds": [round(share, 3) for share in quiet.shares],
         "rounds_repeated": quiet.repeated,
         "load_after": round(load, 2),
     }
@@ -377,14 +480,22 @@ def record(
     RESULTS.mkdir(exist_ok=True)
     data = {**facts, "rows": [row.to_dict() for row in rows], "samples": samples}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    shares = quiet.shares or [0.0]  # none counts where everything failed
     packages = ", ".join(f"{package} {version}" for package, version in here["packages"].items())
     under = (
         f"{facts['date']}, commit {facts['commit']}: {here['cores']} cores of {here['processor']}, Python "
-        f"{here['python']}, {packages}. Others used {statistics.median(quiet.shares):.1%} of the cores during a round "
-        f"(median; at most {max(quiet.shares):.1%}); {quiet.repeated} rounds with more were repeated. Load average at "
-        f"the end: {load:.2f}."
+        f"{here['python']}, {packages}. Others used {statistics.median(shares):.1%} of the cores "
+        f"{'during' if quiet.repeats else 'before'} a round (median; at most {max(shares):.1%}); {quiet.repeated} "
+        f"rounds with more were repeated. Load average at the end: {load:.2f}."
     )
-    _replace_section(name, f"{table}\n\n{under}")
+    parts = [table, under]
+    if rows:
+        try:
+            drawing.picture(name, data["rows"], TABLE.parent / "plots")
+            parts.insert(1, drawing.link(name))
+        except ModuleNotFoundError as error:
+            _say(f"without a plot: {error}; pip install matplotlib, then python -m benchmarks.drawing")
+    _replace_section(name, "\n\n".join(parts))
     _say(f"recorded in {RESULTS.name}/{name}.json and {TABLE.name}")
 
 

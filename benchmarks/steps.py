@@ -26,12 +26,13 @@ from container import ports
 from container.launchers.mpi import REMOTE_SHELL
 from estimators import MPI, CollectiveAllReduce, ParameterServer, PreflightWarning, TensorFlow
 
-_SCRIPTS = harness.HERE / "scripts"
+SCRIPTS = harness.HERE / "scripts"
 _RATE = "steps_per_second"
 _STEP = "median_step_s"
 _BAR = Bar(limit=0.99, at_least=True)
-#: The timed part of each run, in seconds.
-_SECONDS = 5.0
+#: The timed part of each run, in seconds, and how often each way runs: with the starts, less than five minutes.
+SECONDS = 6.0
+ROUNDS = 12
 #: Steps of the run that is thrown away and says how many make these seconds.
 _TRIAL_STEPS = 100
 #: A launch by hand that takes longer is stuck, in seconds.
@@ -77,7 +78,7 @@ class Training(abc.ABC):
         """What ``fit()`` is called on."""
         return TensorFlow(
             entry_point=self._script,
-            source_dir=str(_SCRIPTS),
+            source_dir=str(SCRIPTS),
             instance_count=self._hosts,
             instance_type="local_process",
             distribution=self._distribution,
@@ -213,7 +214,7 @@ def run_processes(
             output = stack.enter_context(tempfile.TemporaryFile())
             process = subprocess.Popen(
                 command,
-                cwd=_SCRIPTS,
+                cwd=SCRIPTS,
                 env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -235,10 +236,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def rows(what: str, values: Mapping[str, Sequence[Numbers]], *, ours: str = "fit()", bar: Bar = _BAR) -> list[Row]:
-    """Our way ÷ by hand, by round: of all the steps' time together, and of the median step.
+    """Our way ÷ by hand, by round: of the rate of steps, and of the median step.
 
     Bursts of other load fall on few steps, so the second wobbles less; but it would not see what our way did only now
-    and then, which the first does.
+    and then, which the first does: it is the median of windows of a second, or of a whole block.
 
     Args:
         what: The training.
@@ -270,12 +271,12 @@ def rows(what: str, values: Mapping[str, Sequence[Numbers]], *, ours: str = "fit
 
 def _measure(options: argparse.Namespace, name: str, what: str, make: Callable[[Path], Training]) -> None:
     """Measure and record."""
-    rounds = options.alternations or 10
+    rounds = options.alternations or ROUNDS
     with harness.own_home(), tempfile.TemporaryDirectory(prefix="bench-fleetfit-") as folder:
         quiet = Quiet(options.patience)
         quiet.wait()
         training = make(Path(folder))
-        training.steps = math.ceil((options.seconds or _SECONDS) / training.by_hand()[_STEP])
+        training.steps = math.ceil((options.seconds or SECONDS) / training.by_hand()[_STEP])
         ways = {"by hand": training.by_hand, "fit()": training.by_fit}
         values = harness.alternate(rounds, ways, quiet, warm_up=0)
     samples = {

@@ -1,4 +1,4 @@
-"""The three strategies side by side through ``fit()``: one script, two models, 1, 2 and 4 processes."""
+"""The three strategies side by side through ``fit()``: one script, two models, 1 to 4 processes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _SCRIPT = harness.HERE / "scripts" / "train_strategies.py"
 #: Model of the script -> what the table calls it.
 MODELS = {"small": "0.1 M parameters", "larger": "5.0 M parameters"}
 STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
-PROCESSES = (1, 2, 4)
-#: The timed part of each model, in seconds.
+PROCESSES = (1, 2, 3, 4)
+_RATE = "samples_per_second"
+#: The timed part of each model, in seconds, and how often each way runs: nearly all of the time goes into starts.
 _SECONDS = 2.0
+_ROUNDS = 2
 
 
 def where(strategy: str, processes: int) -> tuple[int, Any]:
@@ -50,11 +52,17 @@ def _measure(strategy: str, processes: int, seconds: float, result: Path) -> Num
     )
     found = json.loads(result.read_text())
     result.unlink()
-    return {
-        f"{model} {what}": float(of_model[what])
-        for model, of_model in found.items()
-        for what in ("samples_per_second", "step_s")
-    }
+    numbers: dict[str, float] = {}
+    for model, of_model in found.items():
+        for epoch, rate in enumerate(of_model["samples_per_second"], start=1):
+            numbers[f"{model} {_RATE} {epoch}"] = float(rate)
+        numbers[f"{model} step_s"] = float(of_model["step_s"])
+    return numbers
+
+
+def _rates(model: str, rounds: Sequence[Numbers]) -> list[float]:
+    """A model's samples per second: of each timed epoch of each round."""
+    return [value for numbers in rounds for name, value in numbers.items() if name.startswith(f"{model} {_RATE} ")]
 
 
 def rows_of(values: Mapping[str, Sequence[Numbers]]) -> dict[str, dict[str, Row]]:
@@ -70,7 +78,7 @@ def rows_of(values: Mapping[str, Sequence[Numbers]]) -> dict[str, dict[str, Row]
         way: {
             model: Row(
                 what=f"{way}, {model}",
-                estimate=median_with_interval([numbers[f"{name} samples_per_second"] for numbers in rounds]),
+                estimate=median_with_interval(_rates(name, rounds)),
                 unit="samples/s",
                 beside={"step, ms": 1e3 * statistics.median(numbers[f"{name} step_s"] for numbers in rounds)},
             )
@@ -80,8 +88,14 @@ def rows_of(values: Mapping[str, Sequence[Numbers]]) -> dict[str, dict[str, Row]
     }
 
 
-def table(rows: Mapping[str, Mapping[str, Row]], cores: int) -> str:
-    """The results as a table: a row for each way, a column for each model."""
+def table(rows: Mapping[str, Mapping[str, Row]], cores: int, rounds: int) -> str:
+    """The results as a table: a row for each way, a column for each model.
+
+    Args:
+        rows: Way -> model -> line of the results.
+        cores: Of this machine.
+        rounds: How often each way ran.
+    """
     lines = [["strategy × processes", *MODELS.values()], ["---"] * (1 + len(MODELS))]
     for way, of_way in rows.items():
         cells = []
@@ -93,22 +107,28 @@ def table(rows: Mapping[str, Mapping[str, Row]], cores: int) -> str:
             )
         lines.append([way, *cells])
     text = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-    count = max(of_model.estimate.count for of_way in rows.values() for of_model in of_way.values())
+    epochs = max(of_model.estimate.count for of_way in rows.values() for of_model in of_way.values())
     more = max(PROCESSES)
     shared = f" {more} processes share {cores} cores here, so they show no scaling." if more > cores else ""
+    turns = f"{rounds} round" if rounds == 1 else f"{rounds} rounds"
     return (
-        f"{text}\n\nMedians of {count} rounds with their intervals; a batch of 64 for each process.{shared} With "
-        "parameter servers, processes are workers: each makes steps of its own, and a server and, on the first host, "
-        "the chief compute beside it."
+        f"{text}\n\nMedians of {epochs} timed epochs, of {turns}, with their intervals; a batch of 64 for each "
+        f"process.{shared} With parameter servers, processes are workers: each makes steps of its own, and a server "
+        "and, on the first host, the chief compute beside it."
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure and record."""
-    rounds = options.alternations or 3
-    with harness.own_home(), tempfile.TemporaryDirectory(prefix="bench-fleetfit-") as folder:
+    """Measure and record; when it is cut (Ctrl-C, SIGTERM), the rounds that are over."""
+    rounds = options.alternations or _ROUNDS
+    values: dict[str, list[Numbers]] = {}
+    quiet = Quiet(options.patience)
+    with (
+        harness.own_home(),
+        tempfile.TemporaryDirectory(prefix="bench-fleetfit-") as folder,
+        harness.terminable(),
+    ):
         result = Path(folder) / "result.json"
-        quiet = Quiet(options.patience)
 
         def way(strategy: str, processes: int) -> Numbers:
             return _measure(strategy, processes, options.seconds or _SECONDS, result)
@@ -118,13 +138,23 @@ def run(options: argparse.Namespace) -> None:
             for strategy in STRATEGIES
             for processes in PROCESSES
         }
-        values = harness.alternate(rounds, ways, quiet, warm_up=0)
-    rows = rows_of(values)
-    harness.record(
-        "strategies",
-        [row for of_way in rows.values() for row in of_way.values()],
-        {way: [dict(numbers) for numbers in rounds] for way, rounds in values.items()},
-        quiet,
-        dry=options.dry,
-        table=table(rows, len(os.sched_getaffinity(0))),
-    )
+        try:
+            harness.alternate(
+                rounds,
+                ways,
+                quiet,
+                warm_up=0,
+                show=lambda numbers: f"{statistics.median(_rates('larger', [numbers])):,.0f} samples/s",
+                values=values,
+            )
+        finally:
+            if done := min(map(len, values.values()), default=0):
+                rows = rows_of(values)
+                harness.record(
+                    "strategies",
+                    [row for of_way in rows.values() for row in of_way.values()],
+                    {name: [dict(numbers) for numbers in of_way] for name, of_way in values.items()},
+                    quiet,
+                    dry=options.dry,
+                    table=table(rows, len(os.sched_getaffinity(0)), done),
+                )

@@ -2,7 +2,8 @@
 
 ``train``: a host's training process. ``debug``: the entry point alone, in the foreground. ``agent``: what SageMaker's
 platform does for a host. ``rank``, ``rsh`` and ``serve`` are started by the toolkit: the wrapper around each rank,
-mpirun's remote shell, and a parameter server.
+mpirun's remote shell, and a parameter server. ``idle``: the first process of a container between jobs. ``elastic``:
+Horovod's elastic driver, beside the job's supervisor.
 
 The toolkit starts this file by its path and in isolated mode (``python -I``), so that a ``container.py`` in the
 working directory is never taken for this package.
@@ -41,6 +42,14 @@ def main() -> int:
         from container import debug
 
         return debug.main(arguments)
+    if command == "idle":
+        from container import idle
+
+        return idle.main(arguments)
+    if command == "elastic":
+        from container.elastic import driver
+
+        return driver.main(arguments)
     if command == "agent":
         from container import agent
 

@@ -114,10 +114,8 @@ def is_project(code_dir: Path) -> bool:
 
 def _fetch(submit_directory: str, code_dir: Path) -> None:
     if is_s3(submit_directory):
-        raise CodeError(
-            f"{submit_directory!r}: code in S3 comes with the SageMaker backend (it needs boto3); "
-            "give a folder or a .tar.gz of this machine."
-        )
+        _fetch_from_s3(submit_directory, code_dir)
+        return
     try:
         source = local_path(submit_directory)
     except LocationError as error:
@@ -128,6 +126,23 @@ def _fetch(submit_directory: str, code_dir: Path) -> None:
         raise CodeError(f"the code's location {submit_directory!r} does not exist; give a folder or a .tar.gz.")
     else:
         _take_file(source, code_dir)
+
+
+def _fetch_from_s3(uri: str, code_dir: Path) -> None:
+    """Download an archive, as SageMaker's clients upload it, and unpack it."""
+    import tempfile
+
+    from container.agent.s3 import client
+    from container.agent.sources.base import SourceError
+
+    try:
+        bucket, key = client.split(uri)
+        with tempfile.TemporaryDirectory(prefix=".code-", dir=code_dir.parent) as folder:
+            target = Path(folder, os.path.basename(key) or "sourcedir.tar.gz")
+            client.call(uri, lambda: client.client().download_file(bucket, key, os.fspath(target)))
+            _take_file(target, code_dir)
+    except SourceError as error:
+        raise CodeError(f"the code: {error}") from None
 
 
 def _copy_folder(source: Path, code_dir: Path) -> None:

@@ -21,6 +21,9 @@ from container.launchers.mpi import REMOTE_SHELL
 #: The programs that mpirun may start on another host.
 DAEMONS = ("orted", "prted")
 
+#: The parameters that name the remote shell, in OpenMPI 4 and 5.
+_SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
+
 #: How many descriptors mpirun may have open. Before each remote shell it closes every number up to its limit, one by
 #: one (``ssh_child`` in ``plm_rsh_module.c``): the million of many containers takes a tenth of a second, 2^30 minutes.
 OPEN_FILES = 4096
@@ -87,11 +90,35 @@ def prepare(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[st
     Raises:
         OSError: it cannot be made.
     """
+    shell = _make_shell(runtime_dir, machine)
+    return [shell if word == REMOTE_SHELL else word for word in argv]
+
+
+def with_own_shell(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
+    """A daemon's line with this host's remote shell in place of algo-1's, which it checks to be there.
+
+    Args:
+        argv: The daemon's line.
+        runtime_dir: The host's private folder.
+        machine: What this host runs on.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    found = list(argv)
+    for number, word in enumerate(found[:-1]):
+        if word in _SHELL_PARAMETERS:
+            found[number + 1] = _make_shell(runtime_dir, machine)
+    return found
+
+
+def _make_shell(runtime_dir: Path, machine: Machine) -> str:
     shell = runtime_dir / "rsh"
-    program = [machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rsh"]
-    shell.write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n', encoding="utf-8")
-    shell.chmod(0o700)
-    return [str(shell) if word == REMOTE_SHELL else word for word in argv]
+    if not shell.exists():
+        program = [machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rsh"]
+        shell.write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n', encoding="utf-8")
+        shell.chmod(0o700)
+    return str(shell)
 
 
 def session_environment(runtime_dir: Path) -> dict[str, str]:
@@ -109,6 +136,25 @@ def session_environment(runtime_dir: Path) -> dict[str, str]:
     if users > OPEN_FILES:
         environment[variables.USERS_OPEN_FILES] = str(users)
     return environment
+
+
+def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[str, str]:
+    """Variables by which OpenMPI 5's daemon calls itself by its host's name.
+
+    Hosts that share a machine have one host name, by which PRRTE would take their daemons for one node, and MPI_Init
+    would hang. The name that it takes instead is the one of Slurm (``ess_slurm_module.c``), the same everywhere else.
+    The rank wrapper gives the script its own values back.
+
+    Args:
+        argv: The daemon's line.
+        host: This host's name.
+        machine: What this host runs on.
+    """
+    if not machine.shared or os.path.basename(argv[0]) != "prted":
+        return {}
+    environment = {"SLURM_JOBID": "1", "SLURM_NODEID": "0", "SLURMD_NODENAME": host}
+    users = {variables.USERS_PREFIX + name: os.environ.get(name, "") for name in environment}
+    return {**environment, **users}
 
 
 def limit_open_files(pid: int) -> None:

@@ -25,6 +25,9 @@ LINE_LIMIT = 60_000
 #: until it takes something again.
 WAIT_S = 2.0
 
+#: This process's rank, where the toolkit cannot know it: elastic ranks change.
+rank: int | None = None
+
 _lock = threading.Lock()
 _patient = True  # whether the toolkit took the last line
 _torn = False  # whether the last line was cut: the next one begins on a fresh line
@@ -58,7 +61,8 @@ def emit(kind: str, **data: Any) -> bool:
 
 
 def _line(kind: str, data: dict[str, Any]) -> bytes:
-    line = _encode({"kind": kind, "time_ns": time.time_ns(), "data": data})
+    known = {"rank": rank} if rank is not None else {}
+    line = _encode({"kind": kind, "time_ns": time.time_ns(), "data": data, **known})
     if len(line) > LINE_LIMIT:
         line = _encode({"kind": kind, "time_ns": time.time_ns(), "data": {"dropped_bytes": len(line)}})
     return line

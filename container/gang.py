@@ -55,6 +55,7 @@ class Member:
         start_error: Why the command could not be started, if so.
         exception: The uncaught exception that its Python reported, as ``{pid, type, message, traceback}``.
         max_rss_kb: Its peak memory in KiB.
+        revivals: How often it was started again.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Member:
     start_error: str | None = None
     exception: dict[str, Any] | None = None
     max_rss_kb: int | None = None
+    revivals: int = 0
     started_at: float | None = None
     stream: Stream | None = None
     events: EventStream | None = None
@@ -197,6 +199,24 @@ class Gang:
                 elif member.pid is not None and member.role is Role.LAUNCHER:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(member.pid, number)
+
+    def signal(self, member: Member, number: int) -> None:
+        """Send a signal to one process, through its wrapper."""
+        if member.wrapper is not None and not member.ended:
+            with contextlib.suppress(OSError):
+                member.wrapper.send(f"signal {int(number)}".encode())
+
+    def place(self, member: Member, environment: Mapping[str, str]) -> None:
+        """Give a process that waits for its place (``variables.PLACE``) the rest of its environment."""
+        if member.wrapper is not None:
+            with contextlib.suppress(OSError):
+                member.wrapper.send(b"place " + json.dumps(dict(environment)).encode())
+
+    def release_one(self, member: Member) -> None:
+        """Let a wrapper that waits for a verdict end."""
+        if member.wrapper is not None:
+            with contextlib.suppress(OSError):
+                member.wrapper.send(b"release")
 
     def release(self) -> None:
         """Let every wrapper that waits for a verdict end."""

@@ -6,6 +6,7 @@ carries them out on one host, and reports. All waits have deadlines that name wh
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import os
@@ -13,24 +14,21 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from container import control, daemons, remotes, reports
+from container import control, daemons, remotes, reports, revival
 from container.contract.environment import Environment
-from container.contract.failures import REASON_LIMIT, Cause, Failure
+from container.contract.failures import REASON_LIMIT, Cause, Failure, describe_end
 from container.contract.membership import Membership
 from container.contract.plan import Plan, Role, StartedBy
-from container.contract.wire import Event
 from container.coordinator import Coordinator, Message
 from container.gang import Gang, Member
 from container.launchers import membership_of
 from container.output import Output
+from container.runtime import FAILURE_GRACE, Outcome, Runtime, Settings
 from container.supervision.loop import Loop, Timer
 from container.watching import ProgressWatch
 
-#: SIGTERM to SIGKILL when a job has failed, in seconds.
-FAILURE_GRACE = 0.5
 #: How long an uncaught exception may take to become an exit: a library's exit handler may wait for other ranks.
 EXCEPTION_GRACE = 0.25
 #: How long the cause of a failure that says it is another rank's may take to become known.
@@ -54,38 +52,7 @@ class State(enum.Enum):
     OVER = "over"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a backend decides for a host.
-
-    Attributes:
-        token: The job's secret, or None.
-        control_fd: An inherited listening socket, or None.
-        control_address: Where algo-1 listens, if not at its name and the fixed port.
-        start_timeout: Seconds that hosts and ranks have to come up.
-        stop_grace: Seconds from SIGTERM to SIGKILL when the job is stopped.
-        runtime_dir: The private folder for sockets and session files.
-        hang_timeout: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
-    """
-
-    token: str | None
-    control_fd: int | None
-    control_address: tuple[str, int] | None
-    start_timeout: float
-    stop_grace: float
-    runtime_dir: Path
-    hang_timeout: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a host's share ended."""
-
-    failure: Failure | None = None
-    stopped: bool = False
-
-
-class HostRuntime:
+class HostRuntime(Runtime):
     """Runs one host's share of a job.
 
     Args:
@@ -96,30 +63,21 @@ class HostRuntime:
     """
 
     def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
-        self._loop = loop
-        self._output = output
-        self._env = environment
-        self._settings = settings
-        self._host = environment.current_host
+        super().__init__(loop, output, environment, settings)
         self._state = State.STARTING
         self._plan: Plan | None = None
         self._planner: Callable[[Membership], Plan] | None = None
-        self._gang: Gang | None = None
-        self._finished = False
         self._ports: tuple[int, ...] = ()
         self._asked_to_stop = False
         self._unsent: list[Message] = []
         self._exception_timers: dict[str, Timer] = {}
         self._done_sent = False
-        self._outcome: Outcome | None = None
         self._coordinator: Coordinator | None = None
         self._server: control.Server | None = None
         self._client: control.Client | None = None
         self._began = time.monotonic()
         self._heard: dict[str, float] = {}
         self._deadline = self._began + settings.start_timeout
-        loop.on_signal(signal.SIGTERM, self.stop)
-        loop.on_signal(signal.SIGINT, self.end_now)
         self._requests: remotes.Requests | None = None
         answer = remotes.answer_by(self._report)
         if environment.is_master:
@@ -128,7 +86,7 @@ class HostRuntime:
                 loop, self._host, environment.hosts, spawn=self._spawn_daemon, hung_up=self._remote_shell_gone
             )
             answer = self._requests.ended
-        self._daemons = remotes.Daemons(self._host, settings.runtime_dir, answer)
+        self._daemons = remotes.Daemons(self._host, settings.runtime_dir, environment.machine, answer)
         self._watch = ProgressWatch(
             loop,
             output,
@@ -331,6 +289,13 @@ class HostRuntime:
         """End without any grace."""
         self._over(Outcome(stopped=True), grace=0.0)
 
+    def kill_rank(self, rank: int, number: int) -> None:
+        """Send a signal to a rank of this host: a fault that the user has ordered."""
+        for member in self._gang.ranks if self._gang is not None else ():
+            if member.rank == rank and member.running and member.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member.pid, number)
+
     def abandoned(self) -> None:
         """Whoever started us is gone: end everything soon."""
         self._over(
@@ -473,17 +438,7 @@ class HostRuntime:
             self.fail(reports.of_member(member, self._host))
 
     def _member_event(self, member: Member, values: dict[str, Any]) -> None:
-        data = values.get("data")
-        if isinstance(values.get("kind"), str) and isinstance(data, dict):
-            event = Event(
-                kind=values["kind"],
-                host=self._host,
-                rank=member.rank,
-                attempt=self._env.attempt,
-                data=data,
-                **({"time_ns": values["time_ns"]} if isinstance(values.get("time_ns"), int) else {}),
-            )
-            self._output.event(event)
+        self._pass_on(values, rank=member.rank)
 
     def _member_ended(self, member: Member) -> None:
         assert self._gang is not None
@@ -523,6 +478,8 @@ class HostRuntime:
                 self._loop.call_later(_LAUNCHER_GRACE, lambda: self._late_failure(member))
             else:
                 self._check_done()
+        elif member.failed and revival.allows(member, self._plan, self._env.strategy, self._settings.worker_restarts):
+            self._revive(member)
         elif member.failed:
             if member.told and self._launched_by_mpi(member) and not self._raised(member):
                 # mpirun is ending its ranks. Why, it or the rank that failed first says; if nobody does, it was this.
@@ -536,6 +493,16 @@ class HostRuntime:
                 self.fail(reports.of_member(member, self._host))
         else:
             self._check_done()
+
+    def _revive(self, member: Member) -> None:
+        """A worker of parameter servers was killed: the chief goes on with the others until it is there again."""
+        assert self._gang is not None and self._plan is not None
+        count = member.revivals + 1
+        how = describe_end(member.exit_code, member.signal)
+        self._event("worker_restarted", rank=member.rank, name=member.name, how=how, count=count)
+        self._output.say(self._host, f"{member.name} {how}; it is started again, and the chief goes on meanwhile")
+        plan = next(process for process in self._plan.host(self._host).processes if process.name == member.name)
+        self._gang.launch(plan).revivals = count
 
     def _launched_by_mpi(self, member: Member) -> bool:
         assert self._plan is not None
@@ -597,45 +564,7 @@ class HostRuntime:
                 self._finish()
             return
         self._state = State.OVER
-        self._outcome = outcome
-        if self._gang is None:
-            self._finish()
-            return
-        if grace:
-            self._gang.signal_all(signal.SIGTERM)
-            self._gang.release()
-            self._loop.call_later(grace, self._finish)
-            self._await_end()
-        else:
-            self._finish()
-
-    def _await_end(self) -> None:
-        """Leave before the grace is over when nothing runs any more."""
-        assert self._gang is not None
-        if self._gang.all_ended:
-            self._finish()
-        elif self._outcome is not None:
-            self._loop.call_later(0.01, self._await_end)
-
-    def _finish(self) -> None:
-        self._finished = True
-
-    def run(self) -> Outcome:
-        """Run until this host's share has ended and nothing of it is left.
-
-        Returns:
-            How it ended.
-        """
-        while not self._finished:
-            self._loop.run_once()
-        assert self._outcome is not None
-        if self._gang is not None:
-            left = self._gang.kill()
-            if left:
-                self._output.say(self._host, f"processes {left} cannot be killed (uninterruptible sleep).")
-            self._gang.close()
-        self._farewell()
-        return self._outcome
+        self._end_as(outcome, grace)
 
     def _farewell(self) -> None:
         """The other hosts say that they have ended; algo-1 waits for that a while."""
@@ -647,9 +576,6 @@ class HostRuntime:
             while self._server.hosts and not self._coordinator.everybody_ended and time.monotonic() < until:
                 self._loop.run_once(until - time.monotonic())
             self._server.close()
-
-    def _event(self, kind: str, rank: int | None = None, **data: Any) -> None:
-        self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
 
 
 def _bounded(failure: Failure) -> dict[str, Any]:

@@ -37,8 +37,7 @@ def local_path(location: str | os.PathLike[str]) -> Path:
             path = unquote(path)
     elif "://" in text:
         scheme = text.partition("://")[0]
-        comes = " s3:// comes with the SageMaker backend." if scheme == "s3" else ""
-        raise LocationError(f"{text!r}: {scheme}:// cannot be used here; a path or a file:// URL can.{comes}")
+        raise LocationError(f"{text!r}: {scheme}:// cannot be used here; a path or a file:// URL can.")
     else:
         path = os.path.expanduser(text)
     if not os.path.isabs(path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from container.contract import variables
@@ -25,13 +27,40 @@ def this_machine(*, with_mpi: bool = False) -> Machine:
         mpirun=mpirun,
         mpi_major=mpi_major(mpirun) if mpirun else 4,
         shared=os.environ.get(variables.SHARED_MACHINE) == "1",
+        hosts_here=hosts_here(os.environ),
         container_package=str(Path(__file__).resolve().parent),
     )
 
 
 def cpu_count() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
+    """The cores that this process may run on, or its part of their time where a container has a limit."""
+    cores = len(os.sched_getaffinity(0))
+    limit = cpu_limit()
+    return cores if limit is None else max(1, min(cores, math.ceil(limit)))
+
+
+def cpu_limit() -> float | None:
+    """How many cores' time this process's cgroup may use; None without a limit.
+
+    Source: the kernel's documentation of cgroup v2 (``cpu.max``) and v1 (``cpu.cfs_quota_us``).
+    """
+    for place, separate in (("/sys/fs/cgroup/cpu.max", False), ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", True)):
+        try:
+            words = Path(place).read_text(encoding="ascii").split()
+            if separate:
+                words += Path(place).with_name("cpu.cfs_period_us").read_text(encoding="ascii").split()
+            quota, period = words[0], float(words[1])
+            if quota != "max" and float(quota) > 0:
+                return float(quota) / period
+        except (OSError, ValueError, IndexError):
+            continue
+    return None
+
+
+def hosts_here(environ: Mapping[str, str]) -> int:
+    """How many hosts of the cluster share this machine's cores as containers."""
+    text = environ.get(variables.HOSTS_HERE) or "1"
+    return max(1, int(text)) if text.isdecimal() else 1
 
 
 def gpu_count() -> int:

@@ -12,8 +12,9 @@ import fcntl
 import os
 import random
 import socket
-import tempfile
 from pathlib import Path
+
+from container.supervision import folders
 
 #: From here, up to the start of Linux's own range (net.ipv4.ip_local_port_range, normally 32768).
 FIRST, LAST = 20000, 32000
@@ -47,7 +48,7 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
     Raises:
         OSError: there are not enough free ones, or the folder cannot be used.
     """
-    folder = folder or Path(tempfile.gettempdir()) / f"fleetfit-ports-{os.getuid()}"
+    folder = folder or folders.of_ports()
     folder.mkdir(mode=0o700, exist_ok=True)
     numbers: list[int] = []
     locks: list[int] = []

@@ -25,10 +25,13 @@ EVENTS = "FLEETFIT_EVENTS"
 SHARED_MEMORY_DIR = "FLEETFIT_SHARED_MEMORY_DIR"
 USERS_TMPDIR = "FLEETFIT_USERS_TMPDIR"
 USERS_OPEN_FILES = "FLEETFIT_USERS_OPEN_FILES"
+USERS_PREFIX = "FLEETFIT_USERS_"
 CODE_DIR = "FLEETFIT_CODE_DIR"
 UMASK = "FLEETFIT_UMASK"
 PIPE_CHANNELS = "FLEETFIT_PIPE_CHANNELS"
 LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
+PLACE = "FLEETFIT_PLACE"
+PLACE_FD = "FLEETFIT_PLACE_FD"
 
 #: OpenMPI's components that make files in shared memory, named by machine and local rank.
 _SHARED_MEMORY_COMPONENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
@@ -41,6 +44,8 @@ COMMAND_FILE = "command"
 VERDICT_TIMEOUT = 5.0
 
 _PIPE_SIZE = 256 << 10
+#: The longest message of the toolkit, in bytes: an elastic worker's place.
+_MESSAGE_LIMIT = 64 << 10
 
 
 def main(argv: list[str]) -> int:
@@ -72,6 +77,11 @@ def main(argv: list[str]) -> int:
             env["TMPDIR"] = folder
     if limit := env.pop(USERS_OPEN_FILES, None):
         _allow_open_files(int(limit))
+    for users in [name for name in env if name.startswith(USERS_PREFIX)]:
+        name = users[len(USERS_PREFIX) :]
+        env[name] = env.pop(users)
+        if not env[name]:
+            del env[name]
     if folder := env.pop(CODE_DIR, None):
         os.chdir(folder)
         env["PWD"] = folder
@@ -79,6 +89,13 @@ def main(argv: list[str]) -> int:
         use_own_pipes(env, channels.split(","))
     if mask := env.pop(UMASK, None):
         os.umask(int(mask, 8))
+    place_read = place_write = -1
+    if place := env.pop(PLACE, None):
+        if place == "ready" and os.path.basename(command[0]).startswith("python"):
+            place_read, place_write = os.pipe()
+            env[PLACE_FD] = str(place_read)
+        elif not _await_place(toolkit, env):
+            return 128 + signal.SIGTERM
     # A shell does not pass SIGTERM on: its whole group gets it. A Python script gets it alone, so that its own
     # helper processes live until it has saved.
     group_signals = command[0] == "/bin/sh" or command[0].endswith(".sh")
@@ -99,7 +116,7 @@ def main(argv: list[str]) -> int:
             env=env,
             stdout=output_write,
             stderr=output_write,
-            pass_fds=(events_write,),
+            pass_fds=(events_write, place_read) if place_read >= 0 else (events_write,),
             new_group=True,
         )
     except OSError as error:
@@ -108,10 +125,12 @@ def main(argv: list[str]) -> int:
         return 127
     os.close(output_write)
     os.close(events_write)
+    if place_read >= 0:
+        os.close(place_read)
     toolkit.send(f"started\n{child}".encode())
     if told_to_end:  # while the child was being made
         _signal(child, signal.SIGTERM, group_signals)
-    return _follow(toolkit, child, group_signals, lambda: told_to_end)
+    return _follow(toolkit, child, group_signals, lambda: told_to_end, place_write)
 
 
 def process_name(environ: os._Environ[str] | dict[str, str]) -> str:
@@ -149,7 +168,24 @@ def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None
         return None
 
 
-def _follow(toolkit: socket.socket, child: int, group_signals: bool, told_to_end) -> int:  # type: ignore[no-untyped-def]
+def _await_place(toolkit: socket.socket, env: dict[str, str]) -> bool:
+    """Wait for the rest of the environment; False where there will be none."""
+    import json
+
+    while words := toolkit.recv(_MESSAGE_LIMIT):
+        if words.startswith(b"place "):
+            env.update(json.loads(words[6:]))
+            return True
+        if words.startswith(b"signal "):
+            break
+    with contextlib.suppress(OSError):
+        toolkit.send(f"ended\n\n{signal.SIGTERM}\ntold\n0".encode())
+    return False
+
+
+def _follow(  # type: ignore[no-untyped-def]
+    toolkit: socket.socket, child: int, group_signals: bool, told_to_end, place_fd: int = -1
+) -> int:
     child_fd = os.pidfd_open(child)
     poll = select.poll()
     poll.register(toolkit, select.POLLIN)
@@ -158,7 +194,12 @@ def _follow(toolkit: socket.socket, child: int, group_signals: bool, told_to_end
     while True:
         ready = dict(poll.poll())
         if toolkit.fileno() in ready:
-            words = toolkit.recv(256).decode().split()
+            message = toolkit.recv(_MESSAGE_LIMIT)
+            if message.startswith(b"place "):
+                with contextlib.suppress(OSError):  # it has ended
+                    os.write(place_fd, message[6:] + b"\n")
+                continue
+            words = message.decode().split()
             if not words:  # the toolkit is gone
                 _signal(child, signal.SIGKILL, True)
                 os.waitpid(child, 0)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from container import control, daemons
+from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
 from container.contract.plan import Role
 from container.coordinator import Message
@@ -100,11 +101,13 @@ class Daemons:
     Args:
         host: This host's name.
         runtime_dir: The private folder for session files.
+        machine: What this host runs on.
         answer: Says on algo-1 how a request has ended: :meth:`Requests.ended`, or a message that comes to it.
     """
 
-    def __init__(self, host: str, runtime_dir: Path, answer: Callable[[int, int, str], None]) -> None:
+    def __init__(self, host: str, runtime_dir: Path, machine: Machine, answer: Callable[[int, int, str], None]) -> None:
         self._host = host
+        self._machine = machine
         self._runtime_dir = runtime_dir
         self._answer = answer
         self._members: list[Member] = []
@@ -121,7 +124,9 @@ class Daemons:
         """Start the command line that mpirun would have given to ssh: words that a remote shell would read."""
         try:
             argv, environment = daemons.command(words, gang.environment)
+            argv = daemons.with_own_shell(argv, self._runtime_dir, self._machine)
             environment.update(daemons.session_environment(self._runtime_dir))
+            environment.update(daemons.node_environment(argv, self._host, self._machine))
             member = gang.launch_bare(os.path.basename(argv[0]), Role.LAUNCHER, argv, environment)
         except (OSError, ValueError) as error:
             self._answer(number, 255, f"{self._host}: {error}")

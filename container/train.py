@@ -8,6 +8,7 @@ for a failed script or job, and with ``output/success`` or ``output/failure``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import signal
@@ -16,18 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from container import code, hangs, launchers, ports
+from container import code, hangs, launchers, network, ports
 from container.contract import hyperparameters as codec
 from container.contract import variables, wire
 from container.contract.environment import Environment, read_json_file
 from container.contract.failures import Cause, Failure
+from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR, success_text
 from container.contract.membership import Membership
 from container.contract.plan import Plan
+from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
+from container.elastic.host import ElasticRuntime
 from container.gang import Gang, base_environment
-from container.host import HostRuntime, Outcome, Settings
+from container.host import HostRuntime
 from container.machine import openmpi_prefix, this_machine
 from container.output import Output
+from container.runtime import Outcome, Settings
 from container.supervision import folders, processes
 from container.supervision.loop import Loop
 
@@ -40,6 +45,8 @@ DEFAULT_START_TIMEOUT = 900.0
 _HEARTBEAT_INTERVAL = 5.0
 
 _STOPPED = 128 + signal.SIGTERM
+
+AnyRuntime = HostRuntime | ElasticRuntime
 
 
 def main(argv: list[str]) -> int:
@@ -56,7 +63,9 @@ def main(argv: list[str]) -> int:
     processes.become_subreaper()
     loop = Loop()
     output = Output(loop)
-    base = Path(os.environ.get(variables.BASE_DIR) or "/opt/ml")
+    base = Path(os.environ.get(variables.BASE_DIR) or DEFAULT_BASE_DIR)
+    if variables.TREE in os.environ:
+        _take_tree(Path(os.environ.pop(variables.TREE)), base)
     lifeline = _take_fd(variables.LIFELINE_FD)
     settings, made_runtime_dir = _settings()
     try:
@@ -75,7 +84,8 @@ def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: i
         environment = read_environment(base)
         host = environment.current_host
         output.event(Event(kind="phase", host=host, attempt=attempt, data={"name": "toolkit_started"}))
-        runtime = HostRuntime(loop, output, environment, _with_job(settings, environment))
+        kind = ElasticRuntime if isinstance(environment.strategy, ElasticHorovod) else HostRuntime
+        runtime = kind(loop, output, environment, _with_job(settings, environment))
         if lifeline is not None:
             loop.add_reader(lifeline, lambda: _on_lifeline(loop, lifeline, runtime))
             _beat(loop, output)
@@ -102,6 +112,16 @@ def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: i
     if outcome.failure is not None or outcome.stopped:
         processes.end_descendants()
     return _conclude(output, base, host, attempt, outcome)
+
+
+def _take_tree(tree: Path, base: Path) -> None:
+    """Let ``/opt/ml`` be this job's tree, in a container that had another job before."""
+    if base.is_dir() and not base.is_symlink():
+        shutil.rmtree(base)  # the image's own, empty
+    base.parent.mkdir(parents=True, exist_ok=True)
+    staged = base.with_name(f".{base.name}-{os.getpid()}")
+    staged.symlink_to(tree)
+    staged.replace(base)
 
 
 def _beat(loop: Loop, output: Output) -> None:
@@ -141,7 +161,7 @@ def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outc
     if outcome.stopped:
         output.event(Event(kind="stopped", host=host, attempt=attempt))
         return _STOPPED
-    _write(output, host, tree[1], "")
+    _write(output, host, tree[1], success_text(attempt))
     return 0
 
 
@@ -165,12 +185,14 @@ def read_environment(base: Path) -> Environment:
     """
     config = base / "input" / "config"
     hyperparameters = read_json_file(config / "hyperparameters.json", {})
+    channels = read_json_file(config / "inputdataconfig.json", {})
+    channels.pop(CODE_CHANNEL, None)
     return Environment.from_config(
         base_dir=base,
         machine=this_machine(with_mpi=_wants_mpi(hyperparameters)),
         hyperparameters=hyperparameters,
         resource_config=read_json_file(config / "resourceconfig.json", {}),
-        input_data_config=read_json_file(config / "inputdataconfig.json", {}),
+        input_data_config=channels,
         job_name=os.environ.get(variables.JOB_NAME, ""),
         attempt=int(os.environ.get(variables.ATTEMPT) or 0),
     )
@@ -188,7 +210,7 @@ class Preparation:
     """
 
     def __init__(
-        self, loop: Loop, output: Output, environment: Environment, settings: Settings, runtime: HostRuntime
+        self, loop: Loop, output: Output, environment: Environment, settings: Settings, runtime: AnyRuntime
     ) -> None:
         self._loop = loop
         self._output = output
@@ -261,7 +283,7 @@ class Preparation:
         command = code.entry_command(env.program, env.tree.code, env.to_cmd_args(), env.machine.python)
 
         def plan(membership: Membership | None = None) -> Plan:
-            return launchers.plan_job(env, command, membership)
+            return launchers.plan_job(env if membership is None else _with_network(env), command, membership)
 
         for warning in plan().warnings if env.is_master else ():
             self._output.say(env.current_host, f"warning: {warning}")
@@ -277,6 +299,16 @@ class Preparation:
             package=env.machine.container_package,
         )
         self._runtime.ready(plan, gang, reserved)
+
+
+def _with_network(env: Environment) -> Environment:
+    """The job with the network that the hosts share, now that all of them are there: mpirun takes it by address."""
+    if env.machine.shared or not env.is_master or len(env.hosts) == 1:
+        return env
+    found = network.shared_network(env.current_host, env.hosts[1])
+    if found is None:
+        return env
+    return dataclasses.replace(env, machine=dataclasses.replace(env.machine, network=found[1]))
 
 
 def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) -> dict[str, str]:
@@ -311,6 +343,7 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
 def _settings() -> tuple[Settings, bool]:
     """Read what the backend decided, and take its secrets out of the environment."""
     runtime = os.environ.get(variables.RUNTIME_DIR)
+    _read_secrets()
     address = os.environ.pop(variables.CONTROL_ADDRESS, None)
     return (
         Settings(
@@ -320,14 +353,20 @@ def _settings() -> tuple[Settings, bool]:
             start_timeout=float(os.environ.pop(variables.START_TIMEOUT, "") or DEFAULT_START_TIMEOUT),
             stop_grace=float(os.environ.get(variables.STOP_GRACE) or DEFAULT_STOP_GRACE),
             runtime_dir=Path(runtime) if runtime else folders.make(),
+            worker_restarts=int(os.environ.pop(variables.WORKER_RESTARTS, "") or 0),
         ),
         runtime is None,
     )
 
 
-def _with_job(settings: Settings, environment: Environment) -> Settings:
-    import dataclasses
+def _read_secrets() -> None:
+    path = os.environ.pop(variables.SECRETS_FILE, None)
+    if path:
+        secrets = read_json_file(Path(path))
+        os.environ.update({name: secrets[name] for name in variables.TOOLKIT_ONLY if name in secrets})
 
+
+def _with_job(settings: Settings, environment: Environment) -> Settings:
     hang_timeout = environment.framework_parameters.get(codec.HANG_TIMEOUT)
     return dataclasses.replace(
         settings,
@@ -350,11 +389,24 @@ def _take_fd(name: str) -> int | None:
     return fd
 
 
-def _on_lifeline(loop: Loop, fd: int, runtime: HostRuntime) -> None:
-    if not os.read(fd, 1024):
+def _on_lifeline(loop: Loop, fd: int, runtime: AnyRuntime) -> None:
+    said = os.read(fd, 1 << 16)
+    if not said:
         loop.remove_reader(fd)
         os.close(fd)
         runtime.abandoned()
+        return
+    if isinstance(runtime, ElasticRuntime):
+        runtime.hear(said)
+        return
+    for words in said.splitlines(keepends=True):
+        if words.startswith(variables.SAY_KILL):
+            rank, number = words.split()[1:]
+            runtime.kill_rank(int(rank), int(number))
+    if variables.SAY_END in said:
+        runtime.end_now()
+    elif variables.SAY_STOP in said:
+        runtime.stop()
 
 
 def cache_root() -> Path:

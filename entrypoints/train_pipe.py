@@ -54,10 +54,11 @@ def main(options: argparse.Namespace) -> None:
     def read() -> tf.data.Dataset:
         return PipeModeDataset(options.channel, record_format="TFRecord")
 
-    def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns image (64 floats) and label (int64)."""
-        example = tf.io.parse_single_example(
-            record,
+    @distributed.vectorized  # small records are parsed many at once
+    def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns images (64 floats each) and labels (int64)."""
+        example = tf.io.parse_example(
+            records,
             {
                 "image": tf.io.FixedLenFeature([PIXELS], tf.float32),
                 "label": tf.io.FixedLenFeature([], tf.int64),

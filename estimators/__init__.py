@@ -28,12 +28,17 @@ if TYPE_CHECKING:
         MPI,
         CollectiveAllReduce,
         Distribution,
+        ElasticHorovod,
         MultiWorkerMirrored,
         ParameterServer,
     )
+    from estimators.advice.recommending import Recommendation, recommend
     from estimators.analytics import TrainingJobAnalytics
     from estimators.backends.fake import FakeOutcome
     from estimators.callbacks import Callback, Metric
+    from estimators.chaos import Interrupt, Kill, RemoveHost
+    from estimators.comparing.comparison import Comparison
+    from estimators.comparing.running import ComparisonWarning, compare
     from estimators.errors import (
         BackendError,
         ConfigurationError,
@@ -49,10 +54,13 @@ if TYPE_CHECKING:
     from estimators.estimator import Estimator, TensorFlow
     from estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
     from estimators.jobs.handle import TrainingJob
+    from estimators.jobs.restarts import FailurePolicy
     from estimators.jobs.states import SecondaryStatus, TrainingJobStatus
     from estimators.planning import ClusterPlan
+    from estimators.resizing import GrowWithEpochs, RandomResize
     from estimators.result import Result
     from estimators.spec import RunOptions, TrainingJobSpec
+    from estimators.spot import SpotMarket
 
 #: Module -> the public names that it has.
 _MODULES = {
@@ -60,13 +68,18 @@ _MODULES = {
     "container.contract.strategies": (
         "CollectiveAllReduce",
         "Distribution",
+        "ElasticHorovod",
         "MPI",
         "MultiWorkerMirrored",
         "ParameterServer",
     ),
+    "estimators.advice.recommending": ("Recommendation", "recommend"),
     "estimators.analytics": ("TrainingJobAnalytics",),
     "estimators.backends.fake": ("FakeOutcome",),
     "estimators.callbacks": ("Callback", "Metric"),
+    "estimators.chaos": ("Interrupt", "Kill", "RemoveHost"),
+    "estimators.comparing.comparison": ("Comparison",),
+    "estimators.comparing.running": ("ComparisonWarning", "compare"),
     "estimators.errors": (
         "BackendError",
         "ConfigurationError",
@@ -82,10 +95,13 @@ _MODULES = {
     "estimators.estimator": ("Estimator", "TensorFlow"),
     "estimators.inputs": ("FileSystemInput", "ShuffleConfig", "TrainingInput"),
     "estimators.jobs.handle": ("TrainingJob",),
+    "estimators.jobs.restarts": ("FailurePolicy",),
     "estimators.jobs.states": ("SecondaryStatus", "TrainingJobStatus"),
     "estimators.planning": ("ClusterPlan",),
+    "estimators.resizing": ("GrowWithEpochs", "RandomResize"),
     "estimators.result": ("Result",),
     "estimators.spec": ("RunOptions", "TrainingJobSpec"),
+    "estimators.spot": ("SpotMarket",),
 }
 
 _ORIGINS = {name: module for module, names in _MODULES.items() for name in names}
@@ -96,25 +112,36 @@ __all__ = [
     "Callback",
     "ClusterPlan",
     "CollectiveAllReduce",
+    "Comparison",
+    "ComparisonWarning",
     "ConfigurationError",
     "Distribution",
+    "ElasticHorovod",
     "Estimator",
     "Failure",
+    "FailurePolicy",
     "FakeOutcome",
     "FileSystemInput",
     "FleetfitError",
+    "GrowWithEpochs",
+    "Interrupt",
     "JobExistsError",
     "JobNotFoundError",
     "JobUnreachableError",
+    "Kill",
     "Metric",
     "MultiWorkerMirrored",
     "ParameterServer",
     "PreflightWarning",
+    "RandomResize",
+    "Recommendation",
     "RecordError",
+    "RemoveHost",
     "Result",
     "RunOptions",
     "SecondaryStatus",
     "ShuffleConfig",
+    "SpotMarket",
     "TensorFlow",
     "TrainingInput",
     "TrainingJob",
@@ -123,6 +150,8 @@ __all__ = [
     "TrainingJobSpec",
     "TrainingJobStatus",
     "UnsupportedError",
+    "compare",
+    "recommend",
 ]
 
 

@@ -45,6 +45,7 @@ class Argument:
         v1_name: Its name in the SDK 1.x, still taken with a DeprecationWarning.
         owner: Which constructor takes it.
         neutral: Values that ask for nothing, and are taken although the rest is refused.
+        containers: Whether local containers take it, though processes do not.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Argument:
     v1_name: str | None = None
     owner: Owner = Owner.ESTIMATOR
     neutral: tuple[Any, ...] = (None,)
+    containers: bool = False
 
 
 class ArgumentNameError(ConfigurationError, TypeError):
@@ -60,12 +62,18 @@ class ArgumentNameError(ConfigurationError, TypeError):
 
 
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
+#: Local types whose hosts are containers.
+_CONTAINERS = ("local", "local_gpu")
 _DEBUGGER = "SageMaker Debugger is a service of AWS"
 _TF = Owner.TENSORFLOW
 
 ARGUMENTS: tuple[Argument, ...] = (
     # where
-    Argument(name="role", treatment=_CHANGED, note="optional locally, where a placeholder stands for it"),
+    Argument(
+        name="role",
+        treatment=_CHANGED,
+        note="optional: a placeholder locally; on SageMaker it is found as get_execution_role() finds it",
+    ),
     Argument(
         name="instance_count", treatment=_CHANGED, v1_name="train_instance_count", note="the default is 1, not an error"
     ),
@@ -77,9 +85,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     ),
     Argument(
         name="keep_alive_period_in_seconds",
-        treatment=_AWS,
-        note="warm pools keep instances of AWS; a local job starts within a second anyway",
-        neutral=(None, 0),
+        treatment=_CARRIED,
+        note="local containers are kept for the next job; without effect on local_process, which starts at once",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(
@@ -102,7 +109,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_CHANGED,
         note="also a module ('pkg.module') or a folder with a __main__.py, without a setup.py",
     ),
-    Argument(name="source_dir", treatment=_CHANGED, note="a local folder; code on S3 comes with the SageMaker backend"),
+    Argument(name="source_dir", treatment=_CHANGED, note="code on S3 (a .tar.gz) is for jobs on SageMaker only"),
     Argument(name="dependencies", treatment=_CHANGED, note="refused when one would overwrite a name of the source"),
     Argument(
         name="git_config",
@@ -124,12 +131,14 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="container_entry_point",
         treatment=_AWS,
-        note="processes on this machine have no container; use entry_point",
+        note="local containers take it too; processes on this machine have no container, use entry_point",
+        containers=True,
     ),
     Argument(
         name="container_arguments",
         treatment=_AWS,
-        note="processes on this machine have no container; use hyperparameters",
+        note="local containers take it too; processes on this machine have no container, use hyperparameters",
+        containers=True,
     ),
     # image
     Argument(
@@ -158,7 +167,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         note="it says how SageMaker signs in to a registry",
     ),
     # data and output
-    Argument(name="input_mode", treatment=_CARRIED, note="local_process takes 'File' only, and refuses the others"),
+    Argument(name="input_mode", treatment=_CARRIED, note="'File', 'Pipe' and 'FastFile', on every backend"),
     Argument(
         name="model_uri", treatment=_CHANGED, note="also a path; locally the channel is linked like any other one"
     ),
@@ -187,18 +196,17 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(name="max_run", treatment=_CARRIED, v1_name="train_max_run"),
     Argument(
         name="use_spot_instances",
-        treatment=_AWS,
+        treatment=_CARRIED,
         v1_name="train_use_spot_instances",
-        note="rehearsing interruptions locally comes with elastic training",
-        neutral=(None, False),
+        note="locally `RunOptions(spot_market=SpotMarket(…))` says when hosts are interrupted, and come back",
     ),
+    Argument(name="max_wait", treatment=_CARRIED, v1_name="train_max_wait"),
     Argument(
-        name="max_wait",
-        treatment=_AWS,
-        v1_name="train_max_wait",
-        note="it is the wait for spot capacity; rehearsing that locally comes with elastic training",
+        name="max_retry_attempts",
+        treatment=_CHANGED,
+        note="locally also after a failure of the script, but for one that would only repeat; "
+        "`RunOptions(failure_policy=FailurePolicy(…))` says more",
     ),
-    Argument(name="max_retry_attempts", treatment=_AWS, note="retries of local jobs come with elastic training"),
     Argument(
         name="checkpoint_s3_uri", treatment=_CHANGED, note="also a path or file:// URI; the default is the job's record"
     ),
@@ -251,8 +259,9 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="enable_network_isolation",
         treatment=_AWS,
-        note="processes of this machine share its network",
+        note="local containers take it too; processes of this machine share its network",
         neutral=(None, False),
+        containers=True,
     ),
     Argument(
         name="enable_infra_check",
@@ -360,6 +369,8 @@ def refuse_locally(values: Mapping[str, Any], instance_type: str) -> None:
     """
     for argument in ARGUMENTS:
         if argument.treatment is not Treatment.AWS_ONLY or argument.name not in values:
+            continue
+        if argument.containers and instance_type in _CONTAINERS:
             continue
         value = values[argument.name]
         if not asks_for_nothing(argument, value):

@@ -9,10 +9,38 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from container.contract.strategies import MPI
+from estimators.backends.sagemaker.shipping import is_shipped
+from estimators.errors import JobNotFoundError
+from estimators.jobs.handle import TrainingJob
 from estimators.jobs.record import JobRecord
 from estimators.naming import base_of_name
 from estimators.settings import Settings
 from estimators.spec import RunOptions, TrainingJobSpec
+
+
+def find_job(name: str, session: Any = None) -> TrainingJob:
+    """The handle of a job that is on record here, or on SageMaker.
+
+    SageMaker is asked only where a session is given or a region is configured.
+
+    Args:
+        name: The job's name.
+        session: The user's boto3 or SageMaker session.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+    """
+    try:
+        job = TrainingJob(JobRecord.open(name))
+    except JobNotFoundError as error:
+        from estimators.backends.sagemaker import adopting
+
+        return adopting.adopt(name, session, not_here=error)
+    if job.lives_elsewhere:
+        from estimators.backends.sagemaker.aws import supervisor_environment
+
+        job.ensure_followed(supervisor_environment(session))
+    return job
 
 
 def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: bool) -> Settings:
@@ -46,11 +74,11 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         training_plan=resources.training_plan,
         instance_placement_config=resources.others.get("InstancePlacementConfig"),
         entry_point=spec.program,
-        source_dir=str(source) if source.is_dir() else None,
+        source_dir=str(source) if source.is_dir() else _source_on_s3(spec),
         hyperparameters=user,
         environment=spec.environment,
         container_log_level=log_level if isinstance(log_level, int) else 20,
-        container_entry_point=spec.algorithm.entry_point or None,
+        container_entry_point=None if is_shipped(spec) else spec.algorithm.entry_point or None,
         container_arguments=spec.algorithm.arguments or None,
         image_uri=spec.algorithm.image,
         framework_version=options.framework_version,
@@ -77,9 +105,14 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         sagemaker_session=session,
         tags=spec.tags,
         run_options=dataclasses.replace(
-            options, backend=RunOptions().backend, framework_version=None, py_version=None, warnings=()
+            options, backend=RunOptions().backend, framework_version=None, py_version=None, warnings=(), chaos=()
         ),
     )
+
+
+def _source_on_s3(spec: TrainingJobSpec) -> str | None:
+    place = spec.submit_directory
+    return place if place is not None and place.startswith("s3://") else None
 
 
 def _is_default(model_dir: str, spec: TrainingJobSpec) -> bool:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import container
 from container.contract.layout import DEFAULT_BASE_DIR
-from container.contract.names import nearest
+from container.contract.names import nearest, unknown
+from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod, ParameterServer
+from estimators import chaos
+from estimators.backends.base import Backend
 from estimators.backends.local import agent_channels, is_s3, local_path
 from estimators.errors import ConfigurationError, UnsupportedError
-from estimators.spec import Channel, TrainingJobSpec
+from estimators.jobs.restarts import FailurePolicy
+from estimators.spec import Channel, RunOptions, TrainingJobSpec
 
 _CHECKPOINTS = f"{DEFAULT_BASE_DIR}/checkpoints"
 
@@ -32,12 +37,63 @@ def check_local(spec: TrainingJobSpec) -> None:
     if spec.checkpoint is not None:
         _check_writable("checkpoint_s3_uri", spec.checkpoint.uri)
         path = spec.checkpoint.local_path
-        if path is not None and path.rstrip("/") != _CHECKPOINTS:
+        containers = spec.instance_type in ("local", "local_gpu")
+        if path is not None and path.rstrip("/") != _CHECKPOINTS and not containers:
             raise UnsupportedError(
                 f"checkpoint_local_path={path!r} cannot be had with instance_type={spec.instance_type!r}: processes of "
                 f"one machine share its paths. Leave it out, and let the script write to os.environ"
                 f"['SM_CHECKPOINT_DIR'], which is {_CHECKPOINTS!r} on SageMaker."
             )
+
+
+def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
+    """Check what only an elastic job has.
+
+    Raises:
+        ConfigurationError: sizes that contradict each other, a discovery script that is not there or not executable, or
+            no file of the exclusion policy.
+        UnsupportedError: the backend's hosts cannot come and go, or a channel cannot be dealt out anew.
+    """
+    strategy = spec.strategy
+    if not isinstance(strategy, ElasticHorovod):
+        return
+    if not backend.elastic:
+        raise UnsupportedError(
+            f"distribution: ElasticHorovod needs hosts that can come and go, which instance_type="
+            f"{spec.instance_type!r} does not have yet; 'local_process' has."
+        )
+    least, most = strategy.min_hosts, strategy.most_hosts(spec.instance_count)
+    if not least <= spec.instance_count <= most and strategy.discovery is None:
+        raise ConfigurationError(
+            f"instance_count={spec.instance_count} is not within min_hosts={least} and max_hosts={most} of "
+            "ElasticHorovod."
+        )
+    for channel in spec.inputs:
+        s3 = channel.source.s3
+        if s3 is not None and s3.distribution == "ShardedByS3Key":
+            raise UnsupportedError(
+                f"channel {channel.name!r}: with ShardedByS3Key the records of a host that leaves would be lost; use "
+                "distribution='FullyReplicated', of which cluster.fit() deals each record to one rank."
+            )
+    if strategy.discovery not in (None, DISCOVERED_BY_CALLER):
+        _check_discovery(Path(strategy.discovery))
+    if strategy.exclusion is not None:
+        file = Path(strategy.exclusion.rpartition(":")[0])
+        if file.suffix == ".py" and not file.is_file():  # the rest the job's supervisor finds out, which runs it
+            raise ConfigurationError(f"ElasticHorovod(exclusion={strategy.exclusion!r}): there is no such file.")
+
+
+def _check_discovery(path: Path) -> None:
+    said = f"ElasticHorovod(discovery={str(path)!r})"
+    if not path.is_file():
+        raise ConfigurationError(f"{said}: there is no such file.")
+    try:
+        with path.open("rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError as error:
+        raise ConfigurationError(f"{said} cannot be read: {error.strerror}.") from error
+    if is_script and not os.access(path, os.X_OK):
+        raise ConfigurationError(f"{said} is a script that is not executable: `chmod +x {shlex.quote(str(path))}`.")
 
 
 def check_data(spec: TrainingJobSpec, python: str) -> None:
@@ -179,3 +235,41 @@ def _write_error(folder: Path) -> str | None:
     except OSError as error:
         return error.strerror
     return None
+
+
+def check_disturbances(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """See that the hosts and ranks that are to be disturbed exist.
+
+    Raises:
+        ConfigurationError: one does not.
+    """
+    chaos.check_against(options.chaos, hosts=spec.hosts, size=_ranks(spec))
+    for host in sorted(options.spot_market.hosts() if options.spot_market is not None else ()):
+        if host not in spec.hosts:
+            raise ConfigurationError(f"SpotMarket(trace=…): {unknown('host of the job', host, spec.hosts)}")
+
+
+def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
+    """Refuse what only the local backends can do about failures.
+
+    Raises:
+        UnsupportedError: names it, and what there is instead.
+    """
+    asked = {
+        "fit(chaos=…)": (bool(options.chaos), "rehearse on 'local_process' or 'local'"),
+        "RunOptions(spot_market=…)": (options.spot_market is not None, "there the market is AWS's"),
+        "RunOptions(failure_policy=…)": (
+            options.failure_policy != FailurePolicy(),
+            "there max_retry_attempts says how often SageMaker starts a job again",
+        ),
+    }
+    for name, (given, remedy) in asked.items():
+        if given:
+            raise UnsupportedError(f"{name} cannot be had with instance_type={instance_type!r}: {remedy}.")
+
+
+def _ranks(spec: TrainingJobSpec) -> int:
+    """How many ranks there are: with a coordinator's cluster the chief is one more than the workers."""
+    strategy = spec.strategy
+    chief = isinstance(strategy, ParameterServer) and strategy.cluster_spec == "coordinator"
+    return spec.size + (1 if chief else 0)

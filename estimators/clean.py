@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import enum
 import fcntl
+import importlib.util
 import os
 import re
 import secrets
@@ -19,13 +20,17 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from container.contract import variables
 from container.supervision import folders
-from estimators.errors import ConfigurationError, JobNotFoundError, RecordError
+from estimators.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.jobs import status as statuses
 from estimators.jobs.record import JobRecord, job_names, jobs_folder
 from estimators.provenance.files import cache_folder
+
+if TYPE_CHECKING:
+    from estimators.backends.docker.leftovers import Leftover
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -45,6 +50,8 @@ class Kind(enum.Enum):
     CACHE = "cache"
     PROCESS = "process"
     FOLDER = "folder"
+    CONTAINER = "container"
+    NETWORK = "network"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +66,7 @@ class Item:
         why: Why it is listed.
         pid: The process, for what is one.
         started: When that process was started, in clock ticks since boot: with the pid it names one process for ever.
+        leftover: What it is on the container engine, for what is there.
     """
 
     kind: Kind
@@ -68,6 +76,7 @@ class Item:
     bytes: int = 0
     pid: int | None = None
     started: int | None = None
+    leftover: Leftover | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,6 +143,8 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
     items: list[Item] = []
     if selection.leftovers:
         items += leftover_processes(home)
+        items += leftover_containers()
+        items += _unused_pools(home)
         items += leftover_folders(when)
         items += _asides(home, when)
     items += _jobs(selection, home, when)
@@ -159,7 +170,7 @@ def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Ite
             continue
         with contextlib.suppress(JobNotFoundError):  # somebody else removed it meanwhile
             record = JobRecord.open(name, home)
-            if not record.is_supervised():
+            if not (record.is_supervised() or record.queued_file.exists() or _goes_on_elsewhere(record)):
                 ended.append((_ended_at(record), record))
     ended.sort(key=lambda pair: pair[0], reverse=True)
     for end, record in ended[selection.keep or 0 :]:
@@ -169,8 +180,21 @@ def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Ite
     return items
 
 
+def _goes_on_elsewhere(record: JobRecord) -> bool:
+    """Whether it is the record of a job on SageMaker that was not over when it was last seen."""
+    try:
+        stored = record.stored_status()
+    except RecordError:
+        return False
+    return statuses.lives_elsewhere(stored) and not statuses.is_terminal(stored or {})
+
+
 def _wait_for_supervisor(record: JobRecord) -> bool:
     """Whether a record is free; after a job's end its supervisor stays a little to complete the provenance."""
+    if record.queued_file.exists():
+        raise ConfigurationError(
+            f"job {record.name!r} waits in the queue of an endpoint: stop it there (StopTrainingJob) first."
+        )
     until = time.monotonic() + _COMPLETING_S
     while record.is_supervised():
         if not statuses.is_terminal(record.stored_status() or {}) or time.monotonic() > until:
@@ -274,13 +298,51 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
     return items
 
 
+def leftover_containers() -> list[Item]:
+    """Containers and networks of jobs whose supervisor is gone, on an engine that Docker's SDK reaches."""
+    if importlib.util.find_spec("docker") is None:
+        return []
+    from estimators.backends.docker import leftovers
+
+    return [
+        Item(
+            kind=Kind(found.kind),
+            name=found.name,
+            why=f"left of job {found.job}, whose supervisor is gone",
+            leftover=found,
+        )
+        for found in leftovers.find()
+    ]
+
+
+def _unused_pools(home: str | Path | None) -> list[Item]:
+    """Folders of warm containers that no job uses or may still take: they hold what the containers saw of secrets."""
+    from estimators.backends.docker import warm
+
+    folder = jobs_folder(home).parent / "warm"
+    inputs = warm.inputs_folder(folder.parent)
+    return [
+        *(
+            Item(kind=Kind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
+            for name in _names(folder)
+            if not warm.is_used(folder / name)
+        ),
+        *(
+            Item(kind=Kind.FOLDER, name=f"{inputs.name}/{name}", path=inputs / name, why="its job is over")
+            for name in _names(inputs)
+            if not JobRecord(jobs_folder(home) / name).is_supervised()
+        ),
+    ]
+
+
 def leftover_folders(now: float | None = None) -> list[Item]:
     """Folders for sockets and session files that no process uses any more."""
     when = time.time() if now is None else now
     candidates: list[Path] = []
     roots = dict.fromkeys((tempfile.gettempdir(), folders.root(), folders.SHARED_MEMORY))
     for path in (Path(root) / name for root in roots for name in _names(Path(root))):
-        if not path.name.startswith(folders.PREFIX):
+        # A job that is about to lock a port must find that folder, and the locks that others hold on its files.
+        if not path.name.startswith(folders.PREFIX) or path.name == folders.of_ports().name:
             continue
         with contextlib.suppress(OSError):
             stat = path.lstat()
@@ -342,7 +404,8 @@ def remove(items: Iterable[Item]) -> list[Removal]:
 
     A job that has begun to run in between, a process number that now is another process's: both are left alone.
     """
-    ordered = sorted(items, key=lambda item: item.kind is not Kind.PROCESS)
+    first = (Kind.PROCESS, Kind.CONTAINER, Kind.NETWORK)  # a network goes when nothing is in it
+    ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
     return [_remove(item) for item in ordered]
 
 
@@ -350,11 +413,15 @@ def _remove(item: Item) -> Removal:
     try:
         if item.kind is Kind.PROCESS:
             _kill(item)
+        elif item.leftover is not None:
+            from estimators.backends.docker import leftovers
+
+            leftovers.remove(item.leftover)
         elif item.path is not None and item.kind is Kind.JOB:
             _remove_job(item.path)
         elif item.path is not None:
             _remove_folder(item.path)
-    except (OSError, ConfigurationError) as error:
+    except (OSError, ConfigurationError, BackendError) as error:
         return Removal(item=item, error=str(error))
     return Removal(item=item)
 

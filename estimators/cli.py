@@ -10,7 +10,23 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from container.contract.names import nearest
-from estimators.commands import EXIT_STATUSES, Exit, console, jobs, s3, shard, train, upkeep
+from estimators.commands import (
+    EXIT_STATUSES,
+    Exit,
+    calibrate,
+    compare,
+    console,
+    elastic,
+    image,
+    jobs,
+    report,
+    s3,
+    serve,
+    shard,
+    tensorboard,
+    train,
+    upkeep,
+)
 
 _DESCRIPTION = "Distributed TensorFlow training jobs: one command, every strategy, any fleet."
 _EPILOG = f"""\
@@ -43,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="store_true", help="show the version")
     root.add_argument("--traceback", action="store_true", help="show where in fleetfit an error was raised")
     subparsers = root.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)
-    for module in (train, jobs, shard, s3, upkeep):
+    for module in (train, jobs, compare, report, calibrate, tensorboard, elastic, shard, s3, serve, image, upkeep):
         module.add(subparsers)
     return root
 
@@ -132,7 +148,7 @@ def _provisioning_options(arguments: list[str]) -> tuple[list[str], list[str]]:
     if command is None or arguments[command] != "install":
         return arguments, []
     place = command + 1
-    if arguments[place : place + 1] in (["horovod"], ["all"]):
+    if arguments[place : place + 1] in (["horovod"], ["pipe"], ["all"]):
         place += 1
     if set(arguments[place:]) & {"-h", "--help"}:
         return arguments, []

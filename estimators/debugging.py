@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import container
-from container.contract import variables
+from container.contract import pipes, variables
 from container.contract.failures import Cause, Failure, describe_end
+from container.supervision import processes
 from estimators import backends
 from estimators.backends import config, local
-from estimators.backends.process import write_tree
+from estimators.backends.trees import write_tree
 from estimators.draft import Draft
 from estimators.errors import ConfigurationError
 from estimators.jobs import status as statuses
@@ -36,18 +39,26 @@ def run(draft: Draft) -> tuple[JobRecord, int]:
         The job's record, and the entry point's exit code (128 + signal if one killed it).
 
     Raises:
-        ConfigurationError: a channel could not be linked.
+        ConfigurationError: a channel cannot be had here, or could not be linked.
         JobExistsError: the name is taken.
         RecordError: the record cannot be written.
     """
     spec, options = draft.spec, draft.options
+    if local.mounted(spec):
+        raise ConfigurationError(
+            "--debug does not serve FastFile mode from S3; take input_mode='File' or 'Pipe' for the channel."
+        )
+    left = [local.synced_checkpoints(spec), spec.output.path if local.output_dir(spec) is None else None]
+    for uri in filter(None, left):
+        print(f"--debug: nothing is brought to {uri}, nor fetched from there", file=sys.stderr)
     record = JobRecord.create(spec.name)
     try:
         fill(record, spec, options, draft.source, time.time())
         (host,) = spec.hosts
         write_tree(record, spec, host)
         program = os.path.join(Path(next(iter(container.__path__))).resolve(), "__main__.py")
-        _link_channels(draft, record, [options.python, "-I", program, "agent"])
+        agent = [options.python, "-I", program, "agent"]
+        _link_channels(draft, record, agent)
         status = statuses.transition(record.read_status(), SecondaryStatus.TRAINING, time.time())
         record.write_status(status)
         env = {
@@ -55,7 +66,8 @@ def run(draft: Draft) -> tuple[JobRecord, int]:
             **config.host_config(spec, host).environment,
             variables.BASE_DIR: str(record.tree(host).base),
         }
-        code = _in_foreground([options.python, "-I", program, "debug"], env)
+        with _fed_pipes(draft, record, agent):
+            code = _in_foreground([options.python, "-I", program, "debug"], env)
         if code == 0:
             status = statuses.transition(status, SecondaryStatus.COMPLETED, time.time())
         else:
@@ -83,6 +95,26 @@ def _link_channels(draft: Draft, record: JobRecord, agent: list[str]) -> None:
     )
     if done.returncode != 0:
         raise ConfigurationError(done.stderr.strip() or f"the channels could not be linked ({done.returncode}).")
+
+
+@contextlib.contextmanager
+def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[None]:
+    """Feed the channels in Pipe mode; what the agent has to say comes to the terminal."""
+    if not local.has_pipes(draft.spec):
+        yield
+        return
+    (host,) = draft.spec.hosts
+    tree = record.tree(host)
+    for channel in local.piped(draft.spec):  # a script may open the first one as soon as it starts
+        os.mkfifo(pipes.fifo(tree.data, channel, 0), 0o600)
+    words = ["pipe", "--base-dir", str(tree.base), "--channels", str(tree.base / "input" / "channels.json")]
+    # In a session of its own: Ctrl-C is for the script.
+    pid = processes.spawn([*agent, *words, "--host", host], env=dict(os.environ), new_session=True)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
 
 
 def _in_foreground(command: list[str], env: dict[str, str]) -> int:

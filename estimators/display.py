@@ -5,18 +5,16 @@ from __future__ import annotations
 import html
 import textwrap
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from estimators import instances
 from estimators.result import Result
-
-if TYPE_CHECKING:
-    from estimators.jobs.handle import TrainingJob
 
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 _STATUS_COLOURS = {"Completed": "\x1b[32m", "Failed": "\x1b[31m", "Stopped": "\x1b[33m", "Stopping": "\x1b[33m"}
 
 #: Mid-tones that are readable on white and on black.
-_HTML_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#b7791f", "Stopping": "#b7791f"}
+_HTML_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
 #: More metrics than this are counted, not listed.
 _METRICS_SHOWN = 12
@@ -54,6 +52,15 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
         table.append(("phases", known))
     if result.seconds is not None:
         table.append(("total", [seconds_text(result.seconds)]))
+    if result.billable_s is not None and (result.spot or not instances.is_local(result.instance_type or "")):
+        billed = [f"{result.billable_s:,.0f} s billed"]
+        if result.training_s is not None:
+            billed.insert(0, f"{result.training_s:,.0f} s of training")
+        if result.spot and result.spot_savings is not None:
+            billed.append(f"{result.spot_savings:.1f} % saved by spot capacity")
+        table.append(("bill", billed))
+    if result.endings:
+        table.append(("attempts", list(result.endings)))
     if result.metrics:
         shown = [f"{name} {number_text(value)}" for name, value in list(result.metrics.items())[:_METRICS_SHOWN]]
         more = len(result.metrics) - len(shown)
@@ -106,16 +113,6 @@ def job_html(result: Result) -> str:
         f'<div><b>{_e(result.job_name)}</b> <span style="color:{colour};font-weight:600">{_e(_status_text(result))}'
         f'</span></div>{reason}<table style="border-collapse:collapse">{body}</table></div>'
     )
-
-
-def show_html(job: TrainingJob) -> bool:
-    """Display a job's HTML in the running notebook; returns False where there is no IPython."""
-    try:
-        from IPython.display import display
-    except ImportError:
-        return False
-    display(job)
-    return True
 
 
 def _status_text(result: Result) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from container import launchers
 from estimators import backends, checks, planning, rendering, validation
-from estimators.errors import UnsupportedError
+from estimators.errors import ConfigurationError, UnsupportedError
 from estimators.inputs import parse_inputs
 from estimators.jobs.record import jobs_folder
 from estimators.preflight import preflight
@@ -28,12 +28,16 @@ class Draft:
     Attributes:
         spec: The job; SageMaker's own rules have been checked.
         settings: What the estimator was told.
-        source: The user's code; None when the image brings its own.
+        source: The user's code; None when the image brings its own, or it is on S3.
+        problems: What a job on SageMaker lacks (a role, credentials), and what to set: it can be planned, not started.
+        remarks: What the user should know of what was found for it.
     """
 
     spec: TrainingJobSpec
     settings: Settings
     source: Source | None
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def make(
@@ -60,8 +64,15 @@ class Draft:
         """
         if experiment and settings.is_local:
             raise UnsupportedError("experiment_config: SageMaker Experiments is a service of AWS.")
+        problems: tuple[str, ...] = ()
+        remarks: tuple[str, ...] = ()
+        if not settings.is_local:
+            from estimators.backends.sagemaker import discovery
+
+            found = discovery.discover(settings)
+            settings, problems, remarks = found.settings, found.problems, found.warnings
         source = _source(settings)
-        code = None
+        code = _code_on_s3(settings)
         if source is not None:
             code = rendering.Code(program=source.program, submit_directory=rendering.submit_directory(settings, name))
         spec = rendering.build_spec(
@@ -72,17 +83,32 @@ class Draft:
             passes_model_dir=passes_model_dir,
             experiment=dict(experiment) if experiment else None,
         )
+        if not settings.is_local:
+            from estimators.backends.sagemaker import shipping
+            from estimators.backends.sagemaker.options import SageMakerOptions
+
+            toolkit = SageMakerOptions.of(settings.run_options.backend_options).toolkit
+            prefix = rendering.submit_directory(settings, name).rpartition("/")[0]
+            spec = shipping.with_code_channel(spec, toolkit=toolkit, prefix=prefix)
+            remarks = (*remarks, *shipping.warnings(spec))
         validation.check_spec(spec)
-        return cls(spec=spec, settings=settings, source=source)
+        return cls(spec=spec, settings=settings, source=source, problems=problems, remarks=remarks)
 
     @functools.cached_property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before it runs."""
         found = list(self.source.warnings()) if self.source is not None else []
+        found += self.remarks
         if self.spec.instance_type == "local_process":
             found += checks.version_warnings(self.settings.framework_version, self.settings.py_version)
         if self.spec.instance_type != _FAKE:
             found += preflight(self.spec, self.settings.run_options)
+        market = self.settings.run_options.spot_market
+        if self.spec.spot and self.settings.is_local and (market is None or not market.interrupts):
+            found.append(
+                "use_spot_instances=True: nothing will interrupt this job; RunOptions(spot_market=SpotMarket(…)) "
+                "says when hosts are taken away."
+            )
         return tuple(found)
 
     @property
@@ -93,7 +119,17 @@ class Draft:
     def plan(self) -> planning.ClusterPlan:
         """What would be started, as data."""
         options = rendering.build_options(self.settings)
-        return planning.plan_cluster(self.spec, options, source=self.source, warnings=self.warnings)
+        missing = tuple(f"it cannot be started like this: {problem}" for problem in self.problems)
+        return planning.plan_cluster(self.spec, options, source=self.source, warnings=(*missing, *self.warnings))
+
+    @property
+    def env(self) -> dict[str, str] | None:
+        """The environment of the job's supervisor; None for this process's."""
+        if self.settings.is_local:
+            return None
+        from estimators.backends.sagemaker.aws import supervisor_environment
+
+        return supervisor_environment(self.settings.sagemaker_session)
 
     def check(self) -> None:
         """Refuse what cannot run here, before anything is claimed or started.
@@ -103,15 +139,20 @@ class Draft:
             UnsupportedError: the backend or the strategy cannot do something, or this version does not have it.
         """
         instance_type = self.spec.instance_type
-        if instance_type.startswith("ml."):
-            raise UnsupportedError(
-                f"instance_type {instance_type!r}: launching there comes with the SageMaker backend, which this "
-                "version does not have yet. 'local_process' runs the same job here, and plan() shows this one."
-            )
         options = rendering.build_options(self.settings)
         backend = backends.load(options.backend)
-        checks.check_local(self.spec)
+        checks.check_elastic(self.spec, backend)
+        if self.settings.is_local:
+            checks.check_local(self.spec)
+            checks.check_disturbances(self.spec, options)
+        else:
+            checks.refuse_disturbances(instance_type, options)
         backend.check(self.spec, options)
+        if not self.settings.is_local:
+            if self.problems:
+                raise ConfigurationError(_listed(instance_type, self.problems))
+            self.plan()
+            return
         if instance_type == _FAKE:
             return
         try:
@@ -122,8 +163,31 @@ class Draft:
         checks.check_data(self.spec, options.python)  # the last: it asks servers
 
 
+def _listed(instance_type: str, problems: tuple[str, ...]) -> str:
+    if len(problems) == 1:
+        return f"instance_type {instance_type!r}: {problems[0]}"
+    return "\n".join([f"instance_type {instance_type!r}: the job cannot be started:", *(f"- {p}" for p in problems)])
+
+
+def _code_on_s3(settings: Settings) -> rendering.Code | None:
+    """The code of a job on SageMaker that is an archive on S3 already."""
+    location = settings.source_dir
+    if settings.is_local or location is None or not location.startswith("s3://"):
+        return None
+    if settings.entry_point is None:
+        raise ConfigurationError(f"entry_point is missing: name the script in source_dir={location!r}.")
+    if settings.dependencies:
+        raise ConfigurationError(f"dependencies cannot be put beside source_dir={location!r}; pack them with it.")
+    if not location.endswith((".tar.gz", ".tgz")):
+        raise ConfigurationError(f"source_dir={location!r}: code on S3 is an archive, s3://bucket/sourcedir.tar.gz.")
+    return rendering.Code(program=settings.entry_point, submit_directory=location)
+
+
 def _source(settings: Settings) -> Source | None:
-    needs_code = settings.is_local and settings.instance_type != _FAKE  # images bring their own
+    if _code_on_s3(settings) is not None:
+        return None
+    brings_code = settings.image_uri is not None and settings.instance_type in ("local", "local_gpu")
+    needs_code = settings.is_local and settings.instance_type != _FAKE and not brings_code
     if settings.entry_point is None and settings.source_dir is None and not needs_code:
         return None
     return resolve(settings.entry_point, settings.source_dir, settings.dependencies, without=(jobs_folder().parent,))

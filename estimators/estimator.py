@@ -13,6 +13,8 @@ from container.contract.names import unknown
 from estimators import naming, rendering, validation
 from estimators.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
 from estimators.callbacks import check_callbacks
+from estimators.chaos import Fault
+from estimators.chaos import check as check_chaos
 from estimators.draft import Draft
 from estimators.errors import ConfigurationError, JobExistsError, PreflightWarning, UnsupportedError
 from estimators.jobs.handle import TrainingJob
@@ -215,6 +217,7 @@ class Estimator:
         job_name: str | None = None,
         callbacks: Any = None,
         experiment_config: Mapping[str, str] | None = None,
+        chaos: Any = None,
     ) -> TrainingJob:
         """Start a training job.
 
@@ -222,11 +225,13 @@ class Estimator:
             inputs: The data: a path, a URI, a TrainingInput (all of which are the channel ``training``), or a dict of
                 channel names to these.
             wait: Whether to wait for the end, with the job ending if this process does. Without it the job goes on
-                by itself.
+                by itself. A job on SageMaker always does: an interrupt ends the waiting only, and ``stop()`` the job.
             logs: Whether to show the job's output while waiting; also the SDK's ``"All"``, ``"Training"``, ``"None"``.
             job_name: The job's name, used once. Default: ``<base_job_name>-<time>``.
             callbacks: An :class:`estimators.Callback` or a list of them: told of metrics and events as they come.
             experiment_config: SageMaker Experiments, for jobs on SageMaker.
+            chaos: Faults to order, to see how the job takes them: a list of :class:`estimators.Kill`,
+                :class:`estimators.RemoveHost` and :class:`estimators.Interrupt`.
 
         Returns:
             The job's handle, also as ``latest_training_job``.
@@ -235,8 +240,8 @@ class Estimator:
             ConfigurationError: something is wrong; nothing has been started.
             UnsupportedError: something cannot be had; nothing has been started.
             JobExistsError: the name is taken.
-            TrainingJobError: the job failed (only with ``wait=True``).
-            KeyboardInterrupt: it was interrupted, and has been stopped.
+            TrainingJobError: the job failed (without ``wait=True`` only where SageMaker did not take it).
+            KeyboardInterrupt: it was interrupted, and has been stopped; on SageMaker it goes on.
         """
         show_logs = _parse_logs(logs)
         checked = check_callbacks(callbacks)
@@ -247,7 +252,7 @@ class Estimator:
                 "fit(callbacks=…) needs wait=True, since callbacks are called while waiting; "
                 "or give them to job.wait(callbacks=…)."
             )
-        job = self._launch(inputs, job_name, experiment_config, attached=wait)
+        job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
         if wait:
             job.wait(logs=show_logs, callbacks=checked)
         return job
@@ -272,7 +277,8 @@ class Estimator:
     def attach(cls: type[E], training_job_name: str, sagemaker_session: Any = None, **_: Any) -> E:
         """The estimator and job of an earlier run, also of another process.
 
-        Does not wait: ``estimator.latest_training_job.wait()`` does.
+        A job on SageMaker that is not on record here, since it was started elsewhere or by another client, gets a
+        record. Does not wait: ``estimator.latest_training_job.wait()`` does.
 
         Args:
             training_job_name: The job's name.
@@ -281,9 +287,9 @@ class Estimator:
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
         """
-        from estimators.attaching import settings_of
+        from estimators.attaching import find_job, settings_of
 
-        job = TrainingJob.attach(training_job_name)
+        job = find_job(training_job_name, sagemaker_session)
         estimator = cls.__new__(cls)
         estimator._settings = settings_of(job.record, sagemaker_session, passes_model_dir=cls._passes_model_dir)
         estimator.latest_training_job = job
@@ -291,17 +297,25 @@ class Estimator:
         return estimator
 
     def _launch(
-        self, inputs: Any, job_name: str | None, experiment: Mapping[str, str] | None, *, attached: bool
+        self,
+        inputs: Any,
+        job_name: str | None,
+        experiment: Mapping[str, str] | None,
+        chaos: tuple[Fault, ...],
+        *,
+        attached: bool,
     ) -> TrainingJob:
         warned = False
         for attempt in range(1, _NAME_ATTEMPTS + 1):
-            draft = self._draft(inputs, job_name, experiment)
+            draft = self._draft(inputs, job_name, experiment, chaos)
             draft.check()
             for warning in draft.warnings if not warned else ():
                 warnings.warn(warning, PreflightWarning, stacklevel=3)
             warned = True
             try:
-                job = launch(draft.spec, draft.options, attached=attached, source=draft.source)
+                # A job on SageMaker is paid for: it ends when it is told to, not with whoever started it.
+                tied = attached and draft.settings.is_local
+                job = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
             except JobExistsError:
                 if job_name is not None or attempt == _NAME_ATTEMPTS:
                     raise
@@ -309,11 +323,28 @@ class Estimator:
                 break
         self.latest_training_job = job
         self.jobs.append(job)
+        discovery = getattr(self.settings.distribution, "discovery", None)
+        if callable(discovery):
+            from estimators.jobs.elastic import calling
+
+            calling.follow(discovery, job.record.path, lambda: job.status.is_terminal)
+        if not attached and not draft.settings.is_local:
+            job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
         return job
 
-    def _draft(self, inputs: Any, job_name: str | None, experiment: Mapping[str, str] | None = None) -> Draft:
+    def _draft(
+        self,
+        inputs: Any,
+        job_name: str | None,
+        experiment: Mapping[str, str] | None = None,
+        chaos: tuple[Fault, ...] = (),
+    ) -> Draft:
+        settings = self.settings
+        if chaos:
+            options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
+            settings = dataclasses.replace(settings, run_options=options)
         return Draft.make(
-            self.settings,
+            settings,
             inputs,
             name=self._job_name(job_name),
             passes_model_dir=self._passes_model_dir,

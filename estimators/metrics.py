@@ -126,7 +126,7 @@ class MetricExtractor:
         definitions: Iterable[MetricDefinition],
         rank_of: Callable[[str, str | None], int | None] | None = None,
     ) -> None:
-        self._rank_of = rank_of or (lambda host, process: wire.rank_of(process))
+        self.rank_of = rank_of or (lambda host, process: wire.rank_of(process))
         self._searches = [(definition, definition.compile().search) for definition in definitions]
         self._rest: dict[tuple[str, str | None], bytearray] = {}
         self._complained: set[str] = set()
@@ -167,7 +167,7 @@ class MetricExtractor:
     def _search(self, data: bytes | bytearray, piece: Piece, time_ns: int, attempt: int) -> list[Event]:
         text = data[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r\n")
         events: list[Event] = []
-        rank = self._rank_of(piece.host, piece.process)
+        rank = self.rank_of(piece.host, piece.process)
         for definition, search in self._searches:
             match = search(text)
             found = match.group(1) if match is not None else None

@@ -23,9 +23,10 @@ from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy
 from container.contract.strategies import MPI
 from estimators import instances
 from estimators.backends.config import BackendFacts, host_config
+from estimators.backends.local import checkpoint_dir
 from estimators.errors import ConfigurationError, UnsupportedError
 from estimators.jobs.record import jobs_folder
-from estimators.secrets import mask_argv, mask_mapping, mask_value
+from estimators.secrets import mask_argv, mask_mapping, mask_request, mask_value
 from estimators.source import Source
 from estimators.spec import RunOptions, TrainingJobSpec
 
@@ -45,6 +46,7 @@ class ClusterPlan:
         options: How it would be run.
         plan: Every host's processes, as data.
         entry_points: Host -> the command of its toolkit or container.
+        preparations: The commands that would come before them: a network for the containers.
         warnings: What the user should know before it runs.
     """
 
@@ -52,6 +54,7 @@ class ClusterPlan:
     options: RunOptions
     plan: Plan
     entry_points: Mapping[str, tuple[str, ...]]
+    preparations: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -104,6 +107,8 @@ class ClusterPlan:
             "strategy": self.plan.strategy,
             "instance_type": self.spec.instance_type,
             "warnings": list(self.warnings),
+            **({} if instances.is_local(self.spec.instance_type) else {"request": mask_request(self.request)}),
+            "preparations": [mask_argv(command) for command in self.preparations],
             "hosts": [
                 {
                     "name": host.name,
@@ -128,6 +133,7 @@ class ClusterPlan:
 
     def __str__(self) -> str:
         lines = [self._title(), *(f"warning: {warning}" for warning in self.warnings)]
+        lines += [f"first: {_line(command)}" for command in self.preparations]
         for host in self.hosts:
             lines += ["", host.name, f"  entry point: {_line(self.entry_points[host.name])}"]
             for process in host.processes:
@@ -135,7 +141,13 @@ class ClusterPlan:
             lines.append(self._environment_title(host))
             for name, value in self._shown_environment(host).items():
                 lines.append(f"    {name}={_short(value)}")
+        if not instances.is_local(self.spec.instance_type):
+            lines += ["", "request (CreateTrainingJob):", self._request_text()]
         return "\n".join(lines)
+
+    def _request_text(self) -> str:
+        """The request as SageMaker would get it, but for secrets."""
+        return json.dumps(mask_request(self.request), indent=2, ensure_ascii=False)
 
     def __repr__(self) -> str:
         return str(self)
@@ -145,6 +157,7 @@ class ClusterPlan:
 
         parts = [f"<div><p><b>{html.escape(self._title())}</b></p>"]
         parts += [f"<p>warning: {html.escape(warning)}</p>" for warning in self.warnings]
+        parts += [f"<p>first: <code>{html.escape(_line(command))}</code></p>" for command in self.preparations]
         for host in self.hosts:
             parts.append(f"<details open><summary><b>{html.escape(host.name)}</b></summary>")
             parts.append(f"<p>entry point: <code>{html.escape(_line(self.entry_points[host.name]))}</code></p>")
@@ -167,6 +180,9 @@ class ClusterPlan:
             )
             title = html.escape(self._environment_title(host).strip().rstrip(":"))
             parts.append(f"<details><summary>{title}</summary><table>{rows}</table></details></details>")
+        if not instances.is_local(self.spec.instance_type):
+            text = html.escape(self._request_text())
+            parts.append(f"<details><summary>request (CreateTrainingJob)</summary><pre>{text}</pre></details>")
         return "".join([*parts, "</div>"])
 
     def _title(self) -> str:
@@ -236,7 +252,8 @@ def plan_cluster(
         spec=spec,
         options=options,
         plan=plan,
-        entry_points=dict.fromkeys(spec.hosts, place.entry_point),
+        entry_points=place.entry_points,
+        preparations=place.preparations,
         warnings=(*warnings, *place.warnings, *plan.warnings),
     )
 
@@ -248,7 +265,8 @@ class _Place:
     machine: Machine
     facts: BackendFacts
     trees: Path | None
-    entry_point: tuple[str, ...]
+    entry_points: Mapping[str, tuple[str, ...]]
+    preparations: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
 
     def base_dir(self, host: str) -> str:
@@ -259,6 +277,8 @@ class _Place:
     def of(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
         if spec.instance_type in ("local_process", "local_fake"):
             return cls._this_machine(spec, options, home)
+        if instances.is_local(spec.instance_type):
+            return cls._containers(spec, options, home)
         gpus = instances.gpus(spec.instance_type)
         algorithm = spec.algorithm
         image = (*algorithm.entry_point, *algorithm.arguments)
@@ -273,7 +293,41 @@ class _Place:
             ),
             facts=BackendFacts(network_interface="eth0"),
             trees=None,
-            entry_point=image or ("python", "-m", "container", "train"),
+            entry_points=dict.fromkeys(spec.hosts, image or ("python", "-m", "container", "train")),
+        )
+
+    @classmethod
+    def _containers(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
+        from estimators.backends.docker import containers
+        from estimators.backends.docker.options import ContainerOptions
+
+        record = jobs_folder(home) / spec.name
+        limits = ContainerOptions.of(options.backend_options)
+        gpus = machines.gpu_count() if spec.instance_type == "local_gpu" else 0
+        plans = containers.plan_containers(
+            spec,
+            options,
+            record=record,
+            trees={host: record / "hosts" / host / "ml" for host in spec.hosts},
+            checkpoints=checkpoint_dir(spec) or record / "checkpoints",
+            inputs=dict.fromkeys(spec.hosts, containers.planned_inputs(spec)),
+            gpus=gpus,
+        )
+        network = containers.network_of(spec)
+        isolated = ("--internal",) if spec.network_isolation else ()
+        return cls(
+            machine=Machine(
+                python="python",
+                cpus=machines.cpu_count() if limits.cpus is None else max(1, round(limits.cpus)),
+                gpus=gpus,
+                mpirun="mpirun",
+                hosts_here=len(spec.hosts) if limits.cpus is None else 1,
+                container_package="container",
+            ),
+            facts=containers.facts(),
+            trees=None,
+            entry_points={plan.host: plan.command_line() for plan in plans},
+            preparations=(("docker", "network", "create", *isolated, network),),
         )
 
     @classmethod
@@ -287,7 +341,7 @@ class _Place:
             machine=machine,
             facts=BackendFacts(network_interface="lo"),
             trees=jobs_folder(home) / spec.name / "hosts",
-            entry_point=(options.python, "-I", str(package / "__main__.py"), "train"),
+            entry_points=dict.fromkeys(spec.hosts, (options.python, "-I", str(package / "__main__.py"), "train")),
             warnings=warnings,
         )
 

@@ -20,6 +20,7 @@ from container.contract.strategies import Distribution, parse_distribution
 from estimators import arguments, instances, validation
 from estimators.errors import ConfigurationError
 from estimators.inputs import normalise_uri
+from estimators.jobs.restarts import RETRIES
 from estimators.metrics import parse_metric_definitions
 from estimators.spec import MetricDefinition, RunOptions, Tag
 
@@ -113,9 +114,10 @@ class Settings:
 
     @property
     def region(self) -> str | None:
-        """The AWS region of the session or of the environment, if there is one."""
+        """The AWS region of the options, of the session or of the environment, if there is one."""
+        chosen = None if self.is_local else self.run_options.backend_options.get("region")
         session = self.sagemaker_session
-        region = getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
+        region = chosen or getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
         return region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
 
     def _set(self, name: str, value: Any) -> None:
@@ -183,18 +185,13 @@ class Settings:
         if (self.subnets is None) != (self.security_group_ids is None):
             missing = "security_group_ids" if self.security_group_ids is None else "subnets"
             raise ConfigurationError(f"{missing} is missing: a VPC needs both subnets and security_group_ids.")
+        self._check_limits()
         if self.is_local:
             arguments.refuse_locally(
                 {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, self.instance_type
             )
             self._check_local()
             return
-        if self.max_wait is not None and not self.use_spot_instances:
-            raise ConfigurationError("max_wait is the wait for spot capacity: set use_spot_instances=True with it.")
-        if self.max_wait is not None and self.max_wait < self.max_run:
-            raise ConfigurationError(
-                f"max_wait={self.max_wait} is less than max_run={self.max_run}, which it includes."
-            )
         slots = instances.slots(self.instance_type)
         ranks = self.distribution.ranks_per_host if self.distribution is not None else 1
         if slots is not None and ranks > slots:
@@ -202,6 +199,35 @@ class Settings:
             raise ConfigurationError(
                 f"processes_per_host={ranks} is more than the {slots} slots of {self.instance_type} ({slots} {unit}): "
                 "use fewer processes per host, or a larger instance type."
+            )
+
+    def _check_limits(self) -> None:
+        """How often and how long it may be tried."""
+        if self.max_wait is not None and not self.use_spot_instances:
+            raise ConfigurationError("max_wait is the wait for spot capacity: set use_spot_instances=True with it.")
+        if self.max_wait is not None and self.max_wait < self.max_run:
+            raise ConfigurationError(
+                f"max_wait={self.max_wait} is less than max_run={self.max_run}, which it includes."
+            )
+        low, high = RETRIES
+        if self.max_retry_attempts is not None and self.max_retry_attempts > high:
+            raise ConfigurationError(
+                f"max_retry_attempts must be {low} to {high}, as on SageMaker; got {self.max_retry_attempts}."
+            )
+        policy, market = self.run_options.failure_policy, self.run_options.spot_market
+        if self.max_retry_attempts is not None and policy.max_failures is not None:
+            raise ConfigurationError(
+                f"max_retry_attempts={self.max_retry_attempts} and FailurePolicy(max_failures={policy.max_failures}) "
+                "say the same thing; leave one of them out."
+            )
+        if policy.min_hosts is not None and policy.min_hosts > self.instance_count:
+            raise ConfigurationError(
+                f"FailurePolicy(min_hosts={policy.min_hosts}) is more than instance_count={self.instance_count}."
+            )
+        if market is not None and not self.use_spot_instances:
+            raise ConfigurationError(
+                "RunOptions(spot_market=…) interrupts spot instances: set use_spot_instances=True with it, or order an "
+                "interruption with fit(chaos=[Interrupt(…)])."
             )
 
     def _check_local(self) -> None:

@@ -188,7 +188,7 @@ def _plain(argument: str, location: str | os.PathLike[str]) -> str:
     if "\0" in text:
         raise ConfigurationError(f"{argument}: a path cannot have a NUL character, got {text!r}.")
     if text.startswith("s3://"):
-        raise UnsupportedError(f"{argument}={text!r}: code on S3 comes with the SageMaker backend; give a local path.")
+        raise UnsupportedError(f"{argument}={text!r}: code on S3 is for jobs on SageMaker; give a local path.")
     if text.startswith("file://"):
         text = text[len("file://") :]
     return os.path.expanduser(text)

@@ -21,7 +21,11 @@ from typing import Any, TypeVar
 from container.contract import hyperparameters as codec
 from container.contract.names import unknown
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
+from estimators.chaos import Fault, Interrupt
+from estimators.chaos import check as check_chaos
 from estimators.errors import ConfigurationError
+from estimators.jobs.restarts import FailurePolicy
+from estimators.spot import SpotMarket
 
 S = TypeVar("S", bound="_Shape")
 
@@ -379,6 +383,7 @@ class TrainingJobSpec(_Shape):
         checkpoint: Where checkpoints are kept.
         environment: Variables for the containers.
         retry: Retries.
+        present: The hosts of an attempt that has not all of them; not part of the request.
     """
 
     name: str = _member("TrainingJobName", default="")
@@ -397,6 +402,16 @@ class TrainingJobSpec(_Shape):
     checkpoint: CheckpointConfig | None = _member("CheckpointConfig", shape=CheckpointConfig)
     environment: Mapping[str, str] = _member("Environment", default=dict)
     retry: RetryStrategy | None = _member("RetryStrategy", shape=RetryStrategy)
+    present: tuple[str, ...] = ()
+
+    def with_hosts(self, hosts: tuple[str, ...]) -> TrainingJobSpec:
+        """The job on some of its hosts, which keep their names.
+
+        Args:
+            hosts: In rank order.
+        """
+        resources = dataclasses.replace(self.resources, instance_count=len(hosts))
+        return dataclasses.replace(self, resources=resources, present=hosts)
 
     @property
     def instance_type(self) -> str:
@@ -411,7 +426,7 @@ class TrainingJobSpec(_Shape):
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts' names in rank order."""
-        return tuple(f"{HOST_PREFIX}{number}" for number in range(1, self.instance_count + 1))
+        return self.present or tuple(f"{HOST_PREFIX}{number}" for number in range(1, self.instance_count + 1))
 
     @property
     def decoded_hyperparameters(self) -> dict[str, Any]:
@@ -456,7 +471,13 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 #: Fields of :class:`RunOptions` that JSON does not give back as they were.
-_OPTION_READERS: Mapping[str, Callable[[Any], Any]] = {"warnings": _texts, "backend_options": dict}
+_OPTION_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "warnings": _texts,
+    "backend_options": dict,
+    "failure_policy": FailurePolicy.from_dict,
+    "spot_market": lambda value: SpotMarket.from_dict(value) if value is not None else None,
+    "chaos": check_chaos,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -473,6 +494,9 @@ class RunOptions:
         framework_version: The framework version that was asked for; backends with images choose by it.
         py_version: The Python version that was asked for.
         backend_options: What only that backend understands; it checks them itself.
+        failure_policy: What becomes of the job when an attempt fails or is preempted.
+        spot_market: With ``use_spot_instances``, when hosts are interrupted.
+        chaos: Faults to order, as of ``fit(chaos=…)``.
     """
 
     backend: str = "local_process"
@@ -484,6 +508,9 @@ class RunOptions:
     framework_version: str | None = None
     py_version: str | None = None
     backend_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    failure_policy: FailurePolicy = FailurePolicy()
+    spot_market: SpotMarket | None = None
+    chaos: tuple[Fault, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("backend", "python"):
@@ -496,10 +523,29 @@ class RunOptions:
                 raise ConfigurationError(f"RunOptions({name}=…) must be a number of seconds, 0 or more; got {value!r}.")
         object.__setattr__(self, "warnings", tuple(self.warnings))
         object.__setattr__(self, "backend_options", dict(self.backend_options))
+        object.__setattr__(self, "chaos", check_chaos(self.chaos))
+        for name, kind in (("failure_policy", FailurePolicy), ("spot_market", SpotMarket)):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, name, value := kind.from_dict(value))
+            if not isinstance(value, kind) and not (value is None and name == "spot_market"):
+                raise ConfigurationError(f"RunOptions({name}=…) must be a {kind.__name__}(…), got {value!r}.")
+
+    @property
+    def longest_grace(self) -> float:
+        """The longest time in seconds that scripts may get after SIGTERM: after a stop, or after a notice."""
+        notices = [fault.notice_s for fault in self.chaos if isinstance(fault, Interrupt)]
+        if self.spot_market is not None:
+            notices.append(self.spot_market.notice_s)
+        return max(self.stop_grace, *notices, 0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-serialisable form; :meth:`from_dict` reads it back equal."""
-        return {**dataclasses.asdict(self), "warnings": list(self.warnings)}
+        return {
+            **dataclasses.asdict(self),
+            "warnings": list(self.warnings),
+            "chaos": [fault.to_dict() for fault in self.chaos],
+        }
 
     def to_json(self) -> str:
         """The JSON text of :meth:`to_dict`."""

@@ -201,7 +201,7 @@ class _Checker:
         remedy = relaxation.remedy if relaxation is not None else _REMEDIES.get(path)
         too_long = list(_length(len(value), shape, where, "characters", value, remedy))
         yield from too_long
-        pattern = _pattern(shape.get("pattern"))
+        pattern = model_pattern(shape.get("pattern"))
         if not too_long and pattern is not None and pattern.fullmatch(value) is None:
             what = remedy or f"text that matches {shape['pattern']}"
             yield f"{where} is {_show(value)}; allowed: {what}."
@@ -281,7 +281,7 @@ def _is_local_request(request: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def _pattern(text: str | None) -> re.Pattern[str] | None:
+def model_pattern(text: str | None) -> re.Pattern[str] | None:
     """Compile a pattern of the model; None when there is none."""
     if text is None or text == ".*":
         return None

@@ -19,10 +19,18 @@ from container.supervision import folders
 settings.register_profile("fleetfit", deadline=None)
 settings.load_profile("fleetfit")
 
+# A job is many short processes: without bytecode each would compile all of our modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell starts what it puts in the background with SIGINT ignored, and children inherit that: Ctrl-C in the tests'
 # programs would do nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests in containers come first: one process makes their images while the others, which begin further on, test."""
+    items.sort(key=lambda item: "containers" not in item.path.parts)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +40,7 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     Its path is short, since sockets lie in it. Ports stay reserved among all tests that run at once.
     """
     tmp_path_factory.getbasetemp()  # else pytest's own folder would be in the first test's
-    ports = Path(tempfile.gettempdir(), f"fleetfit-ports-{os.getuid()}")
+    ports = folders.of_ports()
     ports.mkdir(mode=0o700, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="test-", dir=folders.root()))
     (folder / ports.name).symlink_to(ports)

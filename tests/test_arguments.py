@@ -153,9 +153,6 @@ VALUES: dict[str, Any] = {
     "training_repository_credentials_provider_arn": "arn",
     "output_kms_key": "key",
     "disable_output_compression": True,
-    "use_spot_instances": True,
-    "max_wait": 90000,
-    "max_retry_attempts": 2,
     "enable_remote_debug": True,
     "subnets": ["subnet-1"],
     "security_group_ids": ["sg-1"],
@@ -178,5 +175,4 @@ def test_what_only_aws_can_do_is_refused_locally_by_name(item: Any) -> None:
     with pytest.raises(UnsupportedError) as caught:
         TensorFlow(**values)
     assert "instance_type='local_process'" in str(caught.value)
-    spot = {"use_spot_instances": True} if item.name == "max_wait" else {}
-    assert getattr(TensorFlow(instance_type="ml.p3.2xlarge", **values, **spot), item.name)
+    assert getattr(TensorFlow(instance_type="ml.p3.2xlarge", **values), item.name)

@@ -1,6 +1,7 @@
 """What is removed, and what never is."""
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from container.supervision.processes import descendants
 from estimators import clean
 from estimators.clean import Kind, Selection
 from estimators.errors import ConfigurationError, JobNotFoundError
@@ -29,6 +31,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(clean.folders, "_FALLBACK", str(tmp_path / "tmp"))
     (tmp_path / "shm").mkdir()
     monkeypatch.setattr(clean.folders, "SHARED_MEMORY", str(tmp_path / "shm"))
+    # Nor are their processes and containers, which they may just have left behind and look at.
+    own_processes = clean._own_processes
+    monkeypatch.setattr(clean, "_own_processes", lambda: sorted({*own_processes()} & {*descendants()}))
+    monkeypatch.setattr(clean, "leftover_containers", list)
     return tmp_path / "home"
 
 
@@ -66,6 +72,14 @@ def test_ages_that_are_none(text: str) -> None:
 def test_nothing_is_selected_by_default() -> None:
     make_job("old", ended_days_ago=400)
     assert clean.find(Selection()) == []
+
+
+def test_a_job_that_goes_on_at_sagemaker_is_no_old_job() -> None:
+    """Nobody follows it at the moment; its name is how it is found again."""
+    record = make_job("mine", ended_days_ago=400)
+    status = statuses.new_status({"TrainingJobName": "mine"}, time.time() - 400 * DAY)
+    record.write_status(statuses.with_own(status, elsewhere=True, taken=True))
+    assert clean.find(Selection(keep=0, older_than_s=0, leftovers=False)) == []
 
 
 def test_by_age_and_by_number() -> None:
@@ -225,7 +239,9 @@ def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, process
 
 def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
     root = tmp_path / "tmp"
-    folders = {name: root / f"fleetfit-{name}" for name in ("unused", "worked-in", "told-of", "open", "new", "public")}
+    ports = f"ports-{os.getuid()}"  # of jobs that are about to lock one
+    kinds = ("unused", "worked-in", "told-of", "open", "new", "public", ports)
+    folders = {name: root / f"fleetfit-{name}" for name in kinds}
     for folder in folders.values():
         folder.mkdir(mode=0o700)
         (folder / "file").write_text("x")
@@ -253,6 +269,7 @@ def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
             "fleetfit-new",
             "fleetfit-public",
             "fleetfit-link",
+            f"fleetfit-{ports}",
             "other",
         ]
     )
@@ -282,3 +299,26 @@ def test_shared_memory_of_jobs_that_were_killed_is_a_leftover(tmp_path: Path) ->
     assert item.path == unused
     clean.remove([item])
     assert not unused.exists() and used.exists()
+
+
+def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> None:
+    warm = tmp_path / "warm"
+    for name, expires in (("over", time.time() - 60), ("kept", time.time() + 600), ("broken", None)):
+        (warm / name / "secrets" / "algo-1").mkdir(parents=True)
+        (warm / name / "state.json").write_text(json.dumps({"key": "k", "containers": {}, "expires": expires}))
+    found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
+    assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
+    assert all(removal.error is None for removal in clean.remove(found))
+    assert [path.name for path in warm.iterdir()] == ["kept"]
+
+
+def test_what_jobs_in_kept_containers_downloaded(tmp_path: Path) -> None:
+    for job in ("over", "runs"):
+        (tmp_path / "inputs" / job / "algo-1" / "train").mkdir(parents=True)
+    (tmp_path / "jobs" / "runs").mkdir(parents=True)
+    with open(tmp_path / "jobs" / "runs" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("inputs/")]
+        assert [item.name for item in found] == ["inputs/over"]
+        assert all(removal.error is None for removal in clean.remove(found))
+    assert [path.name for path in (tmp_path / "inputs").iterdir()] == ["runs"]

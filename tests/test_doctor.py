@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from estimators import doctor
-from estimators.doctor import State
+from estimators.doctor import State, installed, places
 
 
 def finding(findings: tuple, name: str) -> doctor.Finding:
@@ -56,18 +56,25 @@ def test_the_text_names_every_finding() -> None:
     ],
 )
 def test_tensorflow(found: dict, state: State, part: str) -> None:
-    item = doctor._tensorflow(found)
+    item = installed.tensorflow(found)
     assert item.state is state
     assert part in item.text
     assert (item.remedy is not None) == (state is not State.OK)
 
 
 def test_keras_that_does_not_fit_tensorflow() -> None:
-    item = doctor._keras({"tensorflow": "2.21.0", "tf-keras": "2.20.1", "keras": "3.15"}, {})
+    item = installed.keras({"tensorflow": "2.21.0", "tf-keras": "2.20.1", "keras": "3.15"}, {})
     assert item.state is State.WARNING
     assert "tf_keras==2.21" in item.remedy
-    assert doctor._keras({"tensorflow": "2.21.0", "keras": "3.15"}, {}).state is State.WARNING
-    assert doctor._keras({"tensorflow": "2.21.0", "tf-keras": "2.21.0"}, {}).state is State.OK
+    assert installed.keras({"tensorflow": "2.21.0", "keras": "3.15"}, {}).state is State.WARNING
+    assert installed.keras({"tensorflow": "2.21.0", "tf-keras": "2.21.0"}, {}).state is State.OK
+
+
+def test_the_reader_of_pipe_mode_is_there_or_has_a_remedy(tmp_path: Path) -> None:
+    missing = installed.pipe_reader(tmp_path)
+    assert missing.state is State.WARNING and "fleetfit install pipe" in str(missing.remedy)
+    here = installed.pipe_reader(Path(sys.prefix))
+    assert here.state is State.OK and here.remedy is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_keras_that_does_not_fit_tensorflow() -> None:
     ],
 )
 def test_mpirun(said: tuple | None, state: State, part: str) -> None:
-    item = doctor._openmpi(Path("/x/bin/mpirun"), said)
+    item = installed.openmpi(Path("/x/bin/mpirun"), said)
     assert item.state is state
     assert part in item.text
 
@@ -130,7 +137,7 @@ class TestHorovod:
 
     def look(self, site: Path, mpirun: str | None) -> doctor.Finding:
         path = site.parent / mpirun / "bin" / "mpirun" if mpirun else None
-        return doctor._horovod({"horovod": "0.28.1"}, [site], path)
+        return installed.horovod({"horovod": "0.28.1"}, [site], path)
 
     def linked(self, site: Path) -> None:
         library = site.parent / "ours" / "lib" / "libmpi.so.40"
@@ -150,7 +157,7 @@ class TestHorovod:
     def test_its_mpi_is_gone(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.linked(site)
         shutil.rmtree(site.parent / "ours")
-        monkeypatch.setattr(doctor, "_system_library", lambda name: None)
+        monkeypatch.setattr(installed, "_system_library", lambda name: None)
         item = self.look(site, None)
         assert item.state is State.MISSING
         assert "not here any more" in item.text
@@ -165,7 +172,7 @@ class TestHorovod:
         assert "without TensorFlow" in self.look(site, "ours").text
         (site / "horovod" / "tensorflow" / "mpi_lib.so").write_bytes(b"damaged")
         assert self.look(site, "ours").state is State.MISSING
-        assert doctor._horovod({}, [site], None).state is State.MISSING
+        assert installed.horovod({}, [site], None).state is State.MISSING
 
 
 class Engine:
@@ -187,7 +194,7 @@ class Engine:
 
 def test_docker_engines(tmp_path: Path) -> None:
     def ask(path: Path) -> doctor.Finding:
-        return doctor.docker_engine({"DOCKER_HOST": f"unix://{path}"})
+        return places.docker_engine({"DOCKER_HOST": f"unix://{path}"})
 
     assert ask(tmp_path / "none").state is State.MISSING
     Engine(tmp_path / "good", b"HTTP/1.0 200 OK\r\n\r\nOK")
@@ -198,7 +205,7 @@ def test_docker_engines(tmp_path: Path) -> None:
     dead.bind(str(tmp_path / "dead"))
     dead.close()
     assert "does not answer" in ask(tmp_path / "dead").text
-    assert doctor.docker_engine({"DOCKER_HOST": "tcp://h:1"}).state is State.INFO
+    assert places.docker_engine({"DOCKER_HOST": "tcp://h:1"}).state is State.INFO
 
 
 def test_a_report_with_something_missing_is_not_healthy() -> None:

@@ -220,7 +220,7 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
         ({"output_path": "/proc/nowhere"}, None, "output_path"),
         ({"output_path": "gs://bucket/x"}, None, "S3OutputPath is 'gs://bucket/x'; allowed: s3://"),
         ({"instance_type": "local_process"}, {"train": "s3://bucket/x"}, "channel 'train'"),
-        ({"instance_type": "ml.p3.2xlarge"}, "s3://bucket/x", "comes with the SageMaker backend"),
+        ({"instance_type": "ml.p3.2xlarge"}, "s3://bucket/x", "unknown option of the backend 'ml'"),
         ({"dependencies": ["nothing"]}, None, "dependencies: 'nothing' does not exist"),
         ({"environment": {"A": "x" * 513}}, None, "has 513 characters"),
         ({"metric_definitions": [{"Name": f"m{n}", "Regex": "(x)"} for n in range(41)]}, None, "at most 40"),

@@ -21,8 +21,11 @@ SHARED = (
     "container.contract", "container.launchers", "container.code", "container.machine", "container.supervision",
 )  # fmt: skip
 
-#: Modules of ``container`` for scripts, which need TensorFlow and the like, and the S3 code.
-FOR_SCRIPTS = ("container/distributed", "container/checkpoint", "container/pipe_dataset", "container/agent/s3/")
+#: Modules of ``container`` for scripts, which need TensorFlow and the like, the S3 code, and Horovod's elastic driver.
+FOR_SCRIPTS = (
+    "container/distributed", "container/checkpoint", "container/pipe_dataset", "container/agent/s3/",
+    "container/elastic/driver",
+)  # fmt: skip
 
 
 def sources(package: str) -> list[Path]:

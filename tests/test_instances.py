@@ -36,3 +36,11 @@ def test_every_type_has_slots(instance_type: str) -> None:
 def test_slots_are_gpus_or_vcpus(instance_type: str, gpus: int, slots: int | None) -> None:
     assert instances.gpus(instance_type) == gpus
     assert instances.slots(instance_type) == slots
+
+
+@pytest.mark.parametrize("instance_type", [name for name in instances.offered() if instances.describe(name).on_demand])  # type: ignore[union-attr]
+def test_every_price_says_where_it_is_from(instance_type: str) -> None:
+    source = instances.price_source(instance_type)
+    assert source.startswith("SageMaker on demand, us-east-1: ")
+    assert ("commit" in source) is not ("not verified" in source)
+    assert ("commit" in source) or not instance_type.startswith(("ml.p3", "ml.g4dn"))

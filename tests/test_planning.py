@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from estimators import MPI, ClusterPlan, Estimator, ParameterServer, TensorFlow
-from estimators.errors import ConfigurationError, UnsupportedError
+from estimators.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)
@@ -151,27 +151,45 @@ def test_the_second_seed_call_plans_mpi(home: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("instance_type", ["ml.p3.2xlarge", "local", "local_gpu"])
-def test_other_places_can_be_planned_and_not_launched(instance_type: str, home: Path) -> None:
+def test_sagemaker_can_be_planned_without_aws_and_not_launched(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(home / "no-config"))
     estimator = TensorFlow(
         entry_point="train.py",
         source_dir="code",
-        instance_type=instance_type,
+        instance_type="ml.p3.2xlarge",
         distribution=MPI(),
         instance_count=2,
     )
     planned = estimator.plan(job_name="job")
     assert planned.environment("algo-2")["SM_MODEL_DIR"] == "/opt/ml/model"
     assert planned.entry_points["algo-1"] == ("python", "-m", "container", "train")
-    assert planned.environment("algo-1")["SM_NUM_GPUS"] == ("1" if instance_type == "ml.p3.2xlarge" else "0")
-    with pytest.raises(UnsupportedError, match=instance_type):
+    assert planned.environment("algo-1")["SM_NUM_GPUS"] == "1"
+    assert "no AWS region is known" in planned.warnings[0]
+    with pytest.raises(ConfigurationError, match=r"'ml\.p3\.2xlarge': no AWS region is known: set AWS_REGION"):
         estimator.fit()
+    assert not home.exists()
+
+
+def test_containers_are_planned_as_dockers_commands(home: Path) -> None:
+    planned = plan(instance_type="local", distribution=MPI(), instance_count=2)
+    assert planned.preparations[0][:3] == ("docker", "network", "create")
+    command = planned.entry_points["algo-2"]
+    assert command[:2] == ("docker", "run") and command[-2:] == ("fleetfit-training", "train")
+    assert f"{home}/jobs/{planned.spec.name}/hosts/algo-2/ml/model:/opt/ml/model" in command
+    assert planned.environment("algo-2")["SM_MODEL_DIR"] == "/opt/ml/model"
+    assert planned.mpirun is not None and "algo-1:1,algo-2:1" in planned.mpirun
+    assert "docker network create" in str(planned) and "docker network create" in planned._repr_html_()
     assert not home.exists()
 
 
 def test_a_plan_of_sagemaker_holds_the_request() -> None:
     planned = plan(
-        instance_type="ml.p3.2xlarge", output_path="s3://bucket/out", role="arn:aws:iam::123456789012:role/x"
+        instance_type="ml.p3.2xlarge",
+        output_path="s3://bucket/out",
+        role="arn:aws:iam::123456789012:role/x",
+        image_uri="123456789012.dkr.ecr.eu-west-1.amazonaws.com/fleetfit-training:gpu",
     )
     parameters = planned.request["HyperParameters"]
     assert parameters["sagemaker_submit_directory"] == '"s3://bucket/out/job/source/sourcedir.tar.gz"'

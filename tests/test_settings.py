@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
-from estimators import RunOptions, TensorFlow
+from estimators import FailurePolicy, RunOptions, SpotMarket, TensorFlow
 from estimators.errors import ConfigurationError
 from estimators.settings import Settings
 
@@ -79,6 +79,19 @@ from estimators.settings import Settings
         ({"run_options": {}}, "run_options must be a RunOptions"),
         ({"run_options": RunOptions(backend="docker")}, "is not what instance_type='local_process' selects"),
         ({"instance_type": "ml.p3.2xlarge", "max_wait": 90000}, "set use_spot_instances=True with it"),
+        ({"max_wait": 90000}, "set use_spot_instances=True with it"),
+        ({"max_wait": 60, "use_spot_instances": True}, "max_wait=60 is less than max_run=86400"),
+        ({"max_retry_attempts": 31}, "max_retry_attempts must be 1 to 30, as on SageMaker; got 31."),
+        ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number, 1 or more"),
+        (
+            {"max_retry_attempts": 2, "run_options": RunOptions(failure_policy=FailurePolicy(max_failures=3))},
+            "say the same thing; leave one of them out",
+        ),
+        (
+            {"instance_count": 2, "run_options": RunOptions(failure_policy=FailurePolicy(min_hosts=3))},
+            "FailurePolicy(min_hosts=3) is more than instance_count=2",
+        ),
+        ({"run_options": RunOptions(spot_market=SpotMarket(rate=1))}, "set use_spot_instances=True with it, or order"),
         (
             {"instance_type": "ml.p3.2xlarge", "max_wait": 60, "use_spot_instances": True},
             "max_wait=60 is less than max_run=86400",

@@ -217,5 +217,5 @@ def test_a_dependency_cannot_hide_them_either() -> None:
 
 
 def test_code_on_s3_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="comes with the SageMaker backend"):
+    with pytest.raises(UnsupportedError, match="for jobs on SageMaker"):
         resolve("train.py", "s3://bucket/sourcedir.tar.gz")

@@ -7,6 +7,9 @@ import statistics
 import time
 from collections.abc import Callable
 
+#: Long enough to have in it whatever comes at least once a second: a heartbeat, a report, a flush.
+WINDOW_S = 1.0
+
 
 def timed(block: Callable[[int], None], blocks: int) -> list[float]:
     """Run blocks of steps, one after the other.
@@ -28,6 +31,25 @@ def timed(block: Callable[[int], None], blocks: int) -> list[float]:
     return durations
 
 
+def windows(durations: list[float], seconds: float = WINDOW_S) -> list[float]:
+    """Cut a run into windows of whole blocks.
+
+    Args:
+        durations: The seconds of each block.
+        seconds: How long a window is at least. What is left over at the end is no window, unless it is the only one.
+
+    Returns:
+        The blocks per second of each window.
+    """
+    rates, blocks, passed = [], 0, 0.0
+    for duration in durations:
+        blocks, passed = blocks + 1, passed + duration
+        if passed >= seconds:
+            rates.append(blocks / passed)
+            blocks, passed = 0, 0.0
+    return rates or [blocks / passed]
+
+
 def write(path: str, durations: list[float], steps_per_block: int = 1) -> None:
     """Write what ``benchmarks/steps.py`` reads.
 
@@ -36,12 +58,11 @@ def write(path: str, durations: list[float], steps_per_block: int = 1) -> None:
         durations: The seconds of each block.
         steps_per_block: How many steps a block has.
     """
-    seconds = sum(durations)
     result = {
-        "steps_per_second": len(durations) * steps_per_block / seconds,
-        # Bursts of other load fall on few steps, and move this less than they do the mean.
+        # A burst of other load falls on few windows, and on still fewer of all steps.
+        "steps_per_second": statistics.median(windows(durations)) * steps_per_block,
         "median_step_s": statistics.median(durations) / steps_per_block,
-        "seconds": seconds,
+        "seconds": sum(durations),
     }
     with open(path, "w") as file:
         json.dump(result, file)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from container.agent import AgentError, cache, sources
+from container.agent.progress import size
 from container.agent.sources.base import DataObject, SourceError
 
 #: Objects that are downloaded at a time. Small ones wait for the server more than for the network.
@@ -159,8 +160,8 @@ def _check_room(root: Path, needed: int) -> None:
     if needed + _SPARE > free:
         freed = cache.trim(root, max(cache.limit() - needed, 0))
         if needed + _SPARE > free + freed:
-            there = (free + freed) / 1e9
             raise AgentError(
-                f"{root}: {needed / 1e9:,.1f} GB are to be downloaded and {there:,.1f} GB are free. Free some room, "
-                "set FLEETFIT_CACHE to a larger disk, or use input_mode='Pipe', which keeps nothing."
+                f"{root}: {size(needed)} are to be downloaded and {size(_SPARE)} to be left, and "
+                f"{size(free + freed)} are free. Free some room, set FLEETFIT_CACHE to a larger disk, or use "
+                "input_mode='Pipe', which keeps nothing."
             )

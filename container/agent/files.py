@@ -110,7 +110,7 @@ def _bring(channel: Channel, items: Sequence[DataObject], host: str, tell: Tell)
     bar = Progress(tell, host, f"channel {channel.name!r}", total - cached)
     entries = download(remote, root, advance=bar.advance)
     came = f"{size(total - cached)} downloaded in {bar.elapsed:.1f} s" if total > cached or not cached else ""
-    kept = f"{size(cached)} of the cache" if cached else ""
+    kept = f"{size(cached)} from the cache" if cached else ""
     count = f"{len(wanted):,} object{'s' if len(wanted) != 1 else ''}"
     bar.end(f"{count}, {', '.join(part for part in (came, kept) if part)}")
     return entries

@@ -99,10 +99,12 @@ class Mounts:
 
     Args:
         folder: Where.
+        everybody: Whether any user may read them; else only this one, and not even root.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, everybody: bool = False) -> None:
         self._folder = folder
+        self._everybody = everybody
         self._rclone = check()
         self._running: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -135,6 +137,7 @@ class Mounts:
             [
                 self._rclone,
                 *("mount", f"source:{bucket}", os.fspath(place), "--read-only", "--config", os.devnull),
+                *(("--allow-other",) if self._everybody else ()),
                 *("--vfs-cache-mode", "off", "--dir-cache-time", "1h", "--log-format", ""),
             ],
             env=_environment(),
@@ -189,7 +192,7 @@ def _environment() -> dict[str, str]:
 def _parse(argv: Sequence[str]) -> tuple[list[Path], Path, Path]:
     base_dirs: list[Path] = []
     values: dict[str, Path] = {}
-    rest = list(argv)
+    rest = [word for word in argv if word != "--everybody"]
     while rest:
         option = rest.pop(0)
         if option not in ("--base-dir", "--channels", "--mounts") or not rest:

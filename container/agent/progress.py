@@ -44,8 +44,9 @@ class Progress:
                 self._tell(wire.encode_piece(self._tag, f"{self._line(now)}\r".encode()))
 
     def end(self, text: str) -> None:
-        """Replace the bar by its last line."""
-        self._tell(wire.encode_piece(self._tag, f"{self._what}: {text}\n".encode()))
+        """Everything has come: replace the bar by its last line, which has it in full if anything was transferred."""
+        bar = f" {_bar(1.0)}  " if self._total else ": "
+        self._tell(wire.encode_piece(self._tag, f"{self._what}{bar}{text}\n".encode()))
 
     @property
     def elapsed(self) -> float:
@@ -54,10 +55,13 @@ class Progress:
 
     def _line(self, now: float) -> str:
         share = min(max(self._done / self._total, 0.0), 1.0) if self._total else 1.0
-        full = int(share * _BAR)
-        bar = "█" * full + "░" * (_BAR - full)
         rate = self._done / max(now - self._start, 1e-9)
-        return f"{self._what} {bar} {share:4.0%}  {size(self._done)} of {size(self._total)}, {size(rate)}/s"
+        return f"{self._what} {_bar(share)}  {size(self._done)} of {size(self._total)}, {size(rate)}/s"
+
+
+def _bar(share: float) -> str:
+    full = int(share * _BAR)
+    return f"{'█' * full}{'░' * (_BAR - full)} {share:4.0%}"
 
 
 def size(count: float) -> str:

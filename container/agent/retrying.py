@@ -31,7 +31,7 @@ class Backoff:
         return longest * (0.5 + random.random() / 2)
 
 
-#: Half a minute of a server that does not answer properly.
+#: A quarter of a minute of a server that refuses; each attempt's own wait comes on top where it is silent.
 BACKOFF = Backoff()
 
 

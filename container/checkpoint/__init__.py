@@ -20,7 +20,8 @@ It guarantees:
 
 The modules: ``store`` (the folder), ``manifest``, ``tensors``, ``lock``, ``writer`` (the thread), ``interval`` and
 ``retention`` (pure decisions) know nothing of TensorFlow; ``state`` reads and assigns variables, ``callback`` is for
-Keras, ``checkpointer`` puts them together. Importing this package imports none of them.
+Keras, ``publishing`` writes snapshots and ``sharing`` is about the ranks; ``checkpointer`` puts them together.
+Importing this package imports none of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from container.checkpoint.checkpointer import Checkpointer, Restored, SingleProcess
+    from container.checkpoint.checkpointer import Checkpointer, Restored
     from container.checkpoint.errors import (
         CheckpointError,
         CheckpointLockedError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from container.checkpoint.interval import Every
     from container.checkpoint.manifest import Progress
     from container.checkpoint.retention import Best
+    from container.checkpoint.sharing import SingleProcess
 
 _MODULES = {
     "Best": "retention",
@@ -53,7 +55,7 @@ _MODULES = {
     "NoUsableCheckpointError": "errors",
     "Progress": "manifest",
     "Restored": "checkpointer",
-    "SingleProcess": "checkpointer",
+    "SingleProcess": "sharing",
 }
 
 __all__ = [  # noqa: RUF022 - what one starts with comes first

@@ -66,6 +66,10 @@ class CheckpointCallback:
         """Save at the next batch, whatever the interval; may be called from a signal handler or a thread."""
         self._requested = True
 
+    def finished_steps(self) -> int:
+        """How many steps are finished, those before a restart included; in ``on_train_batch_end``, behind this one."""
+        return self._step + max(0, self._batch - self._skip)
+
     # --- what Keras calls ---
 
     def set_params(self, params: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,57 +19,20 @@ from container.checkpoint import state, tensors
 from container.checkpoint.errors import (
     CheckpointError,
     CheckpointMismatchError,
-    CheckpointWriteError,
     NoUsableCheckpointError,
     Skipped,
 )
 from container.checkpoint.interval import BUDGET, Every, Schedule
 from container.checkpoint.manifest import Progress
+from container.checkpoint.publishing import SUFFIX, Publisher, Snapshot
 from container.checkpoint.retention import Best
-from container.checkpoint.store import CheckpointStore, Contents, Loaded
-from container.checkpoint.writer import BackgroundWriter, Stopwatch
+from container.checkpoint.sharing import Cluster, Refusal, SingleProcess, share, surrounding_cluster
+from container.checkpoint.store import CheckpointStore, Loaded
+from container.checkpoint.writer import BackgroundWriter
 from container.contract import layout, variables
 from container.contract.names import unknown
 
-_SUFFIX = ".safetensors"
-#: Arrays go from rank 0 to the others in pieces of this many bytes.
-_BROADCAST_PIECE = 64 << 20
-
 _LEARNING_RATES = ("auto", "saved", "current")
-
-Value = TypeVar("Value")
-
-
-class Cluster(Protocol):
-    """What a Checkpointer asks of a cluster. ``rank`` and ``size`` are read anew each time."""
-
-    @property
-    def rank(self) -> int:
-        """This process' number."""
-
-    @property
-    def size(self) -> int:
-        """How many processes call the same methods."""
-
-    def broadcast_object(self, value: Value) -> Value:
-        """Called by all ranks: give them all rank 0's value."""
-
-    def barrier(self) -> None:
-        """Called by all ranks: wait until all have."""
-
-
-class SingleProcess:
-    """A cluster of one."""
-
-    rank = 0
-    size = 1
-
-    def broadcast_object(self, value: Value) -> Value:
-        """The value."""
-        return value
-
-    def barrier(self) -> None:
-        """Nobody to wait for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,6 +45,7 @@ class Restored:
         metrics: Values at that point.
         metadata: The user's own.
         size: The number of ranks that it was saved with.
+        rate_kept: Whether the optimizer's learning rate is the script's, and not the saved one.
         arrays: What was saved, by file and name, when ``restore`` was given nothing to fill.
         skipped: Newer checkpoints that are damaged, the newest first.
     """
@@ -91,6 +55,7 @@ class Restored:
     metrics: Mapping[str, float]
     metadata: Any
     size: int
+    rate_kept: bool = False
     arrays: Mapping[str, Mapping[str, np.ndarray[Any, Any]]] = dataclasses.field(default_factory=dict, repr=False)
     skipped: tuple[Skipped, ...] = ()
 
@@ -103,19 +68,6 @@ class Restored:
     def step(self) -> int:
         """Finished steps over all epochs."""
         return self.progress.step
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Job:
-    """A snapshot on its way to the disk."""
-
-    arenas: dict[str, tensors.Arena]
-    progress: Progress
-    metrics: dict[str, float]
-    metadata: Any
-    facts: dict[str, Any]
-    snapshot_s: float
-    waited_s: float
 
 
 class Checkpointer:
@@ -189,7 +141,7 @@ class Checkpointer:
         self._restored: Restored | None = None
         self._has_restored = False
         self._pid = os.getpid()
-        publisher = _Publisher(self._store, self._keep, self._best, self.schedule, self._free)
+        publisher = Publisher(self._store, self._keep, self._best, self.schedule, self._free)
         self._publisher = publisher
         self._writer = BackgroundWriter(publisher.write, pending=pending, where=self.directory)
         # At the interpreter's end, and when nobody uses it any more, what is under way is finished.
@@ -220,7 +172,7 @@ class Checkpointer:
             CheckpointError: there are several ranks, and nothing says how they talk to each other.
         """
         if self._cluster is None:
-            self._cluster = _surrounding_cluster()
+            self._cluster = surrounding_cluster()
         return self._cluster
 
     @cluster.setter
@@ -331,7 +283,7 @@ class Checkpointer:
             # From the very beginning: finding many variables takes its time, too.
             self.schedule.saved(step, blocked_s=time.monotonic() - began)
             submit(
-                _Job(
+                Snapshot(
                     arenas=arenas,
                     progress=progress,
                     metrics=numbers,
@@ -385,27 +337,27 @@ class Checkpointer:
             DamagedCheckpointError: the one asked for by name is damaged.
             FileNotFoundError: there is none of that name.
         """
-        found = self._share(self._load(which) if self.cluster.rank == 0 else None)
+        found = share(self.cluster, self._load(which) if self.cluster.rank == 0 else None)
         self._has_restored = True
         if found is None:
             return None
         try:
             parsed = {
-                name.removesuffix(_SUFFIX): tensors.parse(content)
+                name.removesuffix(SUFFIX): tensors.parse(content)
                 for name, content in found.files.items()
-                if name.endswith(_SUFFIX)
+                if name.endswith(SUFFIX)
             }
         except tensors.TensorsError as error:  # verified, and yet: another program's
             raise CheckpointMismatchError(f"{self.directory}/{found.name} cannot be read: {error}") from error
         size = int(found.manifest.facts.get("size", 1))
-        if model is not None:
-            self._fill(self._state_of(model, optimizer), found, parsed, size)
+        rate_kept = model is not None and self._fill(self._state_of(model, optimizer), found, parsed, size)
         restored = Restored(
             name=found.name,
             progress=found.manifest.progress,
             metrics=found.manifest.metrics,
             metadata=found.manifest.metadata,
             size=size,
+            rate_kept=rate_kept,
             arrays=parsed if model is None else {},
             skipped=found.skipped,
         )
@@ -477,7 +429,7 @@ class Checkpointer:
                 np.copyto(views[slot.spec.name], slot.read(), casting="no")
         return arenas
 
-    def _load(self, which: str) -> Loaded | _Refusal | None:
+    def _load(self, which: str) -> Loaded | Refusal | None:
         """Rank 0's part of a restore; what goes wrong is for all ranks to know."""
         try:
             if not self._read_only:
@@ -494,38 +446,7 @@ class Checkpointer:
         except (CheckpointError, OSError, ValueError) as error:
             if isinstance(error, NoUsableCheckpointError):
                 events.emit("checkpoint", action="unusable", damage=[str(damage) for damage in error.skipped])
-            return _Refusal(error)
-
-    def _share(self, found: Loaded | _Refusal | None) -> Loaded | None:
-        """Give every rank what rank 0 has found."""
-        cluster = self.cluster
-        if cluster.size > 1:
-            head: Any = found
-            if isinstance(found, Loaded):
-                sizes = {name: content.nbytes for name, content in found.files.items()}
-                head = (dataclasses.replace(found, files={}), sizes)
-            head = cluster.broadcast_object(head)
-            if isinstance(head, tuple):
-                loaded, sizes = head
-                files = dict(found.files) if isinstance(found, Loaded) else {}
-                for name, size in sizes.items():
-                    files[name] = self._share_bytes(files.get(name), size)
-                found = dataclasses.replace(loaded, files=files)
-            else:
-                found = head
-        if isinstance(found, _Refusal):
-            raise found.error
-        return found
-
-    def _share_bytes(self, content: np.ndarray[Any, Any] | None, size: int) -> np.ndarray[Any, Any]:
-        whole = content if content is not None else np.empty(size, np.uint8)
-        for begin in range(0, size, _BROADCAST_PIECE):
-            end = min(size, begin + _BROADCAST_PIECE)
-            piece = self.cluster.broadcast_object(whole[begin:end].tobytes() if content is not None else None)
-            if content is None:
-                assert piece is not None
-                whole[begin:end] = np.frombuffer(piece, np.uint8)
-        return whole
+            return Refusal(error)
 
     def _fill(
         self,
@@ -533,8 +454,8 @@ class Checkpointer:
         found: Loaded,
         parsed: Mapping[str, Mapping[str, np.ndarray[Any, Any]]],
         size: int,
-    ) -> None:
-        """Assign everything, after having compared everything."""
+    ) -> bool:
+        """Assign everything, after having compared everything; whether the learning rate is left as it was."""
         loose = isinstance(target, state.KerasState)
         path = os.path.join(self.directory, found.name)
         if isinstance(target, state.KerasState) and not target.built:
@@ -551,13 +472,17 @@ class Checkpointer:
                 f"{path}: {error} Nothing has been restored. Go on with the model and optimizer that were saved, or "
                 "begin anew in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR."
             ) from None
+        kept = False
         mine = self._learning_rate == "current" or (self._learning_rate == "auto" and size != self.cluster.size)
         for group, slots in groups.items():
             arrays = parsed[group]
             contents = arrays.values() if loose else [arrays[slot.spec.name] for slot in slots]
             for slot, content in zip(slots, contents, strict=True):
-                if not (mine and group == "optimizer" and loose and state.is_learning_rate(slot.spec.name)):
+                if mine and group == "optimizer" and loose and state.is_learning_rate(slot.spec.name):
+                    kept = True
+                else:
                     slot.assign(content)
+        return kept
 
     def _tell(self, restored: Restored) -> None:
         if self.cluster.rank != 0:
@@ -578,94 +503,12 @@ class Checkpointer:
         )
 
 
-class _Publisher:
-    """Writes snapshots; the part of a Checkpointer that its thread knows."""
-
-    def __init__(
-        self,
-        store: CheckpointStore,
-        keep: int | None,
-        best: Best | None,
-        schedule: Schedule,
-        free: list[dict[str, tensors.Arena]],
-    ) -> None:
-        self._store = store
-        self._keep = keep
-        self._best = best
-        self._schedule = schedule
-        self._free = free
-        self.completed: Progress | None = None
-
-    def write(self, job: _Job) -> None:
-        """Write one snapshot, and delete what need not stay any more."""
-        watch = Stopwatch()
-        progress = job.progress
-        files = {group + _SUFFIX: arena.buffers() for group, arena in job.arenas.items()}
-        try:
-            name, manifest = self._store.write(
-                Contents(progress=progress, files=files, metrics=job.metrics, metadata=job.metadata, facts=job.facts)
-            )
-        except CheckpointWriteError as error:
-            events.emit("checkpoint", action="failed", epoch=progress.epoch, step=progress.step, reason=str(error))
-            raise
-        finally:
-            self._free.append(job.arenas)
-        self.completed = progress
-        events.emit(
-            "checkpoint",
-            action="saved",
-            name=name,
-            epoch=progress.epoch,
-            step=progress.step,
-            batch=progress.batch,
-            bytes=manifest.total_bytes,
-            snapshot_s=round(job.snapshot_s, 6),
-            waited_s=round(job.waited_s, 6),
-            write_s=round(watch.wall_s, 6),
-            metrics=job.metrics,
-        )
-        self._store.prune(keep=self._keep, best=self._best)
-        self._schedule.written(write_s=watch.wall_s, processor_s=watch.processor_s)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Refusal:
-    """What kept rank 0 from restoring."""
-
-    error: Exception
-
-
-def _surrounding_cluster() -> Cluster:
-    """The cluster of a Checkpointer that was given none.
-
-    Raises:
-        CheckpointError: the environment names several ranks, which would each begin and write for themselves.
-    """
-    joined: Cluster | None = getattr(sys.modules.get("container.distributed"), "_cluster", None)
-    if joined is not None:
-        return joined
-    from container.distributed import DistributedError, detection
-
-    remedy = (
-        "Call container.distributed.init() before the first use, so that rank 0 saves and all ranks restore the same. "
-        "In a script that saves and restores on one rank alone, use "
-        "Checkpointer(cluster=container.checkpoint.SingleProcess()) there."
-    )
-    try:
-        size = detection.detect(os.environ).size
-    except (DistributedError, ValueError) as error:
-        raise CheckpointError(f"it is not clear which ranks share the checkpoints: {error} {remedy}") from error
-    if size > 1:
-        raise CheckpointError(f"this process is one of {size} ranks, and the Checkpointer has no cluster. {remedy}")
-    return SingleProcess()
-
-
 def default_directory() -> str:
     """``$SM_CHECKPOINT_DIR``, or where SageMaker keeps checkpoints."""
     return os.environ.get(variables.CHECKPOINT_DIR) or f"{layout.DEFAULT_BASE_DIR}/checkpoints"
 
 
-def _finish(writer: BackgroundWriter[_Job], store: CheckpointStore) -> None:
+def _finish(writer: BackgroundWriter[Snapshot], store: CheckpointStore) -> None:
     """Write what is under way; nobody is left to raise to."""
     try:
         writer.close(then=store.close)

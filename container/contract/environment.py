@@ -35,6 +35,8 @@ class Machine:
         mpirun: Path of mpirun, or None where there is none.
         mpi_major: Major version of that OpenMPI, 4 or 5.
         shared: Whether several hosts of the cluster are processes on this one machine.
+        hosts_here: How many hosts of the cluster share the cores, each with its own network (containers).
+        network: The network that the hosts share, as ``172.18.0.0/16``, where it can be seen.
         container_package: The folder of the ``container`` package.
     """
 
@@ -44,6 +46,8 @@ class Machine:
     mpirun: str | None = None
     mpi_major: int = 4
     shared: bool = False
+    hosts_here: int = 1
+    network: str | None = None
     container_package: str = ""
 
 

@@ -40,6 +40,7 @@ class Failure:
         log_tail: The last lines that the process printed, when there was no traceback.
         places: Where each rank was, a line for each, when none made progress.
         hints: What the user may do about it.
+        attempts: How the earlier attempts of the job ended, a line each.
     """
 
     cause: Cause
@@ -53,6 +54,7 @@ class Failure:
     log_tail: str | None = None
     places: str | None = None
     hints: tuple[str, ...] = ()
+    attempts: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """One line: where, and what."""
@@ -60,7 +62,14 @@ class Failure:
         return f"{place}: {self.message}" if place else self.message
 
     def detail(self) -> str:
-        """The traceback; without one, under their headings, where the ranks were and the last lines."""
+        """The attempts before, then the traceback; without one, where the ranks were and the last lines."""
+        return "\n\n".join(text for text in (self.earlier(), self._last_words()) if text)
+
+    def earlier(self) -> str:
+        """How the earlier attempts ended, under a heading; empty without any."""
+        return "\n".join(("the attempts before:", *(f"  {line}" for line in self.attempts))) if self.attempts else ""
+
+    def _last_words(self) -> str:
         if self.traceback:
             return self.traceback.strip("\n")
         parts = (("where each rank was:", self.places), ("the last lines that it printed:", self.log_tail))
@@ -73,7 +82,11 @@ class Failure:
         do not hold everything.
         """
         text = self.summary()
-        detail = self.detail().strip()
+        if self.attempts:
+            # They are the reason too; of many, the last ones.
+            earlier = self.earlier()
+            text += "\n\n" + (earlier if len(earlier) <= limit // 2 else "…" + earlier[-(limit // 2 - 1) :])
+        detail = self._last_words().strip()
         if detail:
             room = limit - len(text) - 2
             if room > 8:
@@ -87,6 +100,7 @@ class Failure:
         values = dataclasses.asdict(self)
         values["cause"] = self.cause.value
         values["hints"] = list(self.hints)
+        values["attempts"] = list(self.attempts)
         return {name: value for name, value in values.items() if value not in (None, [])}
 
     @classmethod
@@ -96,6 +110,7 @@ class Failure:
         kept = {name: value for name, value in values.items() if name in known}
         kept["cause"] = Cause(kept.get("cause", Cause.INTERNAL.value))
         kept["hints"] = tuple(kept.get("hints", ()))
+        kept["attempts"] = tuple(kept.get("attempts", ()))
         return cls(**kept)
 
     def to_json(self) -> str:

@@ -12,6 +12,15 @@ from pathlib import Path
 #: Where SageMaker puts the tree. A backend that cannot use it (processes on one machine) sets ``SAGEMAKER_BASE_DIR``.
 DEFAULT_BASE_DIR = "/opt/ml"
 
+#: The channel by which a job's code and our toolkit come where they cannot come otherwise; scripts do not see it.
+CODE_CHANNEL = "fleetfit"
+
+
+def success_text(attempt: int) -> str:
+    """What our toolkit writes into :attr:`MLTree.success_file`, as its last act: no script's own text, nor an earlier
+    attempt's."""
+    return f"fleetfit: attempt {attempt} went well\n"
+
 
 @dataclasses.dataclass(frozen=True)
 class MLTree:

@@ -4,20 +4,28 @@ SageMaker has ``/opt/ml/input/data/<channel>_<epoch>``, one FIFO for each epoch,
 several ranks, each has FIFOs of its own in ``/opt/ml/input/data/.rank-<local rank>``, with a disjoint share of a
 channel that is ShardedByS3Key, and everything of one that is FullyReplicated.
 
+Which epoch of the channel is written into a FIFO is its number, unless the reader has left word of another one before
+it opened it (:func:`ask`): an elastic training reads an epoch again to deal out what is left of it.
+
 Beside a FIFO the host agent notes which object begins where in the stream (the *notes*: a line of JSON for each), so
 that the reader can name the object of a record that is damaged. On SageMaker there are none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 #: What follows a host's FIFO folder where several ranks read.
 _RANK_FOLDER = re.compile(r"\.rank-(\d+)")
+#: What a FIFO may hold, in bytes: the kernel's usual limit for everybody.
+_SIZE = 1 << 20
 
 
 def folder(data: Path, local_rank: int, ranks: int) -> Path:
@@ -45,6 +53,62 @@ def fifo(place: Path, channel: str, epoch: int) -> Path:
 def notes_file(place: Path, channel: str, epoch: int) -> Path:
     """The notes beside it."""
     return place / f".{channel}_{epoch}.notes"
+
+
+def widen(file: int) -> bool:
+    """Let a FIFO hold more, so that neither end waits for the other one at every turn.
+
+    Returns:
+        Whether it does: a user may have so many of them.
+    """
+    with contextlib.suppress(OSError):
+        return fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, _SIZE) >= _SIZE
+    return False
+
+
+def state_folder(base: Path, local_rank: int | None) -> Path:
+    """Where a reader keeps what it knows of its epochs, in the host's tree; each rank's own where there are several."""
+    folder = base / "pipe_state"
+    return folder if local_rank is None else folder / f"rank-{local_rank}"
+
+
+def _wish(state: Path, channel: str, number: int) -> Path:
+    return state / f".{channel}_{number}.epoch"
+
+
+def ask(state: Path, channel: str, number: int, epoch: int) -> None:
+    """Leave word that a FIFO shall have this epoch; before it is opened.
+
+    Args:
+        state: The reader's :func:`state_folder`.
+        channel: The channel.
+        number: The FIFO's.
+        epoch: The epoch, from 0.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    staged = _wish(state, channel, number).with_suffix(".part")
+    staged.write_text(str(epoch), encoding="ascii")
+    os.chmod(staged, 0o644)  # the agent may be another user
+    os.rename(staged, _wish(state, channel, number))
+
+
+def take_asked(state: Path, channel: str, number: int) -> int:
+    """The epoch that a FIFO shall have: what its reader has asked for, which is then forgotten, or else its number."""
+    wish = _wish(state, channel, number)
+    try:
+        os.stat(wish)  # most have none, and the reader waits
+    except FileNotFoundError:
+        return number
+    epoch = int(wish.read_text(encoding="ascii"))
+    with contextlib.suppress(OSError):  # of another user: whoever asks again replaces it
+        wish.unlink()
+    return epoch
+
+
+def newest(place: Path, channel: str) -> int | None:
+    """The number of the channel's last FIFO, which is the one that waits for its reader; None if there is none yet."""
+    found = [entry.name.removeprefix(f"{channel}_") for entry in place.glob(f"{channel}_*")]
+    return max((int(number) for number in found if number.isdecimal()), default=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ The dict keys and the ``sagemaker_*`` hyperparameters are those of the SageMaker
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -188,7 +190,146 @@ class CollectiveAllReduce(Distribution):
 #: TensorFlow's own name for it.
 MultiWorkerMirrored = CollectiveAllReduce
 
-STRATEGIES: tuple[type[Distribution], ...] = (ParameterServer, MPI, CollectiveAllReduce)
+
+#: In a hyperparameter: the caller tells which hosts there are.
+DISCOVERED_BY_CALLER = "@caller"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElasticHorovod(Distribution):
+    """Elastic Horovod: hosts may come and go while it trains. Starts at ``instance_count`` hosts.
+
+    Attributes:
+        processes_per_host: Workers on each host.
+        discovery: Who else there is: the path of an executable script that prints a line ``host`` or ``host:slots``
+            for each host (as Horovod's ``--host-discovery-script``), of a file of such lines, or, while the caller
+            lives, a function of no arguments that returns names, or a dict from names to slots.
+        slots: The slots of a host whose line does not say them; None: ``processes_per_host``.
+        spares: Hosts that are kept ready beyond the others, to join at once when hosts are added or lost.
+        min_hosts: The training goes on while this many hosts are there; with fewer it waits for ``elastic_timeout``.
+        max_hosts: It never grows beyond this many; None: ``instance_count``.
+        min_workers: The same in workers, over ``min_hosts``.
+        max_workers: The same in workers, over ``max_hosts``.
+        reset_limit: How often workers may meet anew before the job fails; None for any number.
+        cooldown: ``(shortest, longest)`` time in seconds for which a host whose worker failed is left out; it doubles
+            with each failure of the host.
+        exclusion: Another rule for that: ``path/of/file.py:Name`` or ``package.module:Name`` of a class, made without
+            arguments, whose method ``failed(host, now)`` returns until when the host is left out, both in seconds on a
+            clock that does not go back (``estimators.jobs.elastic.policy.ExclusionPolicy``).
+        elastic_timeout: How long a training with too few workers waits for others, in seconds.
+        max_join: Hosts that may join at once; None for any number.
+        max_leave: Hosts that may be told to leave at once; None for any number.
+        grow_every: The least time between two growths, in seconds.
+        warm: Whether a worker runs the script up to ``hvd.init()`` before it joins, while the others go on training;
+            else it is started when it has its place, as horovodrun does it.
+    """
+
+    processes_per_host: int = 1
+    min_hosts: int = 1
+    max_hosts: int | None = None
+    min_workers: int | None = None
+    max_workers: int | None = None
+    reset_limit: int | None = None
+    cooldown: tuple[float, float] = (1.0, 60.0)
+    exclusion: str | None = None
+    elastic_timeout: float = 600.0
+    max_join: int | None = None
+    max_leave: int | None = None
+    grow_every: float = 0.0
+    warm: bool = True
+    discovery: Any = None
+    slots: int | None = None
+    spares: int = 0
+
+    name: ClassVar[str] = "elastic_horovod"
+    key: ClassVar[str] = "elastic_horovod"
+    launcher: ClassVar[str] = "elastic"
+    enabled_parameter: ClassVar[str] = "fleetfit_elastic_horovod_enabled"
+    parameters: ClassVar[Mapping[str, str]] = {
+        name: f"fleetfit_elastic_{name}"
+        for name in (
+            "processes_per_host", "min_hosts", "max_hosts", "min_workers", "max_workers", "reset_limit",
+            "cooldown", "exclusion", "elastic_timeout", "max_join", "max_leave", "grow_every", "warm", "discovery",
+            "slots", "spares",
+        )
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        _count("ElasticHorovod(processes_per_host=…)", self.processes_per_host)
+        _count("ElasticHorovod(min_hosts=…)", self.min_hosts)
+        for name in ("max_hosts", "min_workers", "max_workers", "max_join", "max_leave", "slots"):
+            if getattr(self, name) is not None:
+                _count(f"ElasticHorovod({name}=…)", getattr(self, name))
+        if self.reset_limit is not None and (
+            isinstance(self.reset_limit, bool) or not isinstance(self.reset_limit, int) or self.reset_limit < 0
+        ):
+            raise ValueError(
+                f"ElasticHorovod(reset_limit=…) must be a whole number, 0 or more, or None; got {self.reset_limit!r}."
+            )
+        _amount("ElasticHorovod(elastic_timeout=…)", self.elastic_timeout)
+        _amount("ElasticHorovod(grow_every=…)", self.grow_every)
+        _flag("ElasticHorovod(warm=…)", self.warm)
+        if self.discovery is not None and not callable(self.discovery):
+            if not isinstance(self.discovery, str) and not hasattr(self.discovery, "__fspath__"):
+                raise ValueError(
+                    "ElasticHorovod(discovery=…) must be the path of a script or file, or a function; "
+                    f"got {self.discovery!r}."
+                )
+            object.__setattr__(self, "discovery", str(self.discovery))
+        if isinstance(self.spares, bool) or not isinstance(self.spares, int) or self.spares < 0:
+            raise ValueError(f"ElasticHorovod(spares=…) must be a whole number, 0 or more; got {self.spares!r}.")
+        if not isinstance(self.cooldown, tuple | list) or len(self.cooldown) != 2:
+            raise ValueError(
+                f"ElasticHorovod(cooldown=…) must be (shortest, longest) in seconds; got {self.cooldown!r}."
+            )
+        for seconds in self.cooldown:
+            _amount("ElasticHorovod(cooldown=…)", seconds)
+        shortest, longest = self.cooldown
+        if shortest > longest:
+            raise ValueError(f"ElasticHorovod(cooldown=…): the shortest, {shortest:g} s, is over the longest.")
+        object.__setattr__(self, "cooldown", (float(shortest), float(longest)))
+        if self.exclusion is not None and not (
+            isinstance(self.exclusion, str) and re.fullmatch(r".+:[A-Za-z_]\w*", self.exclusion)
+        ):
+            raise ValueError(
+                "ElasticHorovod(exclusion=…) must be 'path/of/file.py:Name' or 'package.module:Name'; "
+                f"got {self.exclusion!r}."
+            )
+        if self.max_hosts is not None and self.max_hosts < self.min_hosts:
+            raise ValueError(
+                f"ElasticHorovod: max_hosts={self.max_hosts} is less than min_hosts={self.min_hosts}; swap them."
+            )
+        if self.max_workers is not None and self.max_workers < self.least_workers:
+            raise ValueError(
+                f"ElasticHorovod: max_workers={self.max_workers} is less than the {self.least_workers} that it needs."
+            )
+
+    def to_hyperparameters(self) -> dict[str, Any]:
+        """See :class:`Distribution`. A function stays with the caller, whose working directory a path starts from."""
+        values = super().to_hyperparameters()
+        if callable(self.discovery):
+            values[self.parameters["discovery"]] = DISCOVERED_BY_CALLER
+        elif self.discovery not in (None, DISCOVERED_BY_CALLER):
+            values[self.parameters["discovery"]] = os.path.abspath(self.discovery)
+        if self.exclusion is not None and ".py:" in self.exclusion:
+            values[self.parameters["exclusion"]] = os.path.abspath(self.exclusion)
+        return values
+
+    @property
+    def least_workers(self) -> int:
+        """The workers below which the training waits for others."""
+        return self.min_workers or self.min_hosts * self.processes_per_host
+
+    def most_hosts(self, instance_count: int) -> int:
+        """The hosts above which it does not grow."""
+        return self.max_hosts if self.max_hosts is not None else max(instance_count, self.min_hosts)
+
+    def most_workers(self, instance_count: int) -> int:
+        """The workers above which it does not grow."""
+        return self.max_workers or self.most_hosts(instance_count) * self.processes_per_host
+
+
+STRATEGIES: tuple[type[Distribution], ...] = (ParameterServer, MPI, CollectiveAllReduce, ElasticHorovod)
 
 #: SageMaker's strategies that are not TensorFlow's or need AWS's own libraries.
 _REFUSED = {

@@ -30,6 +30,20 @@ LIFELINE_FD = "FLEETFIT_LIFELINE_FD"
 STOP_GRACE = "FLEETFIT_STOP_GRACE"
 #: "1" when several hosts of the cluster share this machine (processes instead of containers or instances).
 SHARED_MACHINE = "FLEETFIT_SHARED_MACHINE"
+#: Where a container that is kept between jobs sees this host's tree, which becomes ``/opt/ml``.
+TREE = "FLEETFIT_TREE"
+#: What is said on the lifeline where no signal can be sent: stop with time to save, or end at once.
+SAY_STOP, SAY_END = b"stop\n", b"end\n"
+#: What is said there to send a signal to a rank: ``kill 3 9``.
+SAY_KILL = b"kill "
+#: How many hosts of the cluster share this machine's cores, where each has everything else of its own (containers).
+HOSTS_HERE = "FLEETFIT_HOSTS_HERE"
+#: How often a killed worker of parameter servers is started again without a restart of the job. Default 0.
+WORKER_RESTARTS = "FLEETFIT_WORKER_RESTARTS"
+#: What ranks do after some step, to rehearse faults: JSON of ``[{"id", "rank", "step", "signal"}]``.
+CHAOS = "FLEETFIT_CHAOS"
+#: A file of JSON with more of these variables: those whose values nobody else may see (:data:`JOB_TOKEN`).
+SECRETS_FILE = "FLEETFIT_SECRETS_FILE"
 #: Seconds that hosts wait for each other at the start. Default 900 (SageMaker boots hosts minutes apart).
 START_TIMEOUT = "FLEETFIT_START_TIMEOUT"
 
@@ -46,6 +60,17 @@ SHARED_MEMORY_DIR = "FLEETFIT_SHARED_MEMORY_DIR"
 USERS_TMPDIR = "FLEETFIT_USERS_TMPDIR"
 #: The script's own limit of open descriptors, where mpirun has a lower one.
 USERS_OPEN_FILES = "FLEETFIT_USERS_OPEN_FILES"
+#: Tells the wrapper of an elastic worker that it gets the rest of its environment later: "wait" for it before the
+#: command is started, or let the script go on to its ``hvd.init()`` ("ready").
+PLACE = "FLEETFIT_PLACE"
+#: The descriptor on which a script gets the rest of its environment, as one line of JSON (``hook/sitecustomize.py``).
+PLACE_FD = "FLEETFIT_PLACE_FD"
+#: How many ranks an elastic job was planned for: what its global batch size and learning rate are meant for.
+ELASTIC_PLANNED = "FLEETFIT_ELASTIC_PLANNED"
+#: Set for a worker that gets its place when others train already, and have a state that it must take from them.
+ELASTIC_LATE = "FLEETFIT_ELASTIC_LATE"
+#: The user's own values of what OpenMPI 5's daemons are told (``daemons.node_environment``), by this prefix.
+USERS_PREFIX = "FLEETFIT_USERS_"
 #: The host's code folder. mpirun starts every rank in algo-1's, which on one machine is another.
 CODE_DIR = "FLEETFIT_CODE_DIR"
 #: The number of the signal on which a Python rank prints its stacks; set when the job has a hang timeout.
@@ -63,4 +88,4 @@ JOB_MARK = "FLEETFIT_JOB"
 CHECKPOINT_DIR = "SM_CHECKPOINT_DIR"
 
 #: Removed from the environment before a training script starts.
-TOOLKIT_ONLY = (CONTROL_FD, CONTROL_ADDRESS, JOB_TOKEN, LIFELINE_FD, START_TIMEOUT)
+TOOLKIT_ONLY = (CONTROL_FD, CONTROL_ADDRESS, JOB_TOKEN, LIFELINE_FD, START_TIMEOUT, SECRETS_FILE)

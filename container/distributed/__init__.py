@@ -36,12 +36,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from container.distributed.data import vectorized
 from container.distributed.errors import DistributedError, RefusedError, WeightsDifferError
 
 if TYPE_CHECKING:
     from container.distributed.cluster import Cluster
 
-__all__ = ["Cluster", "DistributedError", "RefusedError", "WeightsDifferError", "init"]
+__all__ = ["Cluster", "DistributedError", "RefusedError", "WeightsDifferError", "init", "vectorized"]
 
 #: How long :func:`init` waits for the other processes, in seconds.
 RENDEZVOUS_TIMEOUT = 300.0

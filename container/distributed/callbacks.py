@@ -1,7 +1,6 @@
 """What ``cluster.callbacks()`` gives to ``fit``.
 
-They are no subclasses of either Keras' ``Callback``: they have the methods that both call, so that one class serves
-both and nothing of theirs is imported.
+They derive from :class:`container.distributed.hooks.Callback`, which both Kerases call.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,12 +20,13 @@ from container.contract.strategies import CollectiveAllReduce
 from container.distributed import kerases, optimizers
 from container.distributed.errors import DistributedError, RefusedError
 from container.distributed.guard import STEPS, Guard
+from container.distributed.hooks import Callback, Logs
 from container.distributed.kerases import Keras
+from container.distributed.measuring import Laps
+from container.distributed.tensorboard import Scalars, event_folder
 
 if TYPE_CHECKING:
     from container.distributed.cluster import Cluster
-
-Logs = MutableMapping[str, Any]
 
 #: A sign of life, so that a long silent epoch is not taken for a hang; in seconds.
 _SIGN_OF_LIFE = 5.0
@@ -34,65 +34,6 @@ _SIGN_OF_LIFE = 5.0
 _POLL = 0.02
 #: fp16 compression that was of no use in more than this share of the steps is worth a warning.
 _USELESS = 0.5
-
-
-class Callback:
-    """All that tf_keras and Keras 3 call, doing nothing."""
-
-    #: For tf_keras: whether ``on_*_batch_*`` do anything; parameter servers refuse a callback for which they do.
-    batch_hooks = True
-    _supports_tf_logs = True
-    _chief_worker_only = False
-    #: For Keras 3: it calls such callbacks' batch hooks in order and at once only when this is False.
-    async_safe = False
-
-    model: Any = None
-    params: Mapping[str, Any] = {}
-
-    def set_params(self, params: Mapping[str, Any]) -> None:
-        """Keep ``fit``'s parameters."""
-        self.params = params
-
-    def set_model(self, model: Any) -> None:
-        """Keep the model."""
-        self.model = model
-
-    def on_train_begin(self, logs: Logs | None = None) -> None:
-        """``fit`` begins."""
-
-    def on_train_end(self, logs: Logs | None = None) -> None:
-        """``fit`` ends."""
-
-    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """An epoch begins."""
-
-    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """An epoch ends."""
-
-    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch begins."""
-
-    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch, or the last of several in one execution, ends."""
-
-    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch of an evaluation ends."""
-
-    def _nothing(self, *args: Any, **kwargs: Any) -> None:
-        """What this module has no use for."""
-
-    on_batch_begin = on_batch_end = _nothing
-    on_test_begin = on_test_end = on_test_batch_begin = _nothing
-    on_predict_begin = on_predict_end = on_predict_batch_begin = on_predict_batch_end = _nothing
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return self.batch_hooks
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return False
-
-    def _implements_predict_batch_hooks(self) -> bool:
-        return False
 
 
 class Synchronize(Callback):
@@ -349,22 +290,51 @@ class SignsOfLife(Callback):
         return True
 
 
+class Rehearse(Callback):
+    """Has the faults happen that are ordered for some step.
+
+    It counts batches: ``optimizer.iterations`` may count one more at the end of an epoch whose length was not known.
+
+    Args:
+        cluster: The cluster.
+        finished: How many steps are finished by the checkpoint's count, if there is one.
+    """
+
+    def __init__(self, cluster: Cluster, finished: Callable[[], int] | None) -> None:
+        self._cluster = cluster
+        self._finished = finished
+        self._before = self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """A step, or several in one execution, is finished."""
+        self._batches = batch + 1
+        steps = self._finished() if self._finished is not None else self._before + self._batches
+        self._cluster.rehearsal.reached(steps, rank=self._cluster.rank)
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """The next epoch's batches are counted from 0."""
+        self._before += self._batches
+        self._batches = 0
+
+
 class Progress(Callback):
     """Tells the job how far it is: its phases, and what Keras logs at the end of each epoch as metrics.
 
     Args:
         cluster: The cluster.
+        laps: What times the steps; its turn comes before.
         report: Whether to report metrics.
     """
 
-    def __init__(self, cluster: Cluster, *, report: bool) -> None:
+    def __init__(self, cluster: Cluster, laps: Laps, *, report: bool) -> None:
         self._cluster = cluster
+        self._laps = laps
         self._report = report
-        self._began = 0.0
         self._spoke = 0.0
         self._batches = 0
         self._stepped = False
         self._watch: threading.Event | None = None
+        self._rehearsal = cluster.rehearsal
         self.batch_hooks = not cluster.coordinates
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -375,8 +345,7 @@ class Progress(Callback):
             threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
-        """Start the clock."""
-        self._began = time.monotonic()
+        """Count from here."""
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
@@ -391,7 +360,7 @@ class Progress(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Report."""
-        elapsed_s = time.monotonic() - self._began
+        elapsed_s = self._laps.epoch_s
         batches = self._batches if self.batch_hooks else int(self.params.get("steps") or 0)
         if batches == 0 and self.batch_hooks:
             raise DistributedError(
@@ -422,10 +391,11 @@ class Progress(Callback):
         iterations = self.model.optimizer.iterations
         with contextlib.suppress(Exception):  # training goes on without these marks
             seen = int(iterations.numpy())
-            while not ended.wait(_SIGN_OF_LIFE if self._stepped else _POLL):
+            while not ended.wait(_SIGN_OF_LIFE if self._stepped and not self._rehearsal.waits else _POLL):
                 now = int(iterations.numpy())
                 if now == seen:
                     continue
+                self._rehearsal.reached(now, rank=self._cluster.rank, coordinates=True)
                 if not self._stepped:
                     self._first_step()
                 else:
@@ -463,17 +433,29 @@ def callbacks_for(
         raise ValueError(f"warmup_epochs must be a number of epochs, 0 or more; got {warmup_epochs!r}.")
     if checkpointer is not None and not hasattr(checkpointer, "callback"):
         raise TypeError(f"callbacks(checkpointer=…) takes a Checkpointer, got {checkpointer!r}.")
-    found: list[Any] = []
+    laps = Laps(cluster)
+    found: list[Any] = [laps]
     if cluster.size > 1 and not cluster.coordinates:
         found.append(Synchronize(cluster))
         if warmup_epochs:
             found.append(WarmUp(cluster, warmup_epochs))
     if validate is not None:
         found.append(Validate(validate))
-    found.append(Progress(cluster, report=report))
+    found.append(Progress(cluster, laps, report=report))
+    if report and cluster.is_chief and (folder := event_folder()) is not None:
+        found.append(Scalars(folder))
+    finished: Callable[[], int] | None = None
     if checkpointer is not None:
+        from container.distributed.notice import SaveInTime
+
         checkpointer.cluster = cluster
-        found.append(checkpointer.callback(data=cluster.data_progress))
+        saving = checkpointer.callback(data=cluster.data_progress)
+        found.append(saving)
+        finished = saving.finished_steps
+        if not cluster.coordinates:  # with parameter servers there is no batch at which all of the model is known
+            found.append(SaveInTime(cluster, saving.request))
+    if cluster.rehearsal.waits and not cluster.coordinates:
+        found.append(Rehearse(cluster, finished))
     return found
 
 

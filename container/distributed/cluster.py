@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,27 +14,30 @@ from typing import Any, TypeVar
 import numpy as np
 
 from container import events
-from container.distributed import agreeing, data, holdings, kerases, optimizers
+from container.distributed import agreeing, data, evaluating, holdings, kerases, optimizers
 from container.distributed.callbacks import SignsOfLife, callbacks_for
 from container.distributed.collectives import Collectives
 from container.distributed.detection import Surroundings
-from container.distributed.errors import DistributedError, RefusedError
+from container.distributed.errors import DistributedError
 from container.distributed.guard import Guard
 from container.distributed.kerases import Keras
+from container.distributed.notice import keep_listening, notice
 from container.distributed.progress import DataProgress
+from container.distributed.rehearsal import Rehearsal
 
 Value = TypeVar("Value")
 
 #: The name TensorFlow Serving expects for the first version of a model.
 _VERSION = "1"
 
-_EVALUATION_BATCH = 256
+EVALUATION_BATCH = 256
 
 
 class Cluster:
     """The processes that train together; :func:`container.distributed.init` makes it.
 
-    This class serves one process and the synchronous strategies; :class:`ParameterServerCluster` the other.
+    This class serves one process and the synchronous strategies;
+    :class:`container.distributed.parameter_servers.ParameterServerCluster` the other.
 
     Args:
         surroundings: What the environment said.
@@ -61,6 +64,8 @@ class Cluster:
         self.collectives = collectives
         self.global_batch_size: int | None = None
         self.tf_strategy = tf_strategy
+        #: Faults that are ordered for some step.
+        self.rehearsal = Rehearsal(os.environ)
         #: Where the data of the last :meth:`dataset` is, if it is resumable.
         self.data_progress: DataProgress | None = None
         self._agreement: agreeing.Agreement | None = None
@@ -85,6 +90,21 @@ class Cluster:
     def is_chief(self) -> bool:
         """Whether this process writes what is written once."""
         return self.rank == 0
+
+    @property
+    def preempted(self) -> bool:
+        """Whether this process was told to end (SIGTERM): by a spot interruption of a host, or a stop of the job.
+
+        True on all ranks of the job from the notice on, not at the same step on each. From the first look on, which
+        must be in the main thread, the signal itself ends nothing any more: save and leave the training in time.
+        ``callbacks(checkpointer)`` does both by itself.
+
+        Raises:
+            DistributedError: the first look is in another thread.
+        """
+        if not notice.listen(keep_listening):
+            raise DistributedError("cluster.preempted: the first look must be in the main thread.")
+        return notice.came
 
     # --- the model ---
 
@@ -180,7 +200,7 @@ class Cluster:
             ValueError: a batch size that cannot be divided, an unknown option, or records that cannot have weights.
             RefusedError: options that exclude each other.
         """
-        _check_maker(make_dataset)
+        check_maker(make_dataset)
         data.check_partition(partition)
         data.check_remainder(remainder)
         batch_size = data.per_rank_batch(global_batch_size, self.size)
@@ -195,7 +215,7 @@ class Cluster:
             self.data_progress = DataProgress(
                 channels, batch_size=batch_size, size=self.size, rank=self.rank, seed=seed, shuffled=bool(shuffle)
             )
-        return data.training_shard(
+        found = data.training_shard(
             records,
             rank=self.rank,
             size=self.size,
@@ -212,6 +232,7 @@ class Cluster:
             agreement=self._agree,
             progress=self.data_progress,
         )
+        return data.ahead(found) if resumable else found
 
     def _agree(self) -> agreeing.Agreement:
         self._agreement = agreeing.agree(self.collectives, self.host)
@@ -236,6 +257,73 @@ class Cluster:
 
     # --- training ---
 
+    def fit(
+        self,
+        model: Any,
+        make_dataset: Callable[[], Any],
+        *,
+        global_batch_size: int,
+        epochs: int,
+        callbacks: Sequence[Any] = (),
+        checkpointer: Any = None,
+        validation: Callable[[], Any] | None = None,
+        on_resize: str = "scale_rate",
+        commit_every: int | None = None,
+        on_reset: Callable[[], None] | None = None,
+        parse: Callable[..., Any] | None = None,
+        shuffle: int | None = None,
+        seed: int | None = None,
+        verbose: Any = None,
+        **options: Any,
+    ) -> list[dict[str, float]]:
+        """``model.fit`` with :meth:`dataset` and :meth:`callbacks`, and what an elastic job needs.
+
+        In an elastic job the ranks go on when some of them come or go: from the last commit if one died, from where
+        they are otherwise. What is left of the epoch is dealt out anew, so that each record counts once per epoch in
+        the training that survives; in which order is a function of seed and epoch alone. Under other strategies
+        ``on_resize``, ``commit_every`` and ``on_reset`` are without effect.
+
+        Args:
+            model: A built and compiled model, its optimizer one of :meth:`optimizer`.
+            make_dataset: As for :meth:`dataset`; in an elastic job all records, in the same order on every rank.
+            global_batch_size: Records in one step of all ranks; in an elastic job of those that it was planned for.
+            epochs: How many.
+            callbacks: More callbacks for ``fit``.
+            checkpointer: A :class:`container.checkpoint.Checkpointer`, to save and to resume.
+            validation: Returns a dataset of single records to evaluate on after each epoch.
+            on_resize: ``"scale_rate"``: each rank keeps its batch size, and the learning rate grows and shrinks with
+                the ranks. ``"keep_global_batch"``: the rate stays, and the ranks share the same global batch (where it
+                cannot be divided evenly, the largest one below that can).
+            commit_every: Steps between commits to memory; None chooses by what a commit costs and what has failed.
+            on_reset: Called on every rank whenever the ranks have met anew.
+            parse: As for :meth:`dataset`; for validation too.
+            shuffle: As for :meth:`dataset`.
+            seed: As for :meth:`dataset`.
+            verbose: As for ``model.fit``; None for one line an epoch on rank 0.
+            options: Others of :meth:`dataset`.
+
+        Returns:
+            What Keras logged for each epoch; in an elastic job for those, or parts of them, that this rank finished.
+        """
+        dataset = self.dataset(
+            make_dataset, global_batch_size=global_batch_size, parse=parse, shuffle=shuffle, seed=seed, **options
+        )
+        found = model.fit(
+            dataset,
+            steps_per_epoch=self.steps_per_epoch(make_dataset, global_batch_size=global_batch_size),
+            epochs=epochs,
+            callbacks=[
+                *self.callbacks(checkpointer, validation=validation, validation_parse=parse),
+                *callbacks,
+            ],
+            verbose=(2 if self.is_chief else 0) if verbose is None else verbose,
+        )
+        names = list(found.history)
+        return [
+            {name: float(found.history[name][epoch]) for name in names if epoch < len(found.history[name])}
+            for epoch in range(len(found.epoch))
+        ]
+
     def callbacks(
         self,
         checkpointer: Any = None,
@@ -243,7 +331,7 @@ class Cluster:
         warmup_epochs: float = 0,
         validation: Callable[[], Any] | None = None,
         validation_parse: Callable[..., Any] | None = None,
-        validation_batch_size: int = _EVALUATION_BATCH,
+        validation_batch_size: int = EVALUATION_BATCH,
         report: bool = True,
     ) -> list[Any]:
         """Callbacks for ``fit``, for either Keras.
@@ -279,7 +367,7 @@ class Cluster:
         model: Any,
         make_dataset: Callable[[], Any],
         *,
-        batch_size: int = _EVALUATION_BATCH,
+        batch_size: int = EVALUATION_BATCH,
         parse: Callable[..., Any] | None = None,
     ) -> dict[str, float]:
         """Evaluate a compiled model over all records, each counted once. All ranks must call it; all get the same.
@@ -288,7 +376,8 @@ class Cluster:
 
         Args:
             model: The model.
-            make_dataset: As for :meth:`dataset`; the number of its records must stay the same.
+            make_dataset: As for :meth:`dataset`; the number of its records must stay the same, but for channels in
+                Pipe mode, which are read once.
             batch_size: Records of a rank's batch.
             parse: Applied to each record.
 
@@ -296,11 +385,19 @@ class Cluster:
             DistributedError: there are no records.
         """
         found_records = make_dataset()
-        if self.size > 1 and holdings.channels_of(found_records) and holdings.held_by(found_records, None) != "all":
-            raise RefusedError(
-                "evaluate() needs all records on every rank, and the channel is ShardedByS3Key: give the validation "
-                "channel distribution='FullyReplicated'; each rank then evaluates its part."
+        if holdings.channels_of(found_records):
+            holds = holdings.held_by(found_records, None)
+            # A channel that is ShardedByS3Key gives each rank records of its own.
+            rank, size = (self.rank, self.size) if holds == "all" else (0, 1)
+            part = evaluating.Part(
+                data.evaluation_shard(found_records, rank=rank, size=size, batch_size=batch_size, parse=parse)
             )
+            metrics: Mapping[str, float] = {}
+            if part.dataset is not None:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="Your input ran out of data")  # it is read to its end
+                    metrics = model.evaluate(part.dataset, return_dict=True, verbose=0, callbacks=[SignsOfLife()])
+            return evaluating.mean_over_ranks(self.collectives, metrics, part.records)
         shard = data.evaluation_shard(found_records, rank=self.rank, size=self.size, batch_size=batch_size, parse=parse)
         records = self._count(make_dataset)
         mine = len(range(self.rank, records, self.size))
@@ -390,6 +487,8 @@ class Cluster:
         found = {name: _number(name, value) for name, value in values.items()}
         for name, value in found.items():
             events.emit("metric", name=name, value=value)
+        if "step" in found and self.rehearsal.waits:
+            self.rehearsal.reached(int(found["step"]), rank=self.rank, coordinates=self.coordinates)
 
     def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
         """Write the model as a SavedModel for TensorFlow Serving, on rank 0.
@@ -416,236 +515,12 @@ class Cluster:
         return model
 
 
-class ParameterServerCluster(Cluster):
-    """The chief of a cluster with parameter servers: it coordinates the workers, whose updates are asynchronous.
-
-    Attributes:
-        rank: 0.
-        size: The number of workers.
-    """
-
-    coordinates = True
-
-    def __init__(self, surroundings: Surroundings, collectives: Collectives, *, tf_strategy: Any) -> None:
-        super().__init__(surroundings, collectives, tf_strategy=tf_strategy)
-        self._workers = surroundings.size
-        self._copies: dict[int, Any] = {}
-
-    @property
-    def size(self) -> int:
-        """The number of workers."""
-        return self._workers
-
-    def scope(self) -> AbstractContextManager[Any]:
-        """Where variables are made on the parameter servers."""
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
-
-    def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
-        """See :meth:`Cluster.optimizer`: workers apply their own gradients, and there is nothing to reduce."""
-        if kerases.keras_of(optimizer) is Keras.THREE:
-            raise RefusedError(_NO_KERAS_3)
-        if compression not in (None, "none") or op != "average":
-            asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
-            raise RefusedError(
-                f"{asked} is for strategies that reduce gradients over ranks; with parameter_server each worker "
-                "applies its own. Use distribution=MPI(…) or CollectiveAllReduce(…)."
-            )
-        return optimizer
-
-    @property
-    def _scale_factor(self) -> int:
-        return 1
-
-    def dataset(
-        self,
-        make_dataset: Callable[[], Any],
-        *,
-        global_batch_size: int,
-        parse: Callable[..., Any] | None = None,
-        shuffle: int | None = None,
-        seed: int | None = None,
-        repeat: bool = True,
-        partition: str = "shard",
-        remainder: str | None = None,
-        holds: str | None = None,
-        resumable: bool | None = None,
-    ) -> Any:
-        """See :meth:`Cluster.dataset`: the workers' datasets, which always repeat.
-
-        ``make_dataset`` and ``parse`` are traced in this process and run in the workers, as graphs: what they do in
-        Python, a generator for one, would be done here. ``PipeModeDataset`` is read in the worker, from its host's
-        FIFO.
-        """
-        _check_maker(make_dataset)
-        data.check_partition(partition)
-        data.check_remainder(remainder)
-        data.per_rank_batch(global_batch_size, 1)
-        self.global_batch_size = global_batch_size
-
-        def for_worker(context: Any) -> Any:
-            records = make_dataset()
-            return data.worker_shard(
-                records,
-                worker=_worker_index(),
-                workers=self._workers,
-                batch_size=global_batch_size,
-                parse=parse,
-                shuffle=shuffle,
-                seed=seed,
-                partition=partition,
-                holds=holdings.held_by(records, holds),
-            )
-
-        try:
-            import tf_keras
-        except ImportError:
-            raise RefusedError(_NO_KERAS_3) from None
-        return tf_keras.utils.experimental.DatasetCreator(for_worker)
-
-    def steps_per_epoch(
-        self, make_dataset: Callable[[], Any], *, global_batch_size: int, records: int | None = None
-    ) -> int | None:
-        """See :meth:`Cluster.steps_per_epoch`."""
-        total = records if records is not None else self._count(make_dataset)
-        if total < global_batch_size:
-            raise DistributedError(
-                f"global_batch_size={global_batch_size} is more than the {total} records that there are."
-            )
-        if total < self._workers:
-            raise DistributedError(
-                f"there are {total} records for {self._workers} workers, and each needs one at least: use fewer hosts."
-            )
-        return total // global_batch_size
-
-    def callbacks(self, checkpointer: Any = None, **options: Any) -> list[Any]:
-        """See :meth:`Cluster.callbacks`."""
-        return [_RefuseModels(self.tf_strategy), *super().callbacks(checkpointer, **options)]
-
-    def evaluate(
-        self,
-        model: Any,
-        make_dataset: Callable[[], Any],
-        *,
-        batch_size: int = _EVALUATION_BATCH,
-        parse: Callable[..., Any] | None = None,
-    ) -> dict[str, float]:
-        """See :meth:`Cluster.evaluate`: here, on a copy of the model, so that every record counts once."""
-
-        def here() -> Mapping[str, Any]:
-            shard = data.evaluation_shard(make_dataset(), rank=0, size=1, batch_size=batch_size, parse=parse)
-            found: Mapping[str, Any] = self._copy(model).evaluate(
-                shard, return_dict=True, verbose=0, callbacks=[SignsOfLife()]
-            )
-            return found
-
-        return {name: float(value) for name, value in _outside_any_scope(here).items()}
-
-    def check_weights(self, model: Any) -> None:
-        """There is one copy of the weights, on the parameter servers."""
-
-    def broadcast(self, model: Any) -> None:
-        """There is one copy of the weights, on the parameter servers."""
-
-    def _local(self, model: Any) -> Any:
-        return _outside_any_scope(lambda: self._copy(model))
-
-    def _copy(self, model: Any) -> Any:
-        import tf_keras
-
-        copy = self._copies.get(id(model))
-        if copy is None:
-            try:
-                copy = tf_keras.models.clone_model(model)
-                if not copy.built:
-                    # A subclassed model makes its variables when it is called; the original has been.
-                    arguments, options = model.save_spec()
-                    copy(*_zeros(arguments), **_zeros(options))
-            except (ValueError, NotImplementedError, TypeError) as error:
-                raise RefusedError(
-                    f"with parameter_server the chief evaluates and exports a copy of the model, and "
-                    f"{type(model).__name__} cannot be copied ({error}). Define get_config(), or make it a functional "
-                    "or Sequential model."
-                ) from error
-            if (settings := model.get_compile_config()) is not None:
-                # The copy does not train; the model's own optimizer belongs to the servers.
-                copy.compile_from_config({**settings, "optimizer": "sgd"})
-            self._copies[id(model)] = copy
-        copy.set_weights(model.get_weights())
-        return copy
-
-
-_NO_KERAS_3 = (
-    "parameter_server needs tf_keras: Keras 3's fit() takes no parameter servers, and its optimizers lose updates of "
-    "their iteration counter there. Set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, and use tf.keras."
-)
-
-
-_NO_SCOPE = (
-    "the model was made outside the strategy's scope, so that it would not train on the parameter servers: make and "
-    "compile it within `with cluster.scope():`."
-)
-
-
-class _RefuseModels:
-    """A callback that refuses a model that cannot train on the servers as soon as ``fit`` shows it.
-
-    Args:
-        tf_strategy: The strategy in whose scope the model must have been made.
-    """
-
-    def __init__(self, tf_strategy: Any) -> None:
-        self._tf_strategy = tf_strategy
-
-    def set_model(self, model: Any) -> None:
-        if kerases.keras_of(model) is Keras.THREE:
-            raise RefusedError(_NO_KERAS_3)
-        if model.distribute_strategy is not self._tf_strategy:
-            raise RefusedError(_NO_SCOPE)
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return False
-
-    _implements_test_batch_hooks = _implements_predict_batch_hooks = _implements_train_batch_hooks
-    _supports_tf_logs = True
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("on_") or name == "set_params":
-            return lambda *args, **kwargs: None
-        raise AttributeError(name)
-
-
-def _outside_any_scope(function: Callable[[], Value]) -> Value:
-    """Call a function outside the strategy's scope, in which ``fit`` calls its callbacks: a scope is a thread's."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(function).result()
-
-
-def _check_maker(make_dataset: Any) -> None:
+def check_maker(make_dataset: Any) -> None:
     if not callable(make_dataset):
         raise TypeError(
             f"dataset() takes a function that returns the tf.data.Dataset, such as lambda: dataset; got "
             f"a {type(make_dataset).__name__}."
         )
-
-
-def _worker_index() -> Any:
-    """The worker's number, within a function that makes its dataset."""
-    import tensorflow as tf
-
-    try:
-        return tf.distribute.coordinator.experimental_get_current_worker_index()
-    except RuntimeError:  # fit() called it here, in the chief
-        raise RefusedError(_NO_SCOPE) from None
-
-
-def _zeros(spec: Any) -> Any:
-    """Values of a structure of tensor specifications; one record where a size is not known."""
-    import tensorflow as tf
-
-    return tf.nest.map_structure(
-        lambda one: tf.zeros([1 if size is None else size for size in one.shape], one.dtype), spec
-    )
 
 
 def _variables(model: Any) -> list[Any]:
@@ -682,4 +557,4 @@ def _write_saved_model(model: Any, directory: Path) -> Path:
     return target
 
 
-__all__: Sequence[str] = ["Cluster", "ParameterServerCluster"]
+__all__: Sequence[str] = ["Cluster"]

@@ -162,6 +162,20 @@ class HorovodCollectives:
         """See :class:`Collectives`."""
         self.sum_arrays([np.zeros(1, np.float32)])
 
+    def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
+        """Give every rank rank 0's numbers.
+
+        Args:
+            numbers: As many on every rank.
+            name: Of what is often done, and never twice at once: Horovod remembers what it has negotiated.
+        """
+        found = self._hvd.broadcast(_tensor(np.array(numbers, np.int64)), 0, name=f"fleetfit.{name}")
+        return [int(number) for number in np.asarray(found)]
+
+    def restart(self) -> None:
+        """Number common acts from the first: the ranks have met anew, and some are new."""
+        self._acts = 0
+
     def _name(self, what: str) -> str:
         self._acts += 1
         return f"fleetfit.{what}.{self._acts}"

@@ -15,10 +15,12 @@ from container.contract.strategies import (
     MPI,
     CollectiveAllReduce,
     Distribution,
+    ElasticHorovod,
     ParameterServer,
     strategy_from_hyperparameters,
 )
 from container.distributed.errors import DistributedError, RefusedError
+from container.machine import hosts_here
 
 #: What Open MPI, MPICH and horovodrun tell the processes they start: size, rank, local rank, local size.
 _STARTERS = (
@@ -36,6 +38,7 @@ class Kind(enum.Enum):
 
     NONE = "none"
     HOROVOD = MPI.name
+    ELASTIC = ElasticHorovod.name
     COLLECTIVE = CollectiveAllReduce.name
     PARAMETER_SERVER = ParameterServer.name
 
@@ -82,6 +85,8 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     host = environ.get("SM_CURRENT_HOST") or socket.gethostname()
     config = _tf_config(environ)
     started = next((names for names in _STARTERS if names[0] in environ), None)
+    if isinstance(strategy, ElasticHorovod) or (strategy is None and environ.get("HOROVOD_ELASTIC") == "1"):
+        return _elastic(environ, strategy or ElasticHorovod(), host)
     if isinstance(strategy, MPI) or (strategy is None and started and not config):
         if started is None:
             raise DistributedError(
@@ -160,7 +165,7 @@ def _started_by_mpirun(
     environ: Mapping[str, str], names: tuple[str, ...], strategy: Distribution, host: str
 ) -> Surroundings:
     size, rank, local_rank, local_size = (
-        int(environ.get(name) or default) for name, default in zip(names, (1, 0, 0, 1), strict=True)
+        _number(environ, name, default) for name, default in zip(names, (1, 0, 0, 1), strict=True)
     )
     shared = environ.get(variables.SHARED_MACHINE) == "1"
     return Surroundings(
@@ -172,8 +177,41 @@ def _started_by_mpirun(
         local_rank=local_rank,
         local_size=local_size,
         machine_rank=rank if shared else local_rank,
-        machine_size=size if shared else local_size,
+        machine_size=size if shared else local_size * hosts_here(environ),
     )
+
+
+def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
+    """A worker of Horovod's elastic driver. To Horovod each of ours is a host of its own, so local ranks are ours."""
+    if environ.get("HOROVOD_ELASTIC") != "1" or not environ.get("HOROVOD_SIZE"):
+        raise DistributedError(
+            "the job's strategy is elastic_horovod, but this process was not started by Horovod's driver: it would "
+            "train alone. Start it by fit() or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+        )
+    size, rank = _number(environ, "HOROVOD_SIZE", 1), _number(environ, "HOROVOD_RANK", 0)
+    ours = variables.ELASTIC_PLANNED in environ
+    local_size = _number(environ, variables.LOCAL_SIZE if ours else "HOROVOD_LOCAL_SIZE", strategy.ranks_per_host)
+    shared = environ.get(variables.SHARED_MACHINE) == "1"
+    return Surroundings(
+        kind=Kind.ELASTIC,
+        strategy=strategy,
+        host=host,
+        rank=rank,
+        size=size,
+        local_rank=_number(environ, variables.LOCAL_RANK if ours else "HOROVOD_LOCAL_RANK", 0),
+        local_size=local_size,
+        machine_rank=rank if shared else 0,
+        machine_size=size if shared else local_size * hosts_here(environ),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name)
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise DistributedError(f"{name} must be a whole number, as mpirun sets it; it is {text!r}.")
+    return int(text)
 
 
 def _from_tf_config(
@@ -184,6 +222,10 @@ def _from_tf_config(
         raise RefusedError(
             "TF_CONFIG is of TensorFlow 1's form, with a 'master', in which each worker trains by itself. It is for "
             "scripts that do so; distributed.init() needs ParameterServer(cluster_spec='coordinator')."
+        )
+    if task == "evaluator":
+        raise RefusedError(
+            "TF_CONFIG: an 'evaluator' beside the cluster is not supported: evaluate in the script, between epochs."
         )
     if task not in addresses or task not in TASK_TYPES:
         raise DistributedError(
@@ -203,8 +245,15 @@ def _from_tf_config(
 
 def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, int]:
     """The cluster that TF_CONFIG describes, and this process's task type and index in it."""
+    for task, of in config["cluster"].items():
+        if not isinstance(of, list) or not of or not all(isinstance(address, str) for address in of):
+            raise DistributedError(
+                f"TF_CONFIG: the addresses of {task!r} must be a list such as ['host:2222'], not {of!r}."
+            )
+        if len(set(of)) < len(of):
+            raise DistributedError(f"TF_CONFIG: two tasks of {task!r} have one address: {of}.")
     try:
-        addresses = {str(task): tuple(str(address) for address in of) for task, of in config["cluster"].items()}
+        addresses = {str(task): tuple(of) for task, of in config["cluster"].items()}
         task = str(config["task"]["type"])
         index = int(config["task"]["index"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -241,7 +290,7 @@ def _collective(
         local_rank=local.index(rank),
         local_size=len(local),
         machine_rank=here.index(rank),
-        machine_size=len(here),
+        machine_size=len(here) * hosts_here(environ),
         task=task,
         addresses=addresses,
     )
@@ -271,7 +320,7 @@ def _parameter_servers(
         rank=index,
         size=len(addresses["worker"]),
         machine_rank=here.index(index) if is_worker else 0,
-        machine_size=max(1, len(here)),
+        machine_size=max(1, len(here)) * hosts_here(environ),
         task=task,
         addresses=addresses,
     )

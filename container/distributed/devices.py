@@ -6,6 +6,8 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
+from container.machine import cpu_count
+
 
 @dataclasses.dataclass(frozen=True)
 class Share:
@@ -47,7 +49,7 @@ def configure(*, rank: int, size: int) -> Share:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
-    mine = share(rank=rank, size=size, gpus=len(gpus), cores=len(os.sched_getaffinity(0)), environ=os.environ)
+    mine = share(rank=rank, size=size, gpus=len(gpus), cores=cpu_count(), environ=os.environ)
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     if mine.gpu is not None:

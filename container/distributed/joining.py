@@ -9,11 +9,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from container import events
+from container.contract import variables
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed import devices
-from container.distributed.cluster import Cluster, ParameterServerCluster
+from container.distributed.cluster import Cluster
 from container.distributed.collectives import Alone, Collectives, HorovodCollectives, TensorFlowCollectives
 from container.distributed.detection import Kind, Surroundings, detect
 from container.distributed.errors import DistributedError
@@ -25,6 +27,7 @@ _LAST_RESORT = 3.0
 
 def join(timeout: float) -> Cluster:
     """See :func:`container.distributed.init`."""
+    _take_place()
     surroundings = detect(os.environ)
     if surroundings.kind is Kind.PARAMETER_SERVER and surroundings.task != "chief":
         from container.distributed import server
@@ -33,7 +36,7 @@ def join(timeout: float) -> Cluster:
         raise SystemExit(0)
     _import_tensorflow()
     events.emit("phase", name="imported")
-    if surroundings.kind is Kind.HOROVOD:
+    if surroundings.kind in (Kind.HOROVOD, Kind.ELASTIC):
         cluster = _join_horovod(surroundings, timeout)
     elif surroundings.kind is Kind.COLLECTIVE:
         cluster = _join_collective(surroundings, timeout)
@@ -44,6 +47,16 @@ def join(timeout: float) -> Cluster:
         cluster = Cluster(surroundings, Alone())
     events.emit("phase", name="rendezvous")
     return cluster
+
+
+def _take_place() -> None:
+    """In an elastic job: import all that is needed, then wait for this worker's place (``hook/sitecustomize.py``)."""
+    place: Any = getattr(sys, "_fleetfit_place", None)
+    if place is not None:
+        _import_tensorflow()
+        with contextlib.suppress(ImportError):  # said below
+            import horovod.tensorflow  # noqa: F401
+        place.wait()
 
 
 def _import_tensorflow() -> None:
@@ -67,7 +80,16 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
     with _deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
         hvd.init()
     _take_share(surroundings.machine_rank, surroundings.machine_size)
-    collectives: Collectives = HorovodCollectives(hvd)
+    collectives = HorovodCollectives(hvd)
+    if surroundings.kind is Kind.ELASTIC:
+        from container.distributed.elastic import ElasticCluster, planned_size
+
+        return ElasticCluster(
+            surroundings,
+            collectives,
+            planned=planned_size(os.environ, surroundings.size),
+            late=variables.ELASTIC_LATE in os.environ,
+        )
     return Cluster(surroundings, collectives)
 
 
@@ -103,6 +125,8 @@ def _coordinate(surroundings: Surroundings, timeout: float) -> Cluster:
     wait_for(others, timeout)
     with _deadline(timeout, lambda: _who_is_missing(others)):
         strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    from container.distributed.parameter_servers import ParameterServerCluster
+
     return ParameterServerCluster(surroundings, Alone(), tf_strategy=strategy)
 
 

@@ -37,6 +37,9 @@ class Reduction:
         learning_rate: The optimizer's own, before any warm-up; None when a schedule decides it.
 
     Attributes:
+        waited_s: Seconds between this rank's last gradient and the last reduced one, in all, as a TensorFlow variable;
+            None where it is not measured.
+        reductions: How many reductions that was.
         steps: Reductions so far, as a TensorFlow variable; None without compression.
         whole_steps: Those of them whose gradients did not fit into 16-bit floats.
     """
@@ -52,6 +55,13 @@ class Reduction:
         self._collectives = collectives
         # Ranks make their optimizers in the same order, so that the names agree.
         self._name = f"fleetfit.gradients.{next(_numbers)}"
+        self.waited_s: Any = None
+        self.reductions: Any = None
+        if _is_measured(collectives):
+            import tensorflow as tf
+
+            self.waited_s = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="waited_s")
+            self.reductions = tf.Variable(0, dtype=tf.int64, trainable=False, name="reductions")
         if compression is not None:
             import tensorflow as tf
 
@@ -65,9 +75,24 @@ class Reduction:
         places = [place for place, gradient in enumerate(gradients) if gradient is not None]
         dense = [tf.convert_to_tensor(gradients[place]) for place in places]
         results = list(gradients)
-        for place, gradient in zip(places, self._reduce(dense), strict=True):
+        for place, gradient in zip(places, self._timed(dense), strict=True):
             results[place] = gradient
         return results
+
+    def _timed(self, gradients: list[Any]) -> list[Any]:
+        """Reduce, and note how long the last of them was waited for. The timing holds nothing up."""
+        if self.waited_s is None or not gradients:
+            return self._reduce(gradients)
+        import tensorflow as tf
+
+        with tf.control_dependencies(gradients):
+            begin = tf.timestamp()
+        reduced = self._reduce(gradients)
+        with tf.control_dependencies([*reduced, begin]):
+            end = tf.timestamp()
+        self.waited_s.assign_add(end - begin)
+        self.reductions.assign_add(1)
+        return reduced
 
     def _reduce(self, gradients: list[Any]) -> list[Any]:
         if self.compression is None:
@@ -147,6 +172,15 @@ def _subclass(base: type[Any], reduction: Reduction, keras: Keras) -> type[Any]:
             "__doc__": base.__doc__,
         },
     )
+
+
+def _is_measured(collectives: Collectives) -> bool:
+    """Whether waiting for reductions is timed: not with a GPU, which would be waited for at each mark."""
+    if isinstance(collectives, Alone):
+        return False
+    import tensorflow as tf
+
+    return not tf.config.get_visible_devices("GPU")
 
 
 def reduction_of(optimizer: Any) -> Reduction | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
+from container.distributed import light
 from container.distributed.errors import DistributedError
 
 _SEEDS = 1 << 31
@@ -106,12 +107,23 @@ class DataProgress:
                 channel.resume(self._streams[channel.channel], 0)
         return True
 
-    def starts(self) -> Any:
-        """A dataset of what :meth:`begin` gives, for each iterator anew."""
+    def epoch(self, make: Callable[[Any, Any], Any]) -> Any:
+        """A dataset of what ``make`` makes of :meth:`begin`'s answer, which each iterator asks for anew.
+
+        Args:
+            make: Gets the seed and the number of records to leave out, as tensors; returns a dataset.
+        """
+        import numpy as np
         import tensorflow as tf
 
-        def begin() -> Iterator[tuple[int, int]]:
-            yield self.begin()
+        def begin() -> tuple[Any, Any]:
+            order, consumed = self.begin()
+            return np.int64(order), np.int64(consumed)
 
-        scalar = tf.TensorSpec([], tf.int64)
-        return tf.data.Dataset.from_generator(begin, output_signature=(scalar, scalar))
+        def begun(_: Any) -> Any:
+            order, consumed = tf.numpy_function(begin, [], [tf.int64, tf.int64])
+            return make(tf.ensure_shape(order, []), tf.ensure_shape(consumed, []))
+
+        # One function, and not from_generator, which has three: each iterator makes its functions anew, which takes
+        # longer than to read a small epoch.
+        return light.flat_map(tf.data.Dataset.from_tensors(0), begun)

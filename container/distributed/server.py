@@ -13,6 +13,7 @@ from container import events
 from container.distributed.detection import Kind, Surroundings, detect_server
 from container.distributed.errors import DistributedError
 from container.distributed.meeting import listens
+from container.machine import cpu_count
 
 #: How often the chief is looked for, and SIGTERM, in seconds.
 _POLL = 0.5
@@ -70,7 +71,7 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
     config = tf.compat.v1.ConfigProto()
     # Each worker's functions wait for one another's variables: fewer threads than workers could all be waiting.
     config.inter_op_parallelism_threads = max(4, surroundings.size + 1)
-    config.intra_op_parallelism_threads = max(1, len(os.sched_getaffinity(0)) // surroundings.machine_size)
+    config.intra_op_parallelism_threads = max(1, cpu_count() // surroundings.machine_size)
     config.gpu_options.allow_growth = True
     cluster = tf.train.ClusterSpec({task: list(found) for task, found in surroundings.addresses.items()})
     try:

@@ -17,6 +17,7 @@ import time
 
 _VARIABLE = "FLEETFIT_EVENTS"  # container.contract.variables.EVENTS; nothing of ours can be imported here
 _STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"  # container.contract.variables.STACK_SIGNAL
+_PLACE_FD = "FLEETFIT_PLACE_FD"  # container.contract.variables.PLACE_FD
 _LINE_LIMIT = 60_000  # bytes
 _MESSAGE_LIMIT = 1_000  # characters of its beginning, and of its end: TensorFlow says there what went wrong
 _WRITE_TIMEOUT_MS = 2_000  # how long the toolkit may take nothing before the rest is dropped
@@ -161,6 +162,117 @@ class _Imports:
             pass
 
 
+class _Place:
+    """Lets an elastic worker wait for its place where the script first calls ``hvd.init()``.
+
+    By then the script has imported all that it needs; the others go on training until it is able to join them. It
+    stands in ``sys.meta_path`` until Horovod is imported.
+
+    Args:
+        fd: Where the rest of the environment comes as a line of JSON: the rank, and where to meet.
+        target: ``fd:inode`` of the pipe for events.
+    """
+
+    def __init__(self, fd: int, target: str) -> None:
+        self._fd = fd
+        self._target = target
+        self._sockets = set()  # type: ignore[var-annotated]
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "horovod.common.basics":
+            return None
+        from importlib.machinery import PathFinder
+
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module):  # type: ignore[no-untyped-def]
+                load(module)
+                self._wrap(module.HorovodBasics)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _wrap(self, basics) -> None:  # type: ignore[no-untyped-def]
+        init, shutdown = basics.init, basics.shutdown
+
+        def meet(*args, **kwargs):  # type: ignore[no-untyped-def]
+            self.wait()
+            before = _sockets()
+            try:
+                return init(*args, **kwargs)
+            finally:
+                self._sockets = _sockets() - before
+
+        def part(*args, **kwargs):  # type: ignore[no-untyped-def]
+            try:
+                return shutdown(*args, **kwargs)
+            finally:
+                _hang_up(self._sockets)
+
+        basics.init, basics.shutdown = meet, part
+        # To Horovod each worker is a host of its own; scripts choose devices by the slot of the real one.
+        for name, variable in (("local_rank", "FLEETFIT_LOCAL_RANK"), ("local_size", "FLEETFIT_LOCAL_SIZE")):
+            if os.environ.get(variable, "").isdecimal():
+                setattr(basics, name, _constant(getattr(basics, name), int(os.environ[variable])))
+
+    def wait(self) -> None:
+        """Say that this worker is ready, and wait for its place; the process ends where there will be none."""
+        if self._fd < 0:
+            return
+        import json
+
+        _send(self._target, b'{"kind":"worker_ready","data":{}}\n')
+        with os.fdopen(self._fd, "rb") as file:
+            self._fd = -1
+            line = file.readline()
+        if not line.endswith(b"\n"):
+            os._exit(0)
+        os.environ.update(json.loads(line.decode()))
+
+
+def _sockets():  # type: ignore[no-untyped-def]
+    """The sockets of this process, as ``(descriptor, inode)``."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            link = os.readlink("/proc/self/fd/" + name)
+        except OSError:  # closed meanwhile
+            continue
+        if link.startswith("socket:"):
+            found.add((int(name), link))
+    return found
+
+
+def _hang_up(sockets) -> None:  # type: ignore[no-untyped-def]
+    """Let the other ends of sockets know that nobody is here any more.
+
+    Horovod keeps its connections to the other ranks when it shuts down after one has died, until it meets the others
+    anew. One that waits for this rank, and not for the dead one, would not come to that before its timeout.
+    """
+    import socket
+
+    for fd, _ in sockets & _sockets():
+        try:
+            with socket.socket(fileno=os.dup(fd)) as end:
+                end.shutdown(socket.SHUT_RDWR)
+        except OSError:  # a listening one, or one whose other end is gone
+            pass
+
+
+def _constant(method, value):  # type: ignore[no-untyped-def]
+    import functools
+
+    @functools.wraps(method)
+    def known(self):  # type: ignore[no-untyped-def]
+        method(self)  # which complains if Horovod has not been initialized
+        return value
+
+    return known
+
+
 def _hand_over() -> None:
     """Import the ``sitecustomize`` that would have been imported without this one.
 
@@ -185,3 +297,8 @@ if __name__ == "sitecustomize":
             _dump_stacks_on(int(_signal))
             if _target:
                 sys.meta_path.insert(0, _Imports(_target))
+        _fd = os.environ.pop(_PLACE_FD, None)
+        if _fd and _target:
+            # Where container.distributed finds it: this module is not in sys.modules any more.
+            sys._fleetfit_place = _Place(int(_fd), _target)  # type: ignore[attr-defined]
+            sys.meta_path.insert(0, sys._fleetfit_place)  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ LAUNCHERS = {
     "mpi": "container.launchers.mpi",
     "parameter_server": "container.launchers.parameter_server",
     "collective": "container.launchers.collective",
+    "elastic": "container.launchers.elastic",
 }
 
 #: Launchers whose jobs cannot be run yet, with the reason.

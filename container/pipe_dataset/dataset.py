@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from container.contract.names import unknown
 from container.formats import RecordFormat
-from container.pipe_dataset import places, readers
+from container.pipe_dataset import native, places, readers
 from container.pipe_dataset.faults import PipeError
 from container.pipe_dataset.readers import Request
+from container.pipe_dataset.stream import SEGMENTS
 
 #: TensorFlow reads a segment in steps of this many bytes.
 _BUFFER = 256 << 10
@@ -108,6 +109,16 @@ class PipeModeDataset(tf.data.Dataset):
         """
         readers.resume(self._request, epoch, records)
 
+    def choose(self, epoch: int) -> None:
+        """Let every iterator from now on read one epoch from its beginning, whichever were read before.
+
+        Only fleetfit's own agent can do so; what an elastic training deals out anew is read so.
+
+        Args:
+            epoch: The epoch, from 0.
+        """
+        readers.choose(self._request, epoch)
+
     def _inputs(self) -> list[Any]:
         return [self._source]
 
@@ -122,12 +133,22 @@ def sources_of(dataset: Any) -> Iterator[PipeModeDataset]:
 
 
 def _records(request: Request) -> Any:
-    if request.record_format is RecordFormat.TFRECORD and not request.tolerated:
+    if request.segments:
+        if native.library() is not None:
+            return _records_of_file(native.name(request.to_text()))
         segments = _generated(request, readers.SEGMENT, tf.TensorSpec([], tf.string))
-        # One segment is filled while another is read. The reader counts on it that there are not more.
-        return segments.prefetch(1).flat_map(lambda name: tf.data.TFRecordDataset(name, buffer_size=_BUFFER))
+        # One segment is filled while another is read and two wait. The reader counts on it that there are not more.
+        return segments.prefetch(SEGMENTS - 2).flat_map(_records_of_file)
     batches = _generated(request, readers.RECORDS, tf.TensorSpec([None], tf.string))
     return batches.prefetch(1).flat_map(tf.data.Dataset.from_tensor_slices)
+
+
+def _records_of_file(name: Any) -> Any:
+    """As ``tf.data.TFRecordDataset``, but for the flat_map that it has inside: one more step for each record."""
+    variant = tf.raw_ops.TFRecordDataset(
+        filenames=tf.reshape(name, [1]), compression_type="", buffer_size=tf.constant(_BUFFER, tf.int64)
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
 
 
 def _generated(request: Request, function: str, spec: Any) -> Any:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from container import formats
 from container.formats import FramingError, RecordError, tfrecord
 
 if TYPE_CHECKING:
+    from container.contract.pipes import Note
+    from container.pipe_dataset.native import NativeReader
     from container.pipe_dataset.stream import StreamReader
+
+    Reader: TypeAlias = NativeReader | StreamReader
 
 #: Objects up to this size are read again, to find where a damaged record is.
 _READ_AGAIN = 4 << 30
@@ -21,14 +24,14 @@ _CHUNK = 4 << 20
 _POSITION = re.compile(r"corrupted record at (\d+)")
 
 #: Readers that TensorFlow's errors may be about, the newest last.
-RECENT: deque[StreamReader] = deque(maxlen=8)
+RECENT: deque[Reader] = deque(maxlen=8)
 
 
 class PipeError(Exception):
     """A stream cannot be read; one line that says which, why, and the remedy."""
 
 
-def of_agent(reader: StreamReader) -> PipeError | None:
+def of_agent(reader: Reader) -> PipeError | None:
     """Why the host agent ended the stream, if it did not come to its end."""
     notes = reader.notes.all()
     error = next((note.error for note in notes if note.error), "")
@@ -38,7 +41,7 @@ def of_agent(reader: StreamReader) -> PipeError | None:
     return PipeError(f"channel {reader.channel!r}, epoch {reader.epoch}: {error}")
 
 
-def at(reader: StreamReader, offset: int, record: int, cause: str, *, framed: bool = False) -> Exception:
+def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = False) -> Exception:
     """The error for a record of the stream.
 
     Args:
@@ -57,7 +60,7 @@ def at(reader: StreamReader, offset: int, record: int, cause: str, *, framed: bo
         )
     last = notes[-1]
     if not last.plain:
-        number = last.first + (record - last.records) * last.step if last.records is not None else None
+        number = _number(last, record)
         place = _place_of(reader, last.uri, number)
         return RecordError(reader.channel, last.uri, cause, offset=place, record=None if number is None else number + 1)
     # A record that is cut off at the end of an object takes bytes of the next one, in which the fault is noticed.
@@ -79,24 +82,39 @@ def explain(message: str) -> Exception | None:
     if match is None:
         return None
     position = int(match[1]) - tfrecord.HEADER_SIZE  # TensorFlow tells where the data begins
+    possible: list[tuple[Reader, int, int]] = []
     for reader in reversed(RECENT):
-        for piece in reader.pieces:
-            with contextlib.suppress(FramingError, ValueError, struct.error):
-                data = piece.segment.map
-                if position + tfrecord.HEADER_SIZE > piece.size:
-                    continue
-                end, records = reader.framing.hop(data, 0, position)
-                if end != position:
-                    continue
-                stop = position + reader.framing.needed(data, position, piece.size)
-                payload = reader.framing.payload(data, position, stop)
-                if struct.unpack("<I", data[stop - 4 : stop])[0] != tfrecord.masked_crc32c(payload):
-                    cause = "its data is damaged (the checksum is wrong)"
-                    return at(reader, piece.at + position, piece.records + records, cause, framed=True)
+        found = reader.find(position)
+        if found is not None:
+            possible.append((reader, *found))
+    # TensorFlow does not say which of them; with one it is clear, else the objects tell.
+    damaged = [where for where in possible if _is_damaged(*where)] if len(possible) > 1 else []
+    for reader, offset, record in [*damaged, *possible][:1]:
+        return at(reader, offset, record, "its data is damaged (the checksum is wrong)", framed=True)
     return None
 
 
-def _first_fault(reader: StreamReader, uri: str, size: int | None) -> tuple[int, int, str] | None:
+def _is_damaged(reader: Reader, offset: int, record: int) -> bool:
+    """Read a record again, from the object if its bytes are in the stream as they are, and see."""
+    with contextlib.suppress(Exception):  # it may be gone, or unreadable here
+        from container.agent import sources
+
+        note = [note for note in reader.notes.all() if note.uri and note.at <= offset][-1]
+        place = offset - note.at if note.plain else _place_of(reader, note.uri, _number(note, record))
+        if place is not None:
+            with sources.open(sources.describe(note.uri), place) as stream:
+                head = stream.read(tfrecord.HEADER_SIZE)
+                size = reader.framing.needed(head, 0, len(head))
+                return not tfrecord.is_whole(head + stream.read(size - len(head)))
+    return False
+
+
+def _number(note: Note, record: int) -> int | None:
+    """Which of its object's records the stream's ``record`` is, from 0, where the agent deals or packs."""
+    return None if note.records is None else note.first + (record - note.records) * note.step
+
+
+def _first_fault(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | None:
     """Read an object by itself: the offset and number of its first faulty record, and what is wrong with it."""
     found: tuple[int, int, str] | None = None
     with contextlib.suppress(Exception):  # it may be gone, or unreadable here: then the stream's word has to do
@@ -104,7 +122,7 @@ def _first_fault(reader: StreamReader, uri: str, size: int | None) -> tuple[int,
     return found
 
 
-def _scan(reader: StreamReader, uri: str, size: int | None) -> tuple[int, int, str] | None:
+def _scan(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | None:
     from container.agent import sources
 
     item = sources.describe(uri)
@@ -130,12 +148,12 @@ def _scan(reader: StreamReader, uri: str, size: int | None) -> tuple[int, int, s
             rest = data[whole:]
 
 
-def _count_until(reader: StreamReader, uri: str, offset: int) -> int:
+def _count_until(reader: Reader, uri: str, offset: int) -> int:
     """How many records of an object begin before an offset."""
     return _walk(reader, uri, lambda position, count: position >= offset)[1]
 
 
-def _place_of(reader: StreamReader, uri: str, number: int | None) -> int | None:
+def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:
     """The offset of an object's record, from 0, if the object is not packed."""
     if number is None:
         return None
@@ -146,7 +164,7 @@ def _place_of(reader: StreamReader, uri: str, number: int | None) -> int | None:
     return None
 
 
-def _walk(reader: StreamReader, uri: str, enough: Callable[[int, int], bool]) -> tuple[int, int]:
+def _walk(reader: Reader, uri: str, enough: Callable[[int, int], bool]) -> tuple[int, int]:
     """Go through an object's records until it is enough: the place then, and how many records came before it."""
     from container.agent import sources
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from container.contract import pipes, variables
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
+from container.pipe_dataset import leaving
 from container.pipe_dataset.faults import PipeError
 
 #: How long a FIFO may take to appear, in seconds, as in SageMaker's reader.
@@ -64,9 +64,7 @@ def local(environ: Mapping[str, str]) -> tuple[int, int]:
 
 def state_folder(folder: Path, environ: Mapping[str, str]) -> Path:
     """Where the number of the next epoch is kept; each rank's own."""
-    rank = pipes.rank_of(folder)
-    base = tree(environ).base / "pipe_state"
-    return base if rank is None else base / f"rank-{rank}"
+    return pipes.state_folder(tree(environ).base, pipes.rank_of(folder))
 
 
 class Epochs:
@@ -78,43 +76,79 @@ class Epochs:
     """
 
     def __init__(self, folder: Path, channel: str) -> None:
-        self._state = folder / f".{channel}-pipe_mode-state"
-        self._lock = folder / f".{channel}-pipe_mode-lock"
+        self.folder = folder
+        self._state = os.path.join(folder, f".{channel}-pipe_mode-state")
+        self._lock = os.path.join(folder, f".{channel}-pipe_mode-lock")
 
     def take(self) -> int:
         """The number of the next epoch, from 0, which is then begun."""
-        with self._locked():
-            epoch = self._read()
-            self._state.write_text(str(epoch + 1))
+        with self._opened() as state:
+            epoch = _number(state)
+            _put(state, epoch + 1)
         return epoch
+
+    def begun(self, epoch: int) -> None:
+        """An epoch is begun that somebody else counts."""
+        with self._opened() as state:
+            _put(state, epoch + 1)
 
     def next(self) -> int:
         """The number of the next epoch."""
-        with self._locked():
-            return self._read()
-
-    def _read(self) -> int:
-        try:
-            return int(self._state.read_text() or 0)
-        except FileNotFoundError:
-            return 0
+        with self._opened() as state:
+            return _number(state)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._lock.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def _opened(self) -> Iterator[int]:
+        """The state's descriptor, with the lock held."""
+        lock = self._open(self._lock)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self._open(self._state)
+            try:
+                yield state
+            finally:
+                os.close(state)
         finally:
-            os.close(file)
+            os.close(lock)
+
+    def _open(self, path: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return os.open(path, flags, 0o666)
+
+
+def _number(state: int) -> int:
+    return int(os.pread(state, 32, 0) or 0)
+
+
+def _put(state: int, number: int) -> None:
+    # Not truncated before: that costs more than all the rest.
+    text = str(number).encode()
+    os.pwrite(state, text, 0)
+    os.ftruncate(state, len(text))
+
+
+def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> int:
+    """The number of the FIFO that waits for its reader, whichever ones earlier processes have read.
+
+    Raises:
+        PipeError: there is none.
+    """
+    until = time.monotonic() + timeout
+    while (number := pipes.newest(place, channel)) is None:
+        if time.monotonic() > until or leaving.ending(_PAUSE):
+            raise PipeError(f"no FIFO of channel {channel!r} appeared in {place} within {timeout:g} s.")
+    return number
 
 
 def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
-    """Open a FIFO for reading when it is there and somebody writes into it.
+    """Open a FIFO for reading, not blocking, when it is there and somebody writes into it.
 
     Raises:
-        PipeError: it does not appear, or is none.
+        PipeError: it does not appear, or is none; or the process ends.
     """
     until = time.monotonic() + timeout
     while True:
@@ -123,16 +157,14 @@ def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
             file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             break
         except FileNotFoundError:
-            if time.monotonic() > until:
+            if time.monotonic() > until or leaving.ending(_PAUSE):
                 raise PipeError(
                     f"{path} did not appear within {timeout:g} s. It is a FIFO that the platform makes for a channel "
                     "in Pipe mode; a script that runs by hand has none."
                 ) from None
-            time.sleep(_PAUSE)
         except OSError as error:
             raise PipeError(f"{path} cannot be opened: {error.strerror}.") from error
-    poll = select.poll()
-    poll.register(file, select.POLLIN)  # and POLLHUP, once a writer was there and is gone
-    poll.poll()
-    os.set_blocking(file, True)
+    if not leaving.wait(file):
+        os.close(file)
+        raise PipeError(f"{path} had no writer before the process ended.")
     return file

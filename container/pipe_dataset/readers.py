@@ -20,7 +20,8 @@ import numpy as np
 
 from container.contract import pipes
 from container.formats import RecordFormat
-from container.pipe_dataset import checked, faults, places
+from container.pipe_dataset import checked, faults, leaving, native, places
+from container.pipe_dataset.native import NativeReader
 from container.pipe_dataset.stream import StreamReader
 
 #: The names under which TensorFlow finds the functions.
@@ -59,6 +60,11 @@ class Request:
         values = json.loads(text)
         return cls(**{**values, "record_format": RecordFormat(values["record_format"])})
 
+    @property
+    def segments(self) -> bool:
+        """Whether TensorFlow reads the records, from files that it is given the names of."""
+        return self.record_format is RecordFormat.TFRECORD and not self.tolerated
+
     def place(self) -> Path:
         """The folder of the FIFOs, for this process."""
         return Path(self.pipe_dir) if self.pipe_dir else places.pipe_folder(self.channel, os.environ)
@@ -75,13 +81,26 @@ class _Open:
     reader: StreamReader
     records: checked.Tolerant | None = None
     counted: int = 0
+    finished: bool = False
+
+    def finish(self) -> None:
+        """There is no more."""
+        if not self.finished:
+            self.finished = True
+            leaving.finished()
 
 
 _readers: dict[int, _Open] = {}
+#: What TensorFlow reads by itself.
+_native: dict[NativeReader, Request] = {}
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 #: (state folder, channel) -> epoch and records to leave out, for the next reader.
 _resumed: dict[tuple[str, str], tuple[int, int]] = {}
+#: (state folder, channel) -> the epoch that all readers get from now on.
+_chosen: dict[tuple[str, str], int] = {}
+#: Held until the agent has made the next FIFO: two readers must not take one.
+_choosing = threading.Lock()
 
 
 def resume(request: Request, epoch: int, records: int) -> None:
@@ -96,6 +115,18 @@ def resume(request: Request, epoch: int, records: int) -> None:
         _resumed[_key(request)] = (epoch, records)
 
 
+def choose(request: Request, epoch: int) -> None:
+    """Let all readers from now on begin an epoch anew.
+
+    Args:
+        request: What is read.
+        epoch: The epoch, from 0.
+    """
+    with _lock:
+        _chosen[_key(request)] = epoch
+
+
+@leaving.asked()
 def open_reader(text: bytes) -> Any:
     """Begin the next epoch.
 
@@ -106,6 +137,26 @@ def open_reader(text: bytes) -> Any:
         PipeError: the FIFO cannot be read.
     """
     request = Request.from_text(text)
+    place, epoch, file, skip = _begin(request)
+    reader = StreamReader(request.channel, place, epoch, file, request.record_format, skip=skip)
+    records = checked.Tolerant(reader, request.tolerated) if request.tolerated else None
+    with _lock:
+        number = next(_numbers)
+        _readers[number] = _Open(request, reader, records)
+        faults.RECENT.append(reader)
+    leaving.opened()
+    return np.int64(number)
+
+
+def _begin(request: Request) -> tuple[Path, int, int, int]:
+    """Open the next FIFO: its folder, its number, the descriptor, and how many records to leave out."""
+    with _lock:
+        chosen = _chosen.get(_key(request))
+    return _next(request) if chosen is None else _again(request, chosen)
+
+
+def _next(request: Request) -> tuple[Path, int, int, int]:
+    """The next epoch, or the one that is resumed."""
     place, epochs = request.place(), request.epochs()
     with _lock:
         wanted, skip = _resumed.pop(_key(request), (0, 0))
@@ -114,18 +165,38 @@ def open_reader(text: bytes) -> Any:
         # An epoch that is not wanted any more is opened and left, as a script may do that reads on SageMaker.
         os.close(places.open_fifo(pipes.fifo(place, request.channel, epoch)))
         epoch = epochs.take()
-    file = places.open_fifo(pipes.fifo(place, request.channel, epoch))
-    reader = StreamReader(request.channel, place, epoch, file, request.record_format, skip=skip)
-    opened = _Open(request, reader)
-    if request.tolerated:
-        opened.records = checked.Tolerant(reader, request.tolerated)
+    return place, epoch, places.open_fifo(pipes.fifo(place, request.channel, epoch)), skip
+
+
+def _again(request: Request, epoch: int) -> tuple[Path, int, int, int]:
+    """An epoch from its beginning, in whichever FIFO is next."""
+    place, epochs = request.place(), request.epochs()
+    with _choosing:
+        number = places.await_newest(place, request.channel)
+        epochs.begun(number)
+        pipes.ask(epochs.folder, request.channel, number, epoch)
+        return place, number, places.open_fifo(pipes.fifo(place, request.channel, number)), 0
+
+
+def _begin_native(text: str) -> NativeReader:
+    """As :func:`open_reader`, for the library."""
+    request = Request.from_text(text)
+    place, epoch, file, skip = _begin(request)
+    reader = NativeReader(request.channel, place, epoch, file, skip=skip)
     with _lock:
-        number = next(_numbers)
-        _readers[number] = opened
+        _native[reader] = request
         faults.RECENT.append(reader)
-    return np.int64(number)
+    return reader
 
 
+def _end_native(reader: NativeReader) -> None:
+    """As :func:`close_reader`, for the library."""
+    with _lock:
+        request = _native.pop(reader)
+    _close(request, reader)
+
+
+@leaving.asked()
 def next_segment(number: Any) -> Any:
     """The name of the next segment.
 
@@ -135,10 +206,12 @@ def next_segment(number: Any) -> Any:
     opened = _readers[int(number)]
     name = opened.reader.next_segment()
     if name is None:
+        opened.finish()
         raise StopIteration
     return name.encode()
 
 
+@leaving.asked()
 def next_records(number: Any) -> Any:
     """The next records.
 
@@ -148,10 +221,11 @@ def next_records(number: Any) -> Any:
     opened = _readers[int(number)]
     found = opened.records.next_records() if opened.records is not None else opened.reader.next_records()
     if found is None:
+        opened.finish()
         raise StopIteration
     interval = opened.request.interval
     if interval and (opened.counted + len(found)) // interval > opened.counted // interval:
-        _say(opened, f"records: {opened.counted + len(found)}")
+        _say(opened.reader, f"records: {opened.counted + len(found)}")
     opened.counted += len(found)
     array = np.empty(len(found), object)
     array[:] = found
@@ -163,22 +237,26 @@ def close_reader(number: Any) -> Any:
     with _lock:
         opened = _readers.pop(int(number), None)
     if opened is not None:
-        reader = opened.reader
-        reader.close()
-        if opened.request.benchmark:
-            rate = reader.bytes_read / max(reader.seconds, 1e-9) / (1 << 30)
-            _say(opened, f"total read_time_ms: {reader.seconds * 1000:.0f}")
-            _say(opened, f"total read_bytes: {reader.bytes_read}")
-            _say(opened, f"total read_GB/s: {rate:.3f}")
+        _close(opened.request, opened.reader)
+        leaving.closed(finished=opened.finished)
     return np.int64(0)
+
+
+def _close(request: Request, reader: StreamReader | NativeReader) -> None:
+    reader.close()
+    if request.benchmark:
+        count, seconds = reader.bytes_read, reader.seconds
+        _say(reader, f"total read_time_ms: {seconds * 1000:.0f}")
+        _say(reader, f"total read_bytes: {count}")
+        _say(reader, f"total read_GB/s: {count / max(seconds, 1e-9) / (1 << 30):.3f}")
 
 
 def _key(request: Request) -> tuple[str, str]:
     return request.state_dir or request.pipe_dir, request.channel
 
 
-def _say(opened: _Open, text: str) -> None:
-    print(f"PipeModeDataset {opened.request.channel}_{opened.reader.epoch} {text}", flush=True)
+def _say(reader: StreamReader | NativeReader, text: str) -> None:
+    print(f"PipeModeDataset {reader.channel}_{reader.epoch} {text}", flush=True)
 
 
 def _excepthook_for(previous: Any) -> Any:
@@ -210,6 +288,8 @@ def register() -> None:
     registry = script_ops._py_funcs
     if registry.get(OPEN) is open_reader:
         return
+    native.serve(_begin_native, _end_native)
+    leaving.descriptor()  # what is registered last comes first at the end
     for token, function in (
         (OPEN, open_reader),
         (SEGMENT, next_segment),

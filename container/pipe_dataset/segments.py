@@ -6,9 +6,12 @@ import contextlib
 import mmap
 import os
 import threading
+from collections import deque
 
 #: How many segments are kept for the next reader: memory that has been used once is several times faster to fill.
 _KEPT = 4
+#: How many rest before they are kept: a stream that has ended still has segments that TensorFlow has not read.
+_RESTING = 8
 
 
 class Segment:
@@ -68,6 +71,7 @@ class Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._free: list[Segment] = []
+        self._resting: deque[Segment] = deque()
 
     def take(self, capacity: int) -> Segment:
         """A segment of at least ``capacity`` bytes."""
@@ -79,8 +83,12 @@ class Pool:
         return segment
 
     def give(self, segment: Segment) -> None:
-        """Take a segment back that nobody reads any more."""
+        """Take a segment back that is not filled any more; what was in it may still be read for a while."""
         with self._lock:
+            self._resting.append(segment)
+            if len(self._resting) <= _RESTING:
+                return
+            segment = self._resting.popleft()
             if len(self._free) < _KEPT:
                 self._free.append(segment)
                 return

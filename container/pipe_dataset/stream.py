@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import itertools
 import os
 import time
@@ -13,8 +12,8 @@ from pathlib import Path
 
 from container import formats
 from container.contract import pipes
-from container.formats import FramingError, RecordFormat, textline
-from container.pipe_dataset import faults
+from container.formats import FramingError, RecordFormat, textline, tfrecord
+from container.pipe_dataset import faults, leaving
 from container.pipe_dataset.notes import Notes
 from container.pipe_dataset.segments import POOL, Segment
 
@@ -25,9 +24,8 @@ LARGEST = 4 << 20
 LARGEST_LIST = 1 << 20
 #: A segment that has a record is handed over after this long, full or not, in seconds.
 _PATIENCE = 0.05
-#: TensorFlow reads one segment while the next one is being filled, and one more is kept for its sake.
-_SEGMENTS = 3
-_PIPE_SIZE = 1 << 20
+#: TensorFlow reads one segment while another is being filled, and two wait between them.
+SEGMENTS = 4
 
 
 @dataclasses.dataclass
@@ -47,7 +45,7 @@ class StreamReader:
         channel: Its name.
         place: The folder of the FIFO.
         epoch: Which.
-        file: The FIFO, open for reading.
+        file: The FIFO, open for reading and not blocking.
         record_format: The records' format.
         skip: How many records to leave out at the beginning.
 
@@ -66,7 +64,7 @@ class StreamReader:
         self.epoch = epoch
         self.bytes_read = 0
         self.seconds = 0.0
-        self.pieces: deque[Piece] = deque(maxlen=_SEGMENTS - 1)
+        self.pieces: deque[Piece] = deque(maxlen=SEGMENTS - 1)
         self.framing = formats.framing(record_format)
         self.record_format = record_format
         self.notes = Notes(pipes.notes_file(place, channel, epoch))
@@ -80,13 +78,12 @@ class StreamReader:
         self._carried = b""  # the beginning of a record that was not whole
         self._at_end = False
         self._error: Exception | None = None
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        pipes.widen(file)
 
     def next_segment(self) -> str | None:
         """The name of a file of whole records; None at the stream's end.
 
-        The file is used again for the segment after the next one.
+        The file is used again for the :data:`SEGMENTS`-th segment after it.
 
         Raises:
             RecordError: a record is damaged.
@@ -160,8 +157,23 @@ class StreamReader:
                 number = piece.records + len(ends) - len(stops) + 1
                 return piece.at + begin, number, [segment.map[a:b] for a, b in itertools.pairwise(stops)]
 
+    def find(self, position: int) -> tuple[int, int] | None:
+        """The record that begins at ``position`` of a segment and is damaged: its offset in the stream, and its number.
+
+        Only segments that were handed over a short while ago are known.
+        """
+        for piece in self.pieces:
+            with contextlib.suppress(FramingError, ValueError):
+                data = piece.segment.map
+                end, records = self.framing.hop(data, 0, min(position, piece.size))
+                if end == position < piece.size:
+                    stop = position + self.framing.needed(data, position, piece.size)
+                    if not tfrecord.is_whole(data[position:stop]):
+                        return piece.at + position, piece.records + records
+        return None
+
     def close(self) -> None:
-        """Let the writer know that nobody reads any more; nobody may read the segments either."""
+        """Let the writer know that nobody reads any more."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -190,6 +202,9 @@ class StreamReader:
                         break
                     room = max(2 * room, self.framing.needed(segment.map, 0, filled))
                     segment.reserve(room)
+                if not leaving.wait(self._file, until - time.monotonic() if whole else None):
+                    self._at_end = leaving.ending()
+                    break
                 got = os.readv(self._file, [segment.view[filled:room]])
                 if not got:
                     self._at_end = True
@@ -199,8 +214,6 @@ class StreamReader:
                 self.bytes_read += got
                 whole, more = self.framing.hop(segment.map, whole, filled, ends)
                 count += more
-                if whole and time.monotonic() > until:
-                    break
         except FramingError as error:
             count += error.count
             fault = faults.at(self, self._at + error.position, self._records + count, error.cause)
@@ -269,8 +282,8 @@ class StreamReader:
         return begin
 
     def _next_free(self) -> Segment:
-        if len(self._segments) < _SEGMENTS:
+        if len(self._segments) < SEGMENTS:
             self._segments.append(POOL.take(self._limit))
             return self._segments[-1]
-        self._turn = (self._turn + 1) % _SEGMENTS
+        self._turn = (self._turn + 1) % SEGMENTS
         return self._segments[self._turn - 1]

@@ -1,7 +1,8 @@
-"""Private folders for sockets and session files."""
+"""Private folders for sockets and session files, and one for the locks on ports."""
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -32,3 +33,8 @@ def make() -> Path:
         OSError: it cannot be made.
     """
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root()))
+
+
+def of_ports() -> Path:
+    """Where this user's jobs lock their ports: one folder for all of them, which stays when they have ended."""
+    return Path(tempfile.gettempdir()) / f"{PREFIX}ports-{os.getuid()}"

@@ -14,14 +14,10 @@ if TYPE_CHECKING:
 #: Backend name -> module and class.
 BACKENDS = {
     "local_process": ("estimators.backends.process", "ProcessBackend"),
+    "local": ("estimators.backends.docker.backend", "DockerBackend"),
+    "local_gpu": ("estimators.backends.docker.backend", "DockerBackend"),
     "local_fake": ("estimators.backends.fake", "FakeBackend"),
-}
-
-#: Backends that the design names and this version does not have.
-_MISSING = {
-    "local": "containers are not available in this version; 'local_process' runs the same job as processes",
-    "local_gpu": "containers are not available in this version; 'local_process' runs the same job as processes",
-    "ml": "launching on Amazon SageMaker is not available in this version; 'local_process' runs the same job here",
+    "ml": ("estimators.backends.sagemaker.backend", "SageMakerBackend"),
 }
 
 
@@ -34,12 +30,10 @@ def load(name: str) -> type[Backend]:
     """Return a backend's class.
 
     Raises:
-        UnsupportedError: this version does not have it, or nobody does.
+        UnsupportedError: there is none of that name.
     """
     if name in BACKENDS:
         module, attribute = BACKENDS[name]
         backend: type[Backend] = getattr(importlib.import_module(module), attribute)
         return backend
-    if name in _MISSING:
-        raise UnsupportedError(f"instance_type {name!r}: {_MISSING[name]}.")
-    raise UnsupportedError(unknown("instance_type", name, (*BACKENDS, *_MISSING)))
+    raise UnsupportedError(unknown("instance_type", name, BACKENDS))

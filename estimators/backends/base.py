@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 from container.contract.failures import Failure
 from container.supervision.loop import Loop
 from estimators.jobs.record import JobRecord
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.spec import HOST_PREFIX, RunOptions, TrainingJobSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,17 +42,41 @@ class Callbacks:
 
     Attributes:
         secondary_status: A secondary status of SageMaker's (``Downloading``, ``Training``) and a message.
-        output: A host's name and bytes that its training process printed.
+        output: A host's name and bytes that its training process printed; where they were not printed just now, also
+            when, in nanoseconds since the epoch.
         host_ended: A host's training process ended, and everything it printed has been given.
         failed: The backend cannot go on; every host that runs has to be ended.
         outputs_collected: The outputs are in place, or the failure that prevented it.
+        note: Values to keep with the status, under fleetfit's own key.
+        described: How the job stands where it lives, in DescribeTrainingJob's shape; for backends with ``elsewhere``,
+            as are the following.
+        attempt: The job was started again there, for this time (from 1).
+        over: It is over there: the last description, and where it failed what is known of the cause. Everything that it
+            printed has been given.
     """
 
     secondary_status: Callable[[str, str], None]
-    output: Callable[[str, bytes], None]
+    output: Callable[..., None]
     host_ended: Callable[[HostEnd], None]
     failed: Callable[[Failure], None]
     outputs_collected: Callable[[Failure | None], None]
+    note: Callable[[Mapping[str, Any]], None]
+    described: Callable[[Mapping[str, Any]], None]
+    attempt: Callable[[int], None]
+    over: Callable[[Mapping[str, Any], Failure | None], None]
+
+
+class HeadStart(Protocol):
+    """What the caller does for a job while its supervisor still loads."""
+
+    def fileno(self) -> int:
+        """The supervisor's end of a connection, which becomes the backend's :attr:`Backend.handed`."""
+
+    def begin(self) -> None:
+        """Begin, beside the caller: the supervisor has been started, and has its end."""
+
+    def close(self) -> None:
+        """The supervisor could not be started."""
 
 
 class Backend(abc.ABC):
@@ -65,6 +92,14 @@ class Backend(abc.ABC):
 
     #: What it is called in errors.
     name: str
+    #: Whether hosts can come and go while a job runs: the methods under "hosts that come and go".
+    elastic = False
+    #: Whether the hosts' processes may run as other users than the caller, in containers say.
+    other_users = False
+    #: Whether jobs live on somebody else's machines: they outlive their supervisor, which follows them and can be
+    #: started again, and their status is what is told there. ``running`` then says whether the job is (about to be)
+    #: there.
+    elsewhere = False
 
     def __init__(
         self, loop: Loop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
@@ -76,8 +111,13 @@ class Backend(abc.ABC):
         self.callbacks = callbacks
         #: The caller's umask, for what scripts write.
         self.umask = 0o022
-        #: Children of the supervisor that are not the job's, and are left alone when everything else is ended.
+        #: The connection to a caller that has begun with :meth:`head_start`.
+        self.handed: socket.socket | None = None
+        #: Children of the supervisor that are not the job's, and are left alone when everything else is ended: those of
+        #: a backend also when the supervisor itself ends.
         self.protected: set[int] = set()
+        #: The number of the newest host, over all attempts: names are never used twice.
+        self._newest = 0
 
     @classmethod
     @abc.abstractmethod
@@ -88,6 +128,16 @@ class Backend(abc.ABC):
             UnsupportedError: with the feature, the reason and the remedy.
         """
 
+    @classmethod
+    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+        """What :meth:`check` has just found out that the supervisor need not ask again: plain data for the record."""
+        return None
+
+    @classmethod
+    def head_start(cls, spec: TrainingJobSpec, record: Path) -> HeadStart | None:
+        """What a caller that waits can do for the job while its supervisor loads, if there is something."""
+        return None
+
     @property
     @abc.abstractmethod
     def running(self) -> bool:
@@ -97,6 +147,17 @@ class Backend(abc.ABC):
     def start(self, attempt: int) -> None:
         """Prepare the inputs, then start every host."""
 
+    def use(self, hosts: tuple[str, ...]) -> None:
+        """Run the next attempt on some of the job's hosts; before :meth:`start`, while no host runs."""
+        self.spec = self.spec.with_hosts(hosts)
+
+    def say(self, host: str, words: bytes) -> None:  # noqa: B027 - an image without our toolkit does not listen
+        """Say something to a host's toolkit, which listens at the other end of its lifeline."""
+
+    def kill_host(self, host: str) -> None:
+        """End a host as the loss of its machine would: SIGKILL to everything of it."""
+        raise NotImplementedError(f"{self.name}: a single host cannot be ended.")
+
     @abc.abstractmethod
     def stop(self) -> None:
         """Ask every host to stop, with the grace that the options give to the script."""
@@ -104,6 +165,23 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def end_now(self) -> None:
         """End every host without grace."""
+
+    # --- hosts that come and go ---
+
+    def meeting_place(self) -> tuple[str, str]:
+        """The address at which the hosts reach this machine, and the network interface between them."""
+        raise NotImplementedError(f"{self.name}: hosts cannot come and go.")
+
+    def next_host(self) -> str:
+        """A name that no host of the job has had; the job has it from now on."""
+        had = {*self.spec.hosts, *self.record.hosts}  # a supervisor before this one may have added some
+        self._newest = max(self._newest, *(int(name.rpartition("-")[2]) for name in had)) + 1
+        self.spec = self.spec.with_hosts((*self.spec.hosts, f"{HOST_PREFIX}{self._newest}"))
+        return self.spec.hosts[-1]
+
+    def add_host(self, host: str) -> None:
+        """Bring the inputs to a further host, then start it."""
+        raise NotImplementedError(f"{self.name}: hosts cannot come and go.")
 
     def save_checkpoints(self, done: Callable[[Failure | None], None]) -> None:
         """Bring the checkpoints of a job that failed to where the spec wants them; every host has ended.

@@ -12,9 +12,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
-from estimators.spec import Channel, TrainingJobSpec
+from estimators.chaos import step_orders
+from estimators.spec import Channel, RunOptions, TrainingJobSpec
 
 #: SageMaker's name for the group of all instances of a cluster without instance groups.
 INSTANCE_GROUP = "homogeneousCluster"
@@ -31,11 +33,13 @@ class BackendFacts:
         network_interface: The interface for traffic between the hosts: ``lo`` between processes of one machine.
         instance_type: What the hosts are told to be; None: the job's own instance type.
         job_arn: The job's ARN, if it has one yet.
+        submit_directory: Where a host finds the code that is on this machine; None: where the job says.
     """
 
     network_interface: str = "lo"
     instance_type: str | None = None
     job_arn: str | None = None
+    submit_directory: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,7 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = BackendF
     if facts.job_arn:
         environment[JOB_ARN] = facts.job_arn
     return HostConfig(
-        hyperparameters=dict(spec.hyperparameters),
+        hyperparameters=_hyperparameters(spec, facts),
         resource_config={
             "current_host": host,
             "current_instance_type": instance_type,
@@ -103,6 +107,26 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = BackendF
         environment=environment,
         checkpoint_config=_checkpoint_config(spec),
     )
+
+
+def _hyperparameters(spec: TrainingJobSpec, facts: BackendFacts) -> dict[str, str]:
+    moved = {}
+    place = spec.submit_directory
+    # What lies below /opt/ml is a container's own path already: code that comes by a channel.
+    if facts.submit_directory is not None and place is not None and not place.startswith(f"{DEFAULT_BASE_DIR}/"):
+        moved = codec.encode({codec.SUBMIT_DIRECTORY: facts.submit_directory})
+    return {**spec.hyperparameters, **moved}
+
+
+def failure_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int) -> dict[str, str]:
+    """What the hosts of an attempt are told of failures: of those that are ordered, and of those to survive."""
+    found = {}
+    if orders := step_orders(options.chaos, attempt):
+        found[variables.CHAOS] = json.dumps(orders, separators=(",", ":"))
+    policy = options.failure_policy.with_retries(spec.retry.max_attempts if spec.retry is not None else None)
+    if policy.max_failures:
+        found[variables.WORKER_RESTARTS] = str(policy.max_failures)
+    return found
 
 
 def input_mode(spec: TrainingJobSpec, channel: Channel) -> str:

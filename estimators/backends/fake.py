@@ -159,6 +159,10 @@ class FakeBackend(Backend):
         """The scripts end at once, as those that save nothing."""
         self._all_end(exit_code=_STOPPED)
 
+    def kill_host(self, host: str) -> None:
+        """The host is killed, and the others with it."""
+        self._all_end(signal=int(signal.SIGKILL))
+
     def end_now(self) -> None:
         """As if killed."""
         self._all_end(signal=int(signal.SIGKILL))

@@ -99,9 +99,14 @@ def downloaded(spec: TrainingJobSpec) -> list[str]:
     ]
 
 
+def piped(spec: TrainingJobSpec) -> list[str]:
+    """The names of the channels in Pipe mode."""
+    return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "Pipe"]
+
+
 def has_pipes(spec: TrainingJobSpec) -> bool:
     """Whether a channel is in Pipe mode."""
-    return any(input_mode(spec, channel) == "Pipe" for channel in spec.inputs)
+    return bool(piped(spec))
 
 
 def readers_per_host(spec: TrainingJobSpec) -> int:

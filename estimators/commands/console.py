@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -11,6 +10,8 @@ import time
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
+
+from estimators import strict_json
 
 _STATUS_COLOURS = {"Completed": "32", "Failed": "31", "Stopped": "33", "Stopping": "33", "InProgress": "36"}
 
@@ -29,7 +30,7 @@ def out(text: str) -> None:
 
 def out_json(value: Any) -> None:
     """A result as JSON."""
-    out(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    out(strict_json.dumps(value, indent=2))
 
 
 def coloured() -> bool:

@@ -14,6 +14,7 @@ from estimators.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from estimators.estimator import TensorFlow
+    from estimators.spec import RunOptions
 
 #: What may be written for a strategy -> its key in a ``distribution`` dict; "none" is no distribution.
 STRATEGIES = {
@@ -25,6 +26,8 @@ STRATEGIES = {
     "collective_all_reduce": "multi_worker_mirrored_strategy",
     "collective": "multi_worker_mirrored_strategy",
     "multi_worker_mirrored": "multi_worker_mirrored_strategy",
+    "elastic_horovod": "elastic_horovod",
+    "elastic": "elastic_horovod",
 }
 
 
@@ -88,6 +91,28 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--stop-grace", type=parsing.whole, metavar="S", help="seconds to save after a stop (default: 120)"
     )
 
+    failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
+    failures.add_argument(
+        "--max-retry-attempts", type=parsing.count, metavar="N", help="start it again after as many failures: 1 to 30"
+    )
+    failures.add_argument(
+        "--failure-policy", metavar="NAME=VALUE", action="append", default=[],
+        help="option of FailurePolicy, such as min_hosts=1 or max_preemptions=3; may be repeated",
+    )  # fmt: skip
+    failures.add_argument("--spot", action="store_true", help="on spot capacity, which may be interrupted")
+    failures.add_argument(
+        "--max-wait", type=parsing.duration, metavar="TIME", help="stop it after this long, waits for hosts included"
+    )
+    failures.add_argument(
+        "--spot-market", metavar="NAME=VALUE", action="append", default=[],
+        help="option of SpotMarket, such as rate=6, notice_s=10 or trace='[[20, \"algo-2\"]]'; may be repeated",
+    )  # fmt: skip
+    failures.add_argument(
+        "--chaos", metavar="FAULT", action="append", default=[],
+        help="a fault to rehearse: kill:rank=1,at_step=50, remove_host:host=algo-2,at_s=20, "
+        "interrupt:host=algo-2,notice_s=10,at_line=REGEX; may be repeated",
+    )  # fmt: skip
+
 
 def estimator_of(args: argparse.Namespace) -> TensorFlow:
     """The estimator that the arguments describe.
@@ -96,7 +121,6 @@ def estimator_of(args: argparse.Namespace) -> TensorFlow:
         ConfigurationError: one is wrong.
     """
     from estimators.estimator import TensorFlow
-    from estimators.spec import RunOptions
 
     values: dict[str, Any] = {
         "entry_point": _entry_point(args.script, args.source_dir),
@@ -118,11 +142,43 @@ def estimator_of(args: argparse.Namespace) -> TensorFlow:
         "base_job_name": args.base_name or _base_name(args.script),
         "max_run": args.max_run,
         "hang_timeout": args.hang_timeout,
-        "run_options": RunOptions(stop_grace=float(args.stop_grace)) if args.stop_grace is not None else None,
+        "max_retry_attempts": args.max_retry_attempts,
+        "use_spot_instances": args.spot or None,
+        "max_wait": args.max_wait,
+        "run_options": _run_options(args),
     }
     given = {name: value for name, value in values.items() if value not in (None, [])}
     # Unlike the SDK's class, the shell passes no --model_dir that nobody asked for: any script must run.
     return TensorFlow(**given, model_dir=args.model_dir if args.model_dir is not None else False)
+
+
+def _run_options(args: argparse.Namespace) -> RunOptions | None:
+    from estimators import chaos
+    from estimators.jobs.restarts import FailurePolicy
+    from estimators.spec import RunOptions
+    from estimators.spot import SpotMarket
+
+    given: dict[str, Any] = {}
+    if args.stop_grace is not None:
+        given["stop_grace"] = float(args.stop_grace)
+    if args.failure_policy:
+        given["failure_policy"] = FailurePolicy.from_dict(_values("--failure-policy", args.failure_policy))
+    if args.spot_market:
+        given["spot_market"] = SpotMarket.from_dict(_values("--spot-market", args.spot_market))
+    if args.chaos:
+        given["chaos"] = tuple(chaos.parse(text) for text in args.chaos)
+    return RunOptions(**given) if given else None
+
+
+def _values(option: str, texts: list[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs, the values as JSON where they are some."""
+    values: dict[str, Any] = {}
+    for name, text in parsing.pairs(option, texts).items():
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = None if text.lower() == "none" else text
+    return values
 
 
 def distribution(strategy: str, processes: int | None, options: list[str]) -> dict[str, dict[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""``fleetfit list``, ``describe``, ``logs``, ``stop`` and ``wait``: jobs that exist."""
+"""``fleetfit list``, ``describe``, ``logs``, ``stop``, ``resume`` and ``wait``: jobs that exist."""
 
 from __future__ import annotations
 
@@ -79,6 +79,17 @@ def add(subparsers: Any) -> None:
     grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds to save")
     stop.set_defaults(run=run_stop)
 
+    resume = subparsers.add_parser(
+        "resume", help="go on with a job that failed, was stopped, or lost its supervisor",
+        epilog="examples:\n  fleetfit resume JOB\n  fleetfit resume JOB --no-wait && fleetfit logs -f JOB\n",
+        formatter_class=formatter,
+        description="Starts another attempt of a job with its record: the script goes on from its last checkpoint.",
+    )  # fmt: skip
+    resume.add_argument("job", metavar="JOB")
+    resume.add_argument("--no-wait", action="store_true", help="return at once; the job goes on")
+    resume.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
+    resume.set_defaults(run=run_resume)
+
     wait = subparsers.add_parser(
         "wait", help="wait until jobs are over",
         description="Waits until jobs are over; the exit status says how the first one ended that did not complete.",
@@ -89,9 +100,9 @@ def add(subparsers: Any) -> None:
 
 
 def _attach(name: str) -> TrainingJob:
-    from estimators.jobs.handle import TrainingJob
+    from estimators.attaching import find_job
 
-    return TrainingJob.attach(name)
+    return find_job(name)
 
 
 # --- list ---
@@ -317,6 +328,25 @@ def run_stop(args: argparse.Namespace) -> int:
             _wait_for(job, None)
             console.say(f"training job {job.name}: {job.status}.")
     return result
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Go on with a job."""
+    from estimators.commands.train import ended, terminate_like_interrupt
+
+    job = _attach(args.job)
+    if args.no_wait:
+        job.resume(wait=False)
+        console.out(job.name)
+        return Exit.OK
+    with terminate_like_interrupt() as terminated:
+        try:
+            job = job.resume(logs=not args.no_logs)
+        except KeyboardInterrupt:
+            if terminated:
+                return Exit.TERMINATED
+            raise
+    return ended(job)
 
 
 def run_wait(args: argparse.Namespace) -> int:

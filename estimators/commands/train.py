@@ -22,7 +22,8 @@ examples:
   fleetfit train train.py -s mpi -n 2 -p 2 --metric 'loss=loss: ([0-9.]+)' --max-run 1h
   job=$(fleetfit train train.py --no-wait) && fleetfit logs -f "$job"
 
-Ctrl-C stops the job: the script has 5 seconds to save; a second Ctrl-C ends it at once.
+Ctrl-C stops the job: the script has 5 seconds to save; a second Ctrl-C ends it at once. A job on SageMaker (ml.*)
+goes on: `fleetfit stop` ends it.
 """
 
 _PLAN_EXAMPLES = """\
@@ -86,7 +87,7 @@ def run_train(args: argparse.Namespace) -> int:
         return Exit.OK
     # With --json standard output is the result's alone.
     show = not (args.no_logs or args.json)
-    with _terminate_like_interrupt() as terminated:
+    with terminate_like_interrupt() as terminated:
         try:
             job = estimator.fit(channels, wait=True, logs=show, job_name=args.name)
         except KeyboardInterrupt:
@@ -125,7 +126,7 @@ def ended(job: TrainingJob) -> int:
 
 
 @contextlib.contextmanager
-def _terminate_like_interrupt() -> Iterator[list[int]]:
+def terminate_like_interrupt() -> Iterator[list[int]]:
     """Give a script that is being trained the time to save when we are asked to end, as after Ctrl-C."""
     received: list[int] = []
 

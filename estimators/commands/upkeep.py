@@ -57,7 +57,7 @@ def add(subparsers: Any) -> None:
         "install", help="install what trainings need", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
         description="Makes or completes the environment. Takes the options of `python -m estimators.provision`.",
     )  # fmt: skip
-    install.add_argument("what", nargs="?", choices=("all", "horovod"), default="all", help="default: all")
+    install.add_argument("what", nargs="?", choices=("all", "horovod", "pipe"), default="all", help="default: all")
     install.set_defaults(run=run_install)
 
     version = subparsers.add_parser("version", help="show the version", description="Shows fleetfit's version.")
@@ -124,23 +124,25 @@ def run_clean(args: argparse.Namespace) -> int:
 
 def run_install(args: argparse.Namespace) -> int:
     """Install what trainings need."""
-    if args.what == "horovod":
+    if args.what != "all":
         if args.rest:
-            raise ConfigurationError(f"`fleetfit install horovod` takes no options, got {' '.join(args.rest)!r}.")
-        return _install_horovod()
+            raise ConfigurationError(f"`fleetfit install {args.what}` takes no options, got {' '.join(args.rest)!r}.")
+        return _install_one(args.what)
     root = Path(__file__).resolve().parents[2]
     if not (root / "setup.py").is_file():
         raise ConfigurationError(
             "`fleetfit install` completes a checkout of fleetfit, and this one is installed as a package. Install the "
-            "extras with pip (`pip install 'fleetfit[tensorflow,horovod]'`), then run `fleetfit install horovod`."
+            "extras with pip (`pip install 'fleetfit[tensorflow,horovod]'`), then run "
+            "`fleetfit install horovod` and `fleetfit install pipe`."
         )
     from estimators.provision.command import main
 
     return main(args.rest)
 
 
-def _install_horovod() -> int:
-    from estimators.provision import horovod
+def _install_one(what: str) -> int:
+    """Compile and install Horovod, or the reader of Pipe mode."""
+    from estimators.provision import horovod, pipe_reader
     from estimators.provision.errors import CommandFailed, ProvisionError
     from estimators.provision.packages import Installation
     from estimators.provision.progress import Progress
@@ -148,12 +150,16 @@ def _install_horovod() -> int:
 
     if sys.prefix == sys.base_prefix:
         raise ConfigurationError(
-            f"{sys.executable} is not in a virtual environment, and Horovod is not installed into a system's Python. "
+            f"{sys.executable} is not in a virtual environment, and nothing is installed into a system's Python. "
             "Make one (`python3 -m venv .venv`), install fleetfit into it, and run this again from there."
         )
     progress = Progress(total=1)
     try:
         installation = Installation.of_venv(Path(sys.prefix))
+        if what == "pipe":
+            with progress.step("reader of Pipe mode"):
+                pipe_reader.install(installation, on_detail=progress.detail)
+            return Exit.OK
         with progress.step("Horovod"):
             horovod.install(
                 installation, WheelCache(root=cache_root()), on_detail=progress.detail, on_note=progress.note

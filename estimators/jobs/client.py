@@ -56,6 +56,11 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float = 5.0) ->
                 connection.sendall(_line(message))
                 return _reply(connection, deadline)
         except (FileNotFoundError, ConnectionError) as error:  # not there yet, or not any more
+            if record.queued_file.exists():
+                raise JobUnreachableError(
+                    f"training job {record.name!r} waits in the queue of an endpoint and has no supervisor yet: only "
+                    "the endpoint can stop it (StopTrainingJob); `fleetfit serve` starts one."
+                ) from error
             if not record.is_supervised():
                 raise JobUnreachableError(
                     f"training job {record.name!r} has no supervisor (any more): its status is "

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import signal
-import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
 from estimators.callbacks import EventFeed, check_callbacks
-from estimators.errors import JobUnreachableError, RecordError, TrainingJobError
+from estimators.errors import (
+    ConfigurationError,
+    JobUnreachableError,
+    RecordError,
+    TrainingJobError,
+    UnsupportedError,
+)
 from estimators.jobs import client
 from estimators.jobs import status as statuses
 from estimators.jobs.interrupts import Interrupts
 from estimators.jobs.record import JobRecord
 from estimators.jobs.states import SecondaryStatus, TrainingJobStatus
+from estimators.jobs.waiting import ENDING_SECONDS, Output, Wait
 from estimators.logs import LogLine, LogReader
-from estimators.metrics import final_metrics, metrics_frame
+from estimators.metrics import metrics_frame
 from estimators.phases import phases
-from estimators.printing import LogPrinter, in_jupyter, wants_colour, write_text
+from estimators.printing import LogPrinter
 from estimators.result import Result
 from estimators.spec import TrainingJobSpec
 
 if TYPE_CHECKING:
     import pandas
 
+
 #: How often a job is looked at to which there is no tie, in seconds.
 _POLL_SECONDS = 0.1
-#: With a tie the supervisor says when there is something; this is in case it cannot.
-_TIED_POLL_SECONDS = 1.0
-#: Between two looks at the logs of a job that writes without pause, in seconds: it shares the machine with us.
-_BREATH_SECONDS = 0.005
-#: How long a supervisor may take to end a job beyond the script's own grace, before it is killed.
-_ENDING_SECONDS = 15.0
-
-#: After so many seconds without news a waiting caller asks whether the supervisor is there, and believes so often that
-#: it is only slow.
-_PING_SECONDS = 15.0
-_PINGS = 3
+#: How long ending may take where the job is on SageMaker, in seconds: two minutes for the script, then uploading and
+#: giving back the instances.
+_ENDING_ELSEWHERE_SECONDS = 1800.0
+#: How long a handle waits for news of a job elsewhere that nobody followed, in seconds.
+_FIRST_NEWS_SECONDS = 15.0
 
 #: Members of the request that DescribeTrainingJob does not repeat.
 _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
@@ -84,7 +81,9 @@ class TrainingJob:
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
         """
-        return cls(JobRecord.open(name, home))
+        job = cls(JobRecord.open(name, home))
+        job.ensure_followed()
+        return job
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TrainingJob.attach, (self.name, self.record.home)
@@ -144,7 +143,10 @@ class TrainingJob:
 
     @property
     def hosts(self) -> list[str]:
-        """The hosts' names, in rank order."""
+        """The hosts' names, in rank order: all that it has had, or those of an elastic job that are there."""
+        there = [str(host["name"]) for host in self.membership if host["state"] not in ("gone", "spare")]
+        if there:
+            return sorted(there, key=natural_key)
         count = (self.record.read_request().get("ResourceConfig") or {}).get("InstanceCount") or 0
         planned = {f"algo-{number}" for number in range(1, int(count) + 1)}
         return sorted(planned | set(self.record.hosts), key=natural_key)
@@ -184,22 +186,11 @@ class TrainingJob:
         return metrics_frame(self.record.events("metric"), start=self._status().get("CreationTime"))
 
     def result(self) -> Result:
-        """What has come of the job so far."""
-        status = self._status()
-        reported = status.get("FinalMetricDataList")
-        final = reported if reported is not None else final_metrics(self.record.events("metric"))
-        end = status.get("TrainingEndTime")
-        return Result(
-            job_name=self.name,
-            status=str(status["TrainingJobStatus"]),
-            secondary_status=str(status["SecondaryStatus"]),
-            seconds=end - status["CreationTime"] if end is not None and "CreationTime" in status else None,
-            phases=self.phases(),
-            metrics={str(item["MetricName"]): float(item["Value"]) for item in final},
-            model_data=self.model_data,
-            checkpoints=self.checkpoints if self._has_checkpoints() else None,
-            logs=str(self.record.hosts_dir),
-            failure_reason=status.get("FailureReason"),
+        """What has come of the job so far; of a job that is over, as it was saved with it."""
+        from estimators.results import saving
+
+        return saving.result_of(
+            self.record, model_data=self.model_data, checkpoints=self.checkpoints if self._has_checkpoints() else None
         )
 
     def _has_checkpoints(self) -> bool:
@@ -207,6 +198,59 @@ class TrainingJob:
         if "://" in self.checkpoints or not path.is_dir():
             return "://" in self.checkpoints
         return any(path.iterdir())
+
+    # --- jobs that live elsewhere ---
+
+    @property
+    def lives_elsewhere(self) -> bool:
+        """Whether the job is on SageMaker, where it goes on without anybody on this machine."""
+        return statuses.lives_elsewhere(self.record.stored_status())
+
+    def ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
+        """Follow a job on SageMaker again that nobody follows, since its supervisor was killed; else do nothing.
+
+        Args:
+            env: The new supervisor's environment; default: this process's.
+
+        Raises:
+            BackendError: the supervisor cannot be started.
+        """
+        from estimators.jobs.launch import start
+
+        stored = self.record.stored_status()
+        if not statuses.lives_elsewhere(stored) or statuses.is_terminal(stored or {}) or self.record.is_supervised():
+            return
+        taken = JobRecord(self.record.path)
+        if not taken.lock():
+            return  # somebody else was quicker
+        try:
+            self._process = start(taken, env)
+        finally:
+            taken.release()
+        until = time.monotonic() + _FIRST_NEWS_SECONDS
+        while self._last_seen() == statuses.last_seen(stored) and self.record.is_supervised():
+            if time.monotonic() > until:
+                break
+            time.sleep(_POLL_SECONDS / 2)
+
+    def _last_seen(self) -> float | None:
+        return statuses.last_seen(self.record.stored_status())
+
+    def wait_until_taken(self) -> None:
+        """Wait until SageMaker has taken the job, or refused it; a job of this machine has been taken already.
+
+        Raises:
+            TrainingJobError: it was refused, or did not get there.
+        """
+        while True:
+            self.ensure_followed()
+            status = self._status()
+            if status.get(statuses.OWN, {}).get("taken") or statuses.is_terminal(status):
+                break
+            time.sleep(_POLL_SECONDS / 2)
+        failure = statuses.failure_of(status)
+        if failure is not None and not status.get(statuses.OWN, {}).get("taken"):
+            raise TrainingJobError(self, failure)
 
     def _status(self) -> dict[str, Any]:
         if self._process is not None:
@@ -234,6 +278,8 @@ class TrainingJob:
 
     def _portions(self, rank: int | None, follow: bool) -> Iterator[list[LogLine]]:
         reader = LogReader(self.record, rank)
+        if follow:
+            self.ensure_followed()
         while True:
             over = statuses.is_terminal(self._status())
             yield from reader.drain(final=over)
@@ -256,18 +302,28 @@ class TrainingJob:
             grace: Seconds that the script has to save; default: the job's ``stop_grace`` (120 s).
 
         Raises:
+            UnsupportedError: ``grace`` for a job on SageMaker, which gives every script 120 s.
             JobUnreachableError: the job's supervisor does not answer, or does not end the job.
         """
+        ending = ENDING_SECONDS
         if not statuses.is_terminal(self._status()):
+            if self.lives_elsewhere:
+                if grace is not None:
+                    raise UnsupportedError(
+                        f"stop(grace={grace!r}): training job {self.name!r} is on SageMaker, which gives every script "
+                        "120 s to save; leave grace out."
+                    )
+                self.ensure_followed()
+                ending = _ENDING_ELSEWHERE_SECONDS
             self._ask_to_stop(grace, "stop() was called")
         if wait:
             seconds = float(grace if grace is not None else self.record.read_options().get("stop_grace") or 0.0)
-            until = time.monotonic() + seconds + _ENDING_SECONDS
+            until = time.monotonic() + seconds + ending
             while not statuses.is_terminal(self._status()):
                 if time.monotonic() > until:
                     raise JobUnreachableError(
                         f"training job {self.name!r} was told to stop and has not ended after "
-                        f"{seconds + _ENDING_SECONDS:g} s: its supervisor (pid {self._supervisor_pid()}) may be "
+                        f"{seconds + ending:g} s: its supervisor (pid {self._supervisor_pid()}) may be "
                         "stopped."
                     )
                 time.sleep(_POLL_SECONDS / 5)
@@ -290,14 +346,101 @@ class TrainingJob:
         if not answer.get("ok"):
             raise JobUnreachableError(f"training job {self.name!r} was not stopped: {answer.get('error', answer)}")
 
+    # --- an elastic job's hosts ---
+
+    @property
+    def membership(self) -> list[dict[str, Any]]:
+        """The hosts that an elastic job has had: for each its ``name``, ``state`` and ``ranks``, as they are now.
+
+        States: ``starting``, ``ready``, ``leaving``, ``gone``, ``spare``. Empty for a job that is not elastic.
+        """
+        noted = self._status().get(statuses.OWN, {}).get("hosts")
+        return [dict(host) for host in noted] if isinstance(noted, list) else []
+
+    def add_hosts(self, count: int = 1) -> list[str]:
+        """Start more hosts for an elastic job. The others go on training until they are able to join.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Their names.
+
+        Raises:
+            ConfigurationError: the job cannot have that many, or is not elastic.
+            JobUnreachableError: its supervisor does not answer.
+        """
+        return [str(name) for name in self._ask({"op": "add_hosts", "count": count})["hosts"]]
+
+    def remove_host(self, name: str) -> None:
+        """Let a host of an elastic job leave: the others go on without it from their next look on.
+
+        Args:
+            name: The host, such as ``algo-2``.
+
+        Raises:
+            ConfigurationError: there is no such host, too few would be left, or the job is not elastic.
+            JobUnreachableError: its supervisor does not answer.
+        """
+        self._ask({"op": "remove_host", "host": name})
+
+    def interrupt(self, name: str, notice_s: float = 120.0) -> None:
+        """Interrupt a host of an elastic job as the spot market does: it leaves, or is killed when the notice is over.
+
+        Args:
+            name: The host.
+            notice_s: The notice, in seconds.
+
+        Raises:
+            ConfigurationError: there is no such host, or the job is not elastic.
+            JobUnreachableError: its supervisor does not answer.
+        """
+        self._ask({"op": "interrupt", "host": name, "notice_s": notice_s})
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer = client.request(self.record, message)
+        if not answer.get("ok"):
+            error = str(answer.get("error", answer))
+            if error.startswith("unknown operation"):
+                error = "its hosts cannot come and go: the strategy is not ElasticHorovod."
+            raise ConfigurationError(f"training job {self.name!r}: {error}")
+        return answer
+
+    # --- going on with it ---
+
+    def resume(self, wait: bool = True, logs: bool = True, callbacks: Any = None) -> TrainingJob:
+        """Go on with a job that failed, was stopped, or lost its supervisor: another attempt, with the same record.
+
+        Scripts go on from their last checkpoint. Failures are counted anew, and so is ``max_run``.
+
+        Args:
+            wait: Whether to wait for the end, with the job ending if this process does.
+            logs: Whether to show the job's output while waiting.
+            callbacks: As for :meth:`wait`.
+
+        Returns:
+            A new handle of the job.
+
+        Raises:
+            ConfigurationError: the job runs, or has completed.
+            BackendError: it cannot be started.
+            TrainingJobError: it failed again (only with ``wait=True``).
+        """
+        from estimators.jobs.launch import resume
+
+        job = resume(JobRecord(self.record.path), attached=wait)
+        if wait:
+            job.wait(logs=logs, callbacks=callbacks)
+        return job
+
     # --- waiting for it ---
 
     def wait(self, logs: bool = True, timeout: float | None = None, callbacks: Any = None) -> None:
         """Wait until the job is over.
 
         An interrupt (Ctrl-C, a notebook's stop button) ends a job that is tied to this process: the script has
-        ``interrupt_grace`` (5 s) to save; a second interrupt ends it at once. A job that is not tied goes on. In both
-        cases KeyboardInterrupt is raised, when the job has ended or at once.
+        ``interrupt_grace`` (5 s) to save; a second interrupt ends it at once. A job that is not tied goes on, as all
+        jobs on SageMaker do. In both cases KeyboardInterrupt is raised, when the job has ended or at once.
 
         Args:
             logs: Whether to print the logs, and a table at the end.
@@ -311,14 +454,16 @@ class TrainingJob:
             BrokenPipeError: nobody reads the standard output any more; a tied job has been stopped.
             TimeoutError: it is not over after ``timeout`` seconds.
         """
-        output = _Output(self, sys.stdout if logs else None)
-        feed = EventFeed(self, check_callbacks(callbacks))
+        checked = check_callbacks(callbacks)
+        output = Output(self, sys.stdout if logs else None)
+        feed = EventFeed(self, checked if output.pane is None else (output.pane, *checked))
         deadline = time.monotonic() + timeout if timeout is not None else None
+        self.ensure_followed()
         with Interrupts() as interrupts:
             try:
                 if logs and not self._is_over():
                     output.message(self._opening())
-                _Wait(self, output, feed, interrupts, deadline).run()
+                Wait(self, output, feed, interrupts, deadline).run()
             except (TimeoutError, KeyboardInterrupt, BrokenPipeError):
                 raise
             except BaseException:
@@ -357,205 +502,3 @@ class TrainingJob:
             self._tie.close()
         if self._process is not None:
             self._process.poll()  # it may stay a little to complete the provenance; a later call reaps it
-
-
-class _Output:
-    """Where a waiting caller shows the logs: nowhere, or on a stream."""
-
-    def __init__(self, job: TrainingJob, stream: IO[str] | None) -> None:
-        self._job = job
-        self._stream = stream
-        self._reader = LogReader(job.record) if stream is not None else None
-        self._printer = job._printer(stream) if stream is not None else None
-        #: A pipe on which the logs go, whose reader may go away.
-        self.pipe = _pipe_of(stream)
-
-    def show(self, *, final: bool = False) -> bool:
-        """Print what is new; returns whether there was anything."""
-        if self._reader is None or self._printer is None:
-            return False
-        shown = False
-        for lines in self._reader.drain(final=final):
-            self._printer.print(lines)
-            shown = True
-        if final:
-            self._printer.finish()
-        return shown
-
-    def message(self, text: str) -> None:
-        """Print a line of our own, also without logs."""
-        if self._printer is not None:
-            self._printer.message(text)
-        elif not self._silent:
-            write_text(sys.stderr, text + "\n")
-
-    _silent = False
-
-    def silence(self) -> None:
-        """Nobody reads: print nothing more."""
-        self._reader = self._printer = self._stream = self.pipe = None
-        self._silent = True
-
-    def table(self) -> None:
-        """Print the table of the end; in a notebook as HTML."""
-        stream = self._stream
-        if stream is None:
-            return
-        from estimators import display
-
-        if in_jupyter(stream) and display.show_html(self._job):
-            return
-        columns = shutil.get_terminal_size().columns
-        text = display.job_table(self._job.result(), colour=wants_colour(stream), columns=columns)
-        write_text(stream, text)
-
-
-class _Wait:
-    """One call of :meth:`TrainingJob.wait`."""
-
-    def __init__(
-        self,
-        job: TrainingJob,
-        output: _Output,
-        feed: EventFeed,
-        interrupts: Interrupts,
-        deadline: float | None,
-    ) -> None:
-        self._job = job
-        self._output = output
-        self._feed = feed
-        self._interrupts = interrupts
-        self._deadline = deadline
-        self._heeded = 0  # interrupts that have been acted on
-        self._kill_at: float | None = None  # when the supervisor has had its time to end the job
-        self._broken: BrokenPipeError | None = None
-        self._ping_at = time.monotonic() + _PING_SECONDS
-        self._unanswered = 0
-
-    def run(self) -> None:
-        """Return when the job is over, or raise as :meth:`TrainingJob.wait` says."""
-        while True:
-            try:
-                if self._interrupts.count > self._heeded:
-                    self._heeded += 1
-                    self._interrupted()
-                if self._step():
-                    break
-            except KeyboardInterrupt:
-                if self._job._tie is None:
-                    raise
-                self._interrupts.count += 1
-            except BrokenPipeError as error:
-                self._output.silence()
-                if self._job._tie is None:
-                    raise
-                self._broken = self._broken or error
-                self._stop(self._job._interrupt_grace(), "its output was closed")
-        self._job._reap()
-        if self._broken is not None:
-            raise self._broken
-        if self._interrupts.count:
-            with contextlib.suppress(BrokenPipeError):
-                self._output.message(f"training job {self._job.name}: {self._job.status}.")
-            raise KeyboardInterrupt
-
-    def _step(self) -> bool:
-        """Show what is new and wait a little; returns whether the job is over."""
-        job, tie = self._job, self._job._tie
-        if tie is not None:
-            tie.drain()
-        over = job._is_over()
-        shown = self._output.show(final=over)
-        if over:
-            self._feed.end()
-            return True
-        shown = self._feed.poll() or shown
-        if shown:
-            self._ping_at = time.monotonic() + _PING_SECONDS
-        elif time.monotonic() >= self._ping_at:
-            self._ping()
-        now = time.monotonic()
-        if self._deadline is not None and now >= self._deadline:
-            raise TimeoutError(f"training job {job.name!r} is still {job.status} ({job.secondary_status}).")
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill()
-        if shown:
-            self._interrupts.wait(_BREATH_SECONDS, watch=self._output.pipe)
-        pause = _TIED_POLL_SECONDS if tie is not None else _POLL_SECONDS
-        for moment in (self._deadline, self._kill_at):
-            if moment is not None:
-                pause = min(pause, max(0.0, moment - now))
-        if tie is not None and not tie.ended:
-            self._interrupts.wait(pause, tie.fileno(), watch=self._output.pipe)
-        else:
-            # With a tie that has ended, the end is a moment away: the supervisor's lock is about to be free.
-            self._interrupts.wait(min(pause, _BREATH_SECONDS) if tie is not None else pause, watch=self._output.pipe)
-        return False
-
-    def _ping(self) -> None:
-        """The job has been silent for a while: see that its supervisor is there, and wait for nobody who is not.
-
-        Raises:
-            JobUnreachableError: it has not answered several times, and nobody's job is tied to us.
-        """
-        job = self._job
-        self._ping_at = time.monotonic() + _PING_SECONDS
-        try:
-            client.request(job.record, {"op": "ping"})
-        except JobUnreachableError:
-            self._unanswered += 1
-        else:
-            self._unanswered = 0
-        if self._unanswered < _PINGS or job._is_over():
-            return
-        text = f"the supervisor of training job {job.name} (pid {job._supervisor_pid()}) does not answer"
-        if job._tie is None:
-            raise JobUnreachableError(f"{text}: it is stopped, or the machine is overloaded.")
-        self._output.message(f"{text}; it is ended, and the job with it.")
-        self._kill()
-
-    def _interrupted(self) -> None:
-        job = self._job
-        if job._tie is None:
-            with contextlib.suppress(BrokenPipeError):
-                self._output.message(f"training job {job.name} goes on; its stop() ends it.")
-            raise KeyboardInterrupt
-        if self._heeded == 1:
-            grace = job._interrupt_grace()
-            self._stop(grace, "interrupted by the user")
-            self._output.message(
-                f"stopping training job {job.name}: it has {grace:g} s to save. Interrupt again to end it at once."
-            )
-        elif self._heeded == 2:
-            self._stop(0.0, "interrupted twice by the user")
-            self._output.message(f"ending training job {job.name} at once.")
-        else:
-            self._kill_at = time.monotonic()
-
-    def _stop(self, grace: float, reason: str) -> None:
-        self._kill_at = time.monotonic() + grace + _ENDING_SECONDS
-        tie = self._job._tie
-        if tie is None or tie.ended or not tie.send(client.stop_message(grace, reason)):
-            # It is ending by itself, or does not listen: then the end of the tie is what it must notice.
-            self._kill_at = time.monotonic() + _ENDING_SECONDS
-
-    def _kill(self) -> None:
-        """The supervisor did not end the job in its time: the kernel does, whatever state it is in."""
-        self._kill_at = None
-        job = self._job
-        if job._process is not None and job._process.poll() is None:
-            os.kill(job._process.pid, signal.SIGKILL)
-        if job._tie is not None:
-            job._tie.close()
-
-
-def _pipe_of(stream: IO[str] | None) -> int | None:
-    """The descriptor of a stream that is a pipe or socket of this process, else None."""
-    if stream is None or in_jupyter(stream):
-        return None
-    try:
-        descriptor = stream.fileno()
-        mode = os.fstat(descriptor).st_mode
-    except (OSError, ValueError, AttributeError):
-        return None
-    return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from container.contract import variables
+from container.contract.failures import Cause, Failure
 from container.contract.wire import Event
-from estimators.errors import BackendError
+from estimators import backends
+from estimators.checks import check_local
+from estimators.errors import BackendError, ConfigurationError, UnsupportedError
+from estimators.instances import is_local
 from estimators.jobs import status as statuses
 from estimators.jobs.client import Tie
 from estimators.jobs.handle import TrainingJob
 from estimators.jobs.record import JobRecord, explained, open_private
+from estimators.jobs.restarts import Ending, Kind
+from estimators.spec import RunOptions, TrainingJobSpec
 
 if TYPE_CHECKING:
+    from estimators.backends.base import HeadStart
     from estimators.source import Source
-    from estimators.spec import RunOptions, TrainingJobSpec
 
 #: The folder of our packages, for a supervisor that runs in another working directory.
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 #: Not `-m`, which would look into the working directory first, and not the file, whose folder would come first.
 _BOOT = """\
-import sys
+import gc, sys
+gc.set_threshold(100_000)  # loading modules makes many objects and no garbage, and a job's start waits for it
 root = sys.argv.pop(1)
 if sys.path and not sys.path[0]:
     del sys.path[0]
 if root not in sys.path:
     sites = [n for n, p in enumerate(sys.path) if p.endswith(("site-packages", "dist-packages"))]
     sys.path.insert(sites[0] if sites else len(sys.path), root)
-from estimators.jobs.supervisor import main
+from estimators.jobs.supervise import main
 sys.exit(main(sys.argv[1:]))
 """
+
+#: How long processes of an earlier supervisor may take to end, in seconds: two for processes, five for containers.
+_LEFTOVERS = 15.0
 
 #: Supervisors that this process started and that may still run. They are kept so that they are reaped.
 _supervisors: list[subprocess.Popen[bytes]] = []
@@ -48,6 +61,7 @@ def launch(
     home: str | Path | None = None,
     attached: bool = True,
     source: Source | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> TrainingJob:
     """Start a job. Everything must have been checked before.
 
@@ -57,6 +71,7 @@ def launch(
         home: Instead of ``$FLEETFIT_HOME``.
         attached: Whether the job ends with this process.
         source: The user's code, of which a snapshot goes into the record.
+        env: The supervisor's environment; default: this process's.
 
     Returns:
         The job's handle. The supervisor has been started; whether the job comes up is seen by waiting.
@@ -68,27 +83,170 @@ def launch(
         BackendError: the supervisor cannot be started.
     """
     now = time.time()
-    record = JobRecord.create(spec.name, home)
+    record = JobRecord.stage(spec.name, home)
     ours: socket.socket | None = None
     process: subprocess.Popen[bytes] | None = None
+    head_start: HeadStart | None = None
     try:
         fill(record, spec, options, source, now)
+        _hand_over(record, spec, options)
+        record.publish(spec.name)  # until here the name is free: who is killed leaves a whole record or none
         arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd)]
         if attached:
             ours, theirs = socket.socketpair()
             with theirs:
+                descriptors = [theirs.fileno()]
                 arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
-                process = _start(record, arguments, [theirs.fileno()])
+                # Who does not wait may be gone before it is done.
+                head_start = backends.load(options.backend).head_start(spec, record.path)
+                if head_start is not None:
+                    arguments += ["--head-start-fd", str(head_start.fileno())]
+                    descriptors.append(head_start.fileno())
+                process = _start(record, arguments, descriptors, env)
+                if head_start is not None:
+                    head_start.begin()
         else:
-            process = _start(record, arguments, [])
+            process = _start(record, arguments, [], env)
         record.release()
         return TrainingJob(record, tie=Tie(ours) if ours is not None else None, process=process)
     except BaseException:
         if ours is not None:
             ours.close()  # whatever has been started sees this and ends
         if process is None:
+            if head_start is not None:
+                head_start.close()
             record.discard()
         raise
+
+
+def resume(record: JobRecord, *, attached: bool = True) -> TrainingJob:
+    """Go on with a job that failed, was stopped, or lost its supervisor: another attempt, with the same record.
+
+    The scripts go on from the last checkpoint, if they made some.
+
+    Args:
+        record: The job's record.
+        attached: Whether the job ends with this process.
+
+    Returns:
+        A new handle.
+
+    Raises:
+        ConfigurationError: the job runs, or has completed.
+        UnsupportedError: its backend cannot run it here.
+        RecordError: the record cannot be written.
+        BackendError: the supervisor cannot be started, or processes of the job do not end.
+    """
+    from estimators.results import saving
+
+    _check_resumable(record, record.read_status())
+    spec = TrainingJobSpec.from_request(record.read_request())
+    options = RunOptions.from_dict(record.read_options())
+    if not is_local(spec.instance_type):
+        raise UnsupportedError(
+            f"training job {record.name!r} was SageMaker's, which starts no job again: fit() a new one with the same "
+            "checkpoint_s3_uri, and the script goes on from its last checkpoint."
+        )
+    check_local(spec)
+    backends.load(options.backend).check(spec, options)
+    if not record.lock():
+        raise ConfigurationError(f"training job {record.name!r} is being resumed by another process.")
+    ours: socket.socket | None = None
+    try:
+        await_leftovers(record)
+        stored = record.stored_status()
+        _check_resumable(record, stored or {})
+        if stored is None:
+            raise ConfigurationError(f"training job {record.name!r} has never begun: start it again with fit().")
+        record.write_status(_resumed(stored, time.time(), record.last_sign()))
+        (record.path / saving.FILE).unlink(missing_ok=True)  # of the attempts until now
+        _hand_over(record, spec, options)
+        arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd), "--resume"]
+        descriptors = []
+        if attached:
+            ours, theirs = socket.socketpair()
+            arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
+            descriptors.append(theirs.fileno())
+        process = _start(record, arguments, descriptors)
+        if attached:
+            theirs.close()
+        return TrainingJob(JobRecord(record.path), tie=Tie(ours) if ours is not None else None, process=process)
+    except BaseException:
+        if ours is not None:
+            ours.close()
+        raise
+    finally:
+        record.release()
+
+
+def _hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:
+    """Tell the supervisor what the backend's check has just found out."""
+    found = backends.load(options.backend).found(spec)
+    if found is None:
+        record.found_file.unlink(missing_ok=True)
+    else:
+        record.write_json(record.found_file, found)
+
+
+def _check_resumable(record: JobRecord, status: Mapping[str, Any]) -> None:
+    if status.get("TrainingJobStatus") == "Completed":
+        raise ConfigurationError(f"training job {record.name!r} has completed: there is nothing to go on with.")
+    if record.lock_fd is None and not statuses.is_terminal(status):
+        raise ConfigurationError(
+            f"training job {record.name!r} is {status.get('TrainingJobStatus')}: only a job that failed, was stopped "
+            f"or lost its supervisor can be resumed. `fleetfit wait {record.name}` waits for it."
+        )
+
+
+def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, Any]:
+    own = stored.get(statuses.OWN, {})
+    attempt = int(own.get("attempt") or 0)
+    endings = list(own.get("attempts") or [])
+    if not any(values.get("attempt") == attempt for values in endings):
+        # It was stopped, or its supervisor was lost: nobody has noted how that attempt ended.
+        failure = Failure(cause=Cause.INTERNAL, message="the supervisor was lost.")
+        if statuses.is_terminal(stored):
+            failure = statuses.failure_of(stored) or Failure(
+                cause=Cause.TIMEOUT, message=f"it was stopped ({stored.get('SecondaryStatus')})."
+            )
+        endings.append(Ending(attempt=attempt, kind=Kind.FAILURE, failure=failure).to_dict())
+    status = statuses.resumed(stored, now, attempt=attempt + 1, last_sign=last_sign)
+    return statuses.with_own(status, attempts=endings, supervisor_pid=None)
+
+
+def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
+    """Wait for the processes of an earlier supervisor of a job, which end after it by themselves.
+
+    Raises:
+        BackendError: they do not.
+    """
+    until = time.monotonic() + seconds
+    while left := _leftovers(record.path):
+        if time.monotonic() > until:
+            raise BackendError(
+                f"processes of training job {record.name!r} are still running: "
+                f"{', '.join(map(str, sorted(left)))}. They should have ended with their supervisor; end them first."
+            )
+        time.sleep(0.02)
+
+
+def _leftovers(path: Path) -> list[int]:
+    """Processes whose environment or command has the record's folder: toolkits, ranks, agents, a reaper."""
+    ours = f"{variables.BASE_DIR}={path}/".encode()
+    names = (str(path).encode() + b"\0", json.dumps(str(path)).encode())  # an argument, or in a reaper's duty
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            environ = Path(f"/proc/{entry}/environ").read_bytes()
+            argv = Path(f"/proc/{entry}/cmdline").read_bytes()
+        except OSError:
+            continue
+        helper = b"container/__main__.py" in argv or b"docker.reaper" in argv
+        if ours in environ or (helper and any(name in argv for name in names)):
+            found.append(int(entry))
+    return found
 
 
 def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: Source | None, now: float) -> None:
@@ -112,7 +270,24 @@ def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: 
     record.write_json(record.provenance_file, caller_facts(source=code))
 
 
-def _start(record: JobRecord, arguments: list[str], descriptors: list[int]) -> subprocess.Popen[bytes]:
+def start(record: JobRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Hand a filled record, whose lock this process holds, to a supervisor without a tie.
+
+    Args:
+        record: The record; its lock is the supervisor's afterwards.
+        env: The supervisor's environment, which the job's hosts inherit. Default: this process's.
+
+    Raises:
+        BackendError: the supervisor cannot be started.
+    """
+    process = _start(record, ["--record", str(record.path), "--lock-fd", str(record.lock_fd)], [], env)
+    record.release()
+    return process
+
+
+def _start(
+    record: JobRecord, arguments: list[str], descriptors: list[int], env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     if not sys.executable:
         raise BackendError("the supervisor cannot be started: sys.executable does not name a Python interpreter.")
     _supervisors[:] = [process for process in _supervisors if process.poll() is None]
@@ -123,6 +298,7 @@ def _start(record: JobRecord, arguments: list[str], descriptors: list[int]) -> s
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=env,
             cwd="/",
             start_new_session=True,  # Ctrl-C in the caller's terminal is the caller's business
             pass_fds=[record.lock_fd, *descriptors] if record.lock_fd is not None else descriptors,

@@ -65,7 +65,20 @@ class JobRecord:
 
     @classmethod
     def create(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Claim a name and take the record's lock.
+        """Claim a name and take the record's lock; arguments and errors are those of :meth:`stage`."""
+        record = cls.stage(name, home)
+        try:
+            record.publish(name)
+        except BaseException:
+            record.discard()
+            raise
+        return record
+
+    @classmethod
+    def stage(cls, name: str, home: str | Path | None = None) -> JobRecord:
+        """Make a record that nobody sees, to be filled and then put in its place by :meth:`publish`.
+
+        Who is killed before that leaves the name free, and a folder that ``fleetfit clean`` removes.
 
         Args:
             name: The job's name.
@@ -83,7 +96,6 @@ class JobRecord:
             )
         jobs = jobs_folder(home)
         path = jobs / name
-        # Made aside and renamed, which fails where a record is already: nobody sees a record without its held lock.
         aside = jobs / f".{name}.{os.urandom(6).hex()}"
         with _explained(path, "create"):
             try:
@@ -91,6 +103,8 @@ class JobRecord:
                 jobs.mkdir(mode=0o700, exist_ok=True)
             except FileNotFoundError as error:  # a file system in which nobody can make folders
                 raise OSError(errno.EACCES, "no folder can be made there") from error
+            if path.exists():
+                raise _taken(path)
             aside.mkdir(mode=0o700)
             lock_fd = None
             try:
@@ -99,18 +113,29 @@ class JobRecord:
                 _reserve(aside / ".reserve")
                 for folder in ("hosts", "output", "checkpoints"):
                     (aside / folder).mkdir(mode=0o700)
-                os.rename(aside, path)
-            except BaseException as error:
+            except BaseException:
                 if lock_fd is not None:
                     os.close(lock_fd)
                 shutil.rmtree(aside, ignore_errors=True)
-                if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise JobExistsError(
-                        f"a training job named {name!r} exists already: {path}. Choose another job_name, or leave it "
-                        "out to get a new one."
-                    ) from None
                 raise
-        return cls(path, lock_fd=lock_fd)
+        return cls(aside, lock_fd=lock_fd)
+
+    def publish(self, name: str) -> None:
+        """Put a staged record, whose lock is held, in its place. That is one step, which only one creator can do.
+
+        Raises:
+            JobExistsError: the name is taken; the record is still staged.
+            RecordError: the folder cannot be written.
+        """
+        path = self.path.with_name(name)
+        with _explained(path, "create"):
+            try:
+                os.rename(self.path, path)  # which fails where a record is already: none is empty
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise _taken(path) from None
+                raise
+        self.path = path
 
     @classmethod
     def open(cls, name: str, home: str | Path | None = None) -> JobRecord:
@@ -143,6 +168,25 @@ class JobRecord:
         return self.path.parent.parent
 
     # --- the lock ---
+
+    def lock(self) -> bool:
+        """Take the lock of a record that has no supervisor (any more).
+
+        Returns:
+            Whether it could be taken.
+
+        Raises:
+            RecordError: the record is gone, or cannot be written.
+        """
+        with _explained(self.lock_file, "open"):
+            descriptor = _open(self.lock_file, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self.lock_fd = descriptor
+        return True
 
     def release(self) -> None:
         """Close this process's descriptors; the lock is free when the last copy of it is closed."""
@@ -206,6 +250,11 @@ class JobRecord:
         return self.path / "provenance.json"
 
     @property
+    def found_file(self) -> Path:
+        """What the caller found out for the supervisor; see :meth:`estimators.backends.base.Backend.found`."""
+        return self.path / "found.json"
+
+    @property
     def source_dir(self) -> Path:
         """The snapshot of the user's code."""
         return self.path / "source"
@@ -219,6 +268,11 @@ class JobRecord:
     def control_socket(self) -> Path:
         """The supervisor's socket; connect by :mod:`estimators.jobs.client`, since the path may be too long."""
         return self.path / "control.sock"
+
+    @property
+    def queued_file(self) -> Path:
+        """There while the job waits in an endpoint's queue: it has no supervisor yet, and is not lost."""
+        return self.path / "queued"
 
     @property
     def hosts_dir(self) -> Path:
@@ -316,18 +370,20 @@ class JobRecord:
         stored = self.stored_status()
         if stored is not None and statuses.is_terminal(stored):
             return stored
-        if self.is_supervised():
-            return stored or statuses.new_status({"TrainingJobName": self.name}, self._last_sign())
+        if self.is_supervised() or (stored is not None and self.queued_file.exists()):
+            return stored or statuses.new_status({"TrainingJobName": self.name}, self.last_sign())
         if not self.path.is_dir():
             raise JobNotFoundError(f"the record of training job {self.name!r} is gone: {self.path}.")
         stored = self.stored_status()  # again: the supervisor may have finished between the two looks
         if stored is not None and statuses.is_terminal(stored):
             return stored
-        when = self._last_sign()
+        if stored is not None and statuses.lives_elsewhere(stored):
+            return statuses.unfollowed(stored)
+        when = self.last_sign()
         stored = stored or statuses.new_status({"TrainingJobName": self.name}, when)
         return statuses.lost(stored, when, _tail(self.supervisor_log))
 
-    def _last_sign(self) -> float:
+    def last_sign(self) -> float:
         """When something was last written to the record, in seconds since the epoch."""
         times = [0.0]
         for path in (self.lock_file, self.status_file, self.events_file, self.supervisor_log):
@@ -416,10 +472,22 @@ class JobRecord:
             raise RecordError(f"{path} is damaged: {error}. Remove the job's folder if you do not need it.") from error
 
 
+def _taken(path: Path) -> JobExistsError:
+    return JobExistsError(
+        f"a training job named {path.name!r} exists already: {path}. Choose another job_name, or leave it out to get a "
+        "new one."
+    )
+
+
 def jobs_folder(home: str | Path | None = None) -> Path:
     """The folder of all records: ``<home>/jobs``, ``home`` being ``$FLEETFIT_HOME`` or ``~/.fleetfit`` if not given."""
     chosen = home if home is not None else os.environ.get(HOME_VARIABLE) or "~/.fleetfit"
     return Path(os.path.abspath(os.path.expanduser(chosen))) / "jobs"
+
+
+def is_job_name(name: str) -> bool:
+    """Whether SageMaker would take it as a job's name; only such a name is ever a path."""
+    return _NAME.fullmatch(name) is not None
 
 
 def job_names(home: str | Path | None = None) -> list[str]:

@@ -2,7 +2,7 @@
 
 Times are seconds since the epoch (floats), as on SageMaker's wire. What SageMaker has no name for is under the key
 ``Fleetfit``: ``failure`` (:meth:`Failure.to_dict` or None), ``warnings`` (a list of strings), ``attempt``,
-``supervisor_pid``, and ``record_version``.
+``attempts`` (how those ended that did not complete), ``supervisor_pid``, and ``record_version``.
 """
 
 from __future__ import annotations
@@ -94,6 +94,39 @@ def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float
     return after
 
 
+def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: float | None = None) -> dict[str, Any]:
+    """The status of a job that was over, or whose supervisor was lost, and that goes on with another attempt.
+
+    The time between counts neither as training nor as billable.
+
+    Args:
+        status: The last status on record.
+        now: Seconds since the epoch.
+        attempt: The number of the attempt that begins.
+        last_sign: When a supervisor that was lost gave its last sign of life; default: the status's last change.
+    """
+    after = copy.deepcopy(dict(status))
+    entries = after["SecondaryStatusTransitions"]
+    ended = last_sign if last_sign is not None else after.get("LastModifiedTime", now)
+    entries[-1].setdefault("EndTime", max(entries[-1]["StartTime"], ended))
+    now = max(now, entries[-1]["EndTime"])
+    entries.append(_entry(SecondaryStatus.RESTARTING, now, "Resumed from the last checkpoint"))
+    for name in ("FailureReason", "TrainingEndTime", "TrainingTimeInSeconds", "BillableTimeInSeconds"):
+        after.pop(name, None)
+    after["LastModifiedTime"] = now
+    after["SecondaryStatus"] = SecondaryStatus.RESTARTING.value
+    after["TrainingJobStatus"] = TrainingJobStatus.IN_PROGRESS.value
+    return with_own(after, failure=None, attempt=attempt)
+
+
+def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """The status of a job that is over with other billable seconds (spot prices); at least 1, at most all of them."""
+    training = status.get("TrainingTimeInSeconds")
+    if training is None:
+        return dict(status)
+    return {**status, "BillableTimeInSeconds": min(training, max(1, math.ceil(seconds)))}
+
+
 def fail(status: Mapping[str, Any], failure: Failure, now: float) -> dict[str, Any]:
     """The status of a job that failed, with ``FailureReason`` and the failure as data.
 
@@ -117,6 +150,48 @@ def with_warning(status: Mapping[str, Any], warning: str) -> dict[str, Any]:
     return with_own(status, warnings=warnings if warning in warnings else [*warnings, warning])
 
 
+def lives_elsewhere(status: Mapping[str, Any] | None) -> bool:
+    """Whether the job is, or may be, on somebody else's machines, where it goes on without its supervisor."""
+    return bool((status or {}).get(OWN, {}).get("elsewhere"))
+
+
+def last_seen(status: Mapping[str, Any] | None) -> float | None:
+    """When a job that lives elsewhere was last seen there, in seconds since the epoch; None: not yet."""
+    seen = (status or {}).get(OWN, {}).get("seen")
+    return float(seen) if isinstance(seen, int | float) else None
+
+
+def mirrored(
+    status: Mapping[str, Any], there: Mapping[str, Any], now: float, failure: Failure | None = None
+) -> dict[str, Any]:
+    """The status of a job that lives elsewhere, as it is told there, with fleetfit's own values.
+
+    Args:
+        status: The status so far.
+        there: DescribeTrainingJob's answer, times as seconds since the epoch.
+        now: When it was told, in seconds since the epoch.
+        failure: What is known of the cause of a failure.
+    """
+    own = {**status.get(OWN, {}), "seen": now}
+    if failure is not None:
+        own["failure"] = failure.to_dict()
+    after = {**there, OWN: own}
+    # SageMaker lists what its own regular expressions found; what the script reported comes by the logs.
+    final = {str(item["MetricName"]): item for item in status.get("FinalMetricDataList") or ()}
+    final.update({str(item["MetricName"]): item for item in there.get("FinalMetricDataList") or ()})
+    if final:
+        after["FinalMetricDataList"] = list(final.values())
+    return after
+
+
+def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
+    """How a job that lives elsewhere reads while nobody follows it: as it was when somebody last did."""
+    return with_warning(
+        status,
+        "nobody follows this job at the moment, so this is how it was last seen: attach to it to follow it on.",
+    )
+
+
 def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str, Any]:
     """How a job reads whose supervisor went away without ending it.
 
@@ -131,7 +206,7 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
         log_tail=log_tail.strip() or None,
         hints=(
             "It was killed, or the machine was restarted or ran out of memory; the processes of the job ended with it.",
-            "Start the job again under a new name; checkpoints that it wrote are in its record.",
+            f"`fleetfit resume {status.get('TrainingJobName', 'JOB')}` goes on from its last checkpoint.",
         ),
     )
     return fail(status, failure, max(when, float(status.get("LastModifiedTime", when))))
@@ -173,10 +248,11 @@ def _durations(status: Mapping[str, Any]) -> dict[str, int]:
     if start is None:
         return {}
     end = status["TrainingEndTime"]
-    idle = sum(
-        entry.get("EndTime", end) - max(entry["StartTime"], start)
+    times = [
+        (entry["Status"], max(0.0, entry.get("EndTime", end) - max(entry["StartTime"], start)))
         for entry in status["SecondaryStatusTransitions"]
-        if entry["Status"] in _NOT_BILLED and entry.get("EndTime", end) > start
-    )
-    total = max(1, math.ceil(end - start))
-    return {"TrainingTimeInSeconds": total, "BillableTimeInSeconds": min(total, max(1, math.ceil(end - start - idle)))}
+    ]
+    spent = sum(seconds for _, seconds in times)
+    idle = sum(seconds for name, seconds in times if name in _NOT_BILLED)
+    total = max(1, math.ceil(spent))
+    return {"TrainingTimeInSeconds": total, "BillableTimeInSeconds": min(total, max(1, math.ceil(spent - idle)))}

@@ -7,44 +7,54 @@ the job survives: its hosts notice the end of their lifeline.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import dataclasses
+import math
 import os
 import signal
+import socket
 import sys
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from container.contract import wire
 from container.contract.failures import Cause, Failure
-from container.supervision import processes
+from container.contract.strategies import ElasticHorovod
 from container.supervision.loop import Loop, Timer
-from estimators import backends, metrics, ranks
+from estimators import backends, ranks
 from estimators.backends import local
 from estimators.backends.base import Backend, Callbacks, HostEnd
-from estimators.errors import RecordError
+from estimators.backends.trees import checkpoints
+from estimators.chaos import Fault, Kill
+from estimators.errors import ConfigurationError, RecordError
 from estimators.jobs import channel
 from estimators.jobs import status as statuses
+from estimators.jobs.attempts import Attempts, Wait
+from estimators.jobs.collecting import ProvenanceCollector
+from estimators.jobs.disturbing import Disturber, Hosts
+from estimators.jobs.gang import GangHosts
+from estimators.jobs.journal import Journal
 from estimators.jobs.record import JobRecord
+from estimators.jobs.restarts import Ending, Kind
 from estimators.jobs.states import SecondaryStatus
-from estimators.logs import LogWriter
+from estimators.jobs.streams import HostStreams
 from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.spot import billable_seconds
 
-#: How long after the job's start provenance is collected, in seconds: a launch should have the cores to itself.
-_PROVENANCE_DELAY = 1.0
+if TYPE_CHECKING:  # the others need not wait for the imports of elastic jobs
+    from estimators.jobs.elastic.controller import ElasticController
+
 #: How long the supervisor stays for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
 #: The same when its caller was killed: then nothing may be left two seconds later.
 _ABANDONED_TIMEOUT = 1.0
 #: Toolkits show every five seconds that they are alive; a shorter silence than this means nothing, in seconds.
 _LEAST_SILENCE = 20.0
-#: The backend whose hosts do so: any image may run on others.
+#: The backend whose hosts all do so; elsewhere those do that have once done it: any image may run there.
 _BEATING = "local_process"
 #: How long the other hosts have after one was lost, in seconds.
 _LOST_GRACE = 0.3
-#: How often a job is started when its servers find their ports taken.
-_PORT_ATTEMPTS = 3
 #: How long the hosts have to end after one failed before they are killed, in seconds. Theirs is 0.5 s.
 _END_TIMEOUT = 1.5
 #: How long packing the outputs may take of a job whose time to save is over, in seconds.
@@ -58,26 +68,25 @@ class Supervisor:
         loop: The loop that drives everything.
         record: The job's record, its lock held.
         umask: The caller's umask, for what scripts write.
+        resume: Whether the job goes on that the record is of, as :func:`estimators.jobs.launch.resume` has noted there.
     """
 
-    def __init__(self, loop: Loop, record: JobRecord, umask: int = 0o022) -> None:
+    def __init__(self, loop: Loop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
         self._loop = loop
         self._record = record
         request = record.read_request()
-        self._spec = TrainingJobSpec.from_request(request)
+        self._job = TrainingJobSpec.from_request(request)
+        self._spec = self._job  # of this attempt, which may have fewer hosts
         self._options = RunOptions.from_json(record.options_file.read_text(encoding="utf-8"))
-        self._status = record.stored_status() or statuses.new_status(
-            request, time.time(), warnings=self._options.warnings
-        )
-        self._status = statuses.with_own(self._status, supervisor_pid=os.getpid())
-        self._writer = LogWriter(record)
-        self._extractor = metrics.MetricExtractor(
-            metrics.parse_metric_definitions(
-                [{"Name": item.name, "Regex": item.regex} for item in self._spec.algorithm.metric_definitions]
-            ),
-            ranks.numbering(self._spec),
-        )
-        self._buffers: dict[str, bytearray] = {}
+        status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
+        #: A job that goes on elsewhere, and whose supervisor was lost, is followed on from where it was.
+        self._resumed = statuses.lives_elsewhere(status)
+        self._journal = Journal(record, self._job, status, changed=self._poke, failed=self._record_failed)
+        self._journal.keep(supervisor_pid=os.getpid())
+        self._there: Mapping[str, Any] | None = None  # the last description of a job that is over elsewhere
+        self._mirrored = self._resumed
+        self._attempts = self._attempts_of(resume=resume)
+        self._streams = HostStreams(self._said)
         self._ended_hosts: dict[str, HostEnd] = {}
         self._reported: Failure | None = None  # by a host's toolkit
         self._model: str | None = None  # where it was put
@@ -86,16 +95,16 @@ class Supervisor:
         self._stop_message = ""
         self._ending = False
         self._hurry = False
-        self._news = False
-        self._heard: dict[str, float] = {}
         self._told_to_stop = False
+        self._waiting: Timer | None = None  # for the next attempt
+        self._wait_until = 0.0
+        self._run_timer: Timer | None = None  # max_run
+        self._ranks: dict[int, str] = {}  # rank -> host, of this attempt
+        self._checkpoint_mark = 0
         self._linger = _PROVENANCE_TIMEOUT
         self._over = False
         self._timers: list[Timer] = []
         self._end_timers: list[Timer] = []  # of this attempt
-        self._final_metrics = metrics.FinalMetrics()
-        self._provenance: int | None = None  # the collector's pid
-        self._provenance_timer: Timer | None = None
         self._attached: channel.Attachment | None = None
         backend = backends.load(self._options.backend)
         self._backend: Backend = backend(
@@ -105,23 +114,64 @@ class Supervisor:
             self._options,
             Callbacks(
                 secondary_status=self._secondary,
-                output=self._output,
+                output=self._streams.feed,
                 host_ended=self._host_ended,
                 failed=self._fail,
                 outputs_collected=self._collected,
+                note=self._note,
+                described=self._described,
+                attempt=self._attempt,
+                over=self._over_there,
             ),
         )
         self._backend.umask = umask
-        loop.idle = self._idle
-        loop.on_signal(signal.SIGTERM, lambda: self.stop(None, "the supervisor got SIGTERM"))
+        self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
+        self._elastic: ElasticController | None = None  # of this attempt
+        hosts: Hosts = GangHosts(loop, self._backend, self)
+        if isinstance(self._job.strategy, ElasticHorovod):
+            from estimators.jobs.elastic.disturbed import ElasticHosts
+
+            hosts = ElasticHosts(lambda: self._elastic, self)
+        self._disturber = Disturber(
+            loop,
+            hosts,
+            chaos=self._options.chaos,
+            market=self._options.spot_market if self._job.spot else None,
+            names=self._job.hosts,
+            rank_of=ranks.numbering(self._job),
+            tell=self._fault_told,
+        )
+        loop.idle = self._journal.flush
+        loop.on_signal(signal.SIGTERM, self._sigterm)
         loop.on_signal(signal.SIGHUP, lambda: None)
         loop.on_signal(signal.SIGINT, lambda: None)
+
+    def _attempts_of(self, *, resume: bool) -> Attempts:
+        """The attempts to come; for a job that goes on, after those that there were."""
+        policy = self._options.failure_policy.with_retries(
+            self._job.retry.max_attempts if self._job.retry is not None else None
+        )
+        strategy = self._job.strategy
+        if isinstance(strategy, ElasticHorovod) and policy.min_hosts is None:
+            policy = dataclasses.replace(policy, min_hosts=strategy.min_hosts)
+        if not resume:
+            return Attempts(policy, self._job.hosts)
+        own = self._journal.own
+        number = int(own.get("attempt") or 0)
+        earlier = [Ending.from_dict(values) for values in own.get("attempts") or []]
+        self._journal.start_attempt(number)
+        return Attempts(policy, self._job.hosts, earlier=earlier, number=number)
 
     # --- clients ---
 
     def attach(self, fd: int, caller: int) -> None:
         """Tie the job to a caller that waits."""
         self._attached = channel.Attachment(self._loop, fd, caller, self._request, self._caller_gone)
+
+    def take_head_start(self, fd: int) -> None:
+        """Go on with what the caller has begun."""
+        os.set_inheritable(fd, False)
+        self._backend.handed = socket.socket(fileno=fd)
 
     def listen(self) -> None:
         """Take requests of other processes."""
@@ -137,6 +187,11 @@ class Supervisor:
                 return {"ok": False, "error": f"grace must be seconds, 0 or more, or null; got {grace!r}."}
             self.stop(grace, str(message.get("reason") or "a client asked for it"))
             return {"ok": True}
+        if self._elastic is not None:
+            from estimators.jobs.elastic import requests
+
+            if operation in requests.OPERATIONS:
+                return requests.answer(self._elastic, message)
         return {"ok": False, "error": f"unknown operation {operation!r}; allowed: 'ping', 'stop'."}
 
     def _caller_gone(self) -> None:
@@ -150,19 +205,62 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the job."""
-        self._write_status()
-        self._event("phase", name="supervisor_started")
-        self._backend.start(0)
-        if not self._ending:
-            self._provenance_timer = self._loop.call_later(_PROVENANCE_DELAY, self._collect_provenance)
+        self._journal.write_status()
+        self._journal.event("phase", name="supervisor_started")
+        if self._attempts.number:
+            self._journal.event("resume", attempts=self._attempts.to_list())
+        if self._job.spot and self._job.stopping.max_wait_s and not self._backend.elsewhere:
+            self._timers.append(self._loop.call_later(self._job.stopping.max_wait_s, self._max_wait_reached))
+        self._checkpoint_mark = self._newest_checkpoint()
+        self._start_attempt(self._attempts.number)
+        if self._resumed:
+            self._recall()
+        if not self._ending and not self._resumed:
+            self._provenance.start_soon()
             self._watch_hosts()
+
+    def _start_attempt(self, attempt: int) -> None:
+        if isinstance(self._job.strategy, ElasticHorovod):
+            from estimators.jobs.elastic import exclusion
+            from estimators.jobs.elastic.controller import ElasticController
+
+            rule = self._job.strategy.exclusion
+            try:
+                own = exclusion.load(rule) if rule is not None else None
+            except ConfigurationError as error:
+                self._fail(Failure(cause=Cause.CONFIGURATION, message=str(error)))
+                return
+            self._elastic = ElasticController(
+                self._loop,
+                self,
+                self._backend,
+                self._job.strategy,
+                self._spec.hosts,
+                python=self._options.python,
+                start_timeout=self._options.start_timeout,
+                planned_hosts=len(self._job.hosts),
+                exclusion=own,
+            )
+            self._number_ranks(self._elastic.rank_of)
+            self._elastic.start()
+        if not self._ending:
+            self._backend.start(attempt)
+
+    def _number_ranks(self, rank_of: ranks.Numbering) -> None:
+        self._disturber.rank_of = rank_of
+        self._journal.number_ranks(rank_of)
 
     def _watch_hosts(self) -> None:
         """A toolkit that shows no sign of life was stopped, or its machine is out of breath: nobody waits for ever."""
         limit = max(self._options.start_timeout, _LEAST_SILENCE)
-        now = time.monotonic()
-        silent = [host for host, heard in self._heard.items() if host not in self._ended_hosts and now - heard > limit]
-        if silent and self._failure is None and self._options.backend == _BEATING:
+        silent = [
+            host
+            for host in self._streams.silent(limit, only_beating=self._options.backend != _BEATING)
+            if host not in self._ended_hosts
+        ]
+        if silent and self._elastic is not None and not self._elastic.over:
+            self._backend.kill_host(silent[0])
+        elif silent and self._failure is None:
             self._fail(
                 Failure(
                     cause=Cause.TIMEOUT,
@@ -183,17 +281,25 @@ class Supervisor:
         """Stop the job, giving the script ``grace`` seconds to save (None: what the options say)."""
         if self._over:
             return
+        if self._backend.elsewhere and self._backend.running:
+            self._backend.stop()  # whether and how it stops, its status there will say
+            return
         self._stop_as(SecondaryStatus.STOPPED, f"Stopped: {reason}.")
         self._stop_within(self._options.stop_grace if grace is None else grace)
 
     def _stop_within(self, seconds: float) -> None:
-        collecting = len(self._ended_hosts) == len(self._spec.hosts)
+        if self._waiting is not None and seconds > 0:
+            # No host runs: what the last attempt left is kept.
+            self._waiting.cancel()
+            self._waiting = None
+            self._timers.append(self._loop.call_later(_COLLECT_TIMEOUT, self._end_now))
+            self._backend.collect_outputs()
+            return
+        collecting = self._everyone_ended
         if seconds <= 0 or not (self._backend.running or collecting):
             self._end_now()
             return
-        if not self._told_to_stop:  # to be told twice would end them at once
-            self._told_to_stop = True
-            self._backend.stop()
+        self.tell_to_stop()  # to be told twice would end them at once
         self._timers.append(self._loop.call_later(seconds, self._grace_over))
 
     def _grace_over(self) -> None:
@@ -206,6 +312,7 @@ class Supervisor:
 
     def _stop_as(self, final: SecondaryStatus, message: str) -> None:
         if self._stopping is None and not self._ending:
+            self._close_elastic()
             self._stopping = final
             self._stop_message = message
             self._secondary(SecondaryStatus.STOPPING.value, message)
@@ -213,6 +320,14 @@ class Supervisor:
     def _max_run_reached(self) -> None:
         seconds = self._spec.stopping.max_run_s
         self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, f"The job ran for max_run, {seconds} s, and was stopped.")
+        self._stop_within(self._options.stop_grace)
+
+    def _max_wait_reached(self) -> None:
+        seconds = self._job.stopping.max_wait_s
+        self._stop_as(
+            SecondaryStatus.MAX_WAIT_TIME_EXCEEDED,
+            f"The job took max_wait, {seconds} s, with its waits, and was stopped.",
+        )
         self._stop_within(self._options.stop_grace)
 
     def _end_now(self) -> None:
@@ -228,6 +343,7 @@ class Supervisor:
         """The job cannot go on."""
         if self._failure is None:
             self._failure = failure
+        self._close_elastic()
         self._ending = True
         running = self._backend.running
         self._backend.end_now()
@@ -236,61 +352,128 @@ class Supervisor:
 
     # --- hosts ---
 
-    def _output(self, host: str, data: bytes) -> None:
-        self._heard[host] = time.monotonic()
-        buffer = self._buffers.setdefault(host, bytearray())
-        buffer += data
-        self._lines(host, wire.split_pieces(buffer, limit=wire.LINE_LIMIT))
-
-    def _lines(self, host: str, lines: list[bytes]) -> None:
-        now = time.time_ns()
+    def _said(self, host: str, items: list[wire.Event | wire.Piece], time_ns: int) -> None:
+        """What a host's toolkit has said."""
         events: list[wire.Event] = []
-        for line in lines:
-            if line == wire.HEARTBEAT:
+        for item in items:
+            if isinstance(item, wire.Piece):
+                events += self._journal.output(item, time_ns)
+                self._disturber.output(item)
                 continue
-            item = wire.decode_line(line)
-            if isinstance(item, wire.Event):
-                events.append(item)
-                if item.kind == "failure" and self._reported is None:
-                    self._reported = Failure.from_dict(item.data)
-                elif item.kind == "warning":
-                    self._warn(item, now)
-                elif item.kind == "artifacts" and len(self._ended_hosts) == len(self._spec.hosts):
-                    self._model = str(item.data.get("model") or "") or None
-                continue
-            piece = item if isinstance(item, wire.Piece) else wire.Piece(host, None, item)
-            self._writer.write(piece, now)
-            events += self._extractor.feed(piece, time_ns=now, attempt=self._writer.attempt)
-        self._record_events(events)
+            if self._backend.elsewhere:  # whose toolkits do not know how often the job was started
+                item = dataclasses.replace(item, attempt=self._journal.attempt)
+            events.append(item)
+            self._heed(item, time_ns)
+        self._journal.events(events)
+
+    def _heed(self, event: wire.Event, time_ns: int) -> None:
+        """Do what an event of a host asks for."""
+        if self._elastic is not None:
+            self._elastic.host_event(event)
+        if event.kind == "failure" and self._reported is None:
+            self._reported = Failure.from_dict(event.data)
+        elif event.kind == "warning":
+            self._warn(event, time_ns)
+        elif event.kind == "process_started" and event.rank is not None:
+            self._ranks[event.rank] = event.host
+        elif event.kind == "checkpoint" and event.data.get("action") == "saved":
+            self._attempts.progressed = True
+        elif event.kind == "chaos_step":
+            self._disturber.event(event)
+        elif event.kind == "artifacts" and self._everyone_ended:
+            self._model = str(event.data.get("model") or "") or None
 
     def _warn(self, event: wire.Event, now: int) -> None:
         """A host's warning is kept with the status and shown among the logs."""
         message = str(event.data.get("message") or "")
         if message:
-            self._status = statuses.with_warning(self._status, message)
-            self._writer.write(wire.Piece(event.host, None, f"warning: {message}\n".encode()), now)
+            self._journal.warn(message)
+            self._journal.say(event.host, f"warning: {message}", now)
+            if self._mirrored:
+                self._journal.write_status()  # nothing else may do so for hours
 
     def _host_ended(self, end: HostEnd) -> None:
-        buffer = self._buffers.setdefault(end.host, bytearray())
-        self._lines(end.host, wire.split_pieces(buffer, final=True, limit=wire.LINE_LIMIT))
+        if self._over:
+            return
+        self._streams.finish(end.host)
         self._ended_hosts[end.host] = end
+        if self._elastic is not None:
+            self._elastic.host_ended(end)
+            if not self._elastic.over:
+                return  # a host less is no failure of the job
+        if end.host in self._attempts.removed:
+            lost = Failure(cause=Cause.HOST_LOST, message="the host is gone.", host=end.host)
+            end = dataclasses.replace(end, failure=lost)
         if end.failure is not None and (self._failure is None or self._failure.cause is Cause.HOST_LOST):
             self._failure = end.failure
             # A killed toolkit ends nothing any more, and one that has not met the others is not missed by them.
             self._end_timers.append(self._loop.call_later(_LOST_GRACE, self._backend.end_now))
-        if len(self._ended_hosts) == len(self._spec.hosts):
+        if self._everyone_ended:
             self._all_hosts_ended()
-        elif end.exit_code != 0 and self._stopping is None:
+        elif self._ending and not self._backend.running:
+            self._finish()  # the others were never started
+        elif end.exit_code != 0 and self._stopping is None and not self._attempts.taken:
             # The others end by themselves, since the hosts are connected; this bounds it.
             self._end_timers.append(self._loop.call_later(_END_TIMEOUT, self._backend.end_now))
 
+    @property
+    def _everyone_ended(self) -> bool:
+        if self._elastic is not None:
+            return self._elastic.over and not self._elastic.running
+        return len(self._ended_hosts) == len(self._spec.hosts)
+
+    def _close_elastic(self) -> None:
+        if self._elastic is not None:
+            self._elastic.close()
+
+    # --- what an elastic membership tells; see estimators.jobs.elastic.members.Job ---
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Put an event into the record."""
+        self._journal.event(kind, **data)
+
+    def say(self, text: str) -> None:
+        """Put a line of the supervisor's own into the log."""
+        self._journal.say(self._spec.hosts[0], text)
+
+    def fail_job(self, failure: Failure) -> None:
+        """The job cannot go on."""
+        self._fail(failure)
+
+    def preempt(self, host: str, notice_s: float) -> None:
+        """All that train lose their hosts: they save within the notice, and another attempt follows."""
+        self._close_elastic()
+        self._attempts.taken.append(host)
+        self.tell_to_stop()
+        self.in_attempt(notice_s, lambda: self.end_lost(host))
+
+    def await_hosts(self) -> list[str]:
+        """Too few are left: if hosts were taken for a time, end the attempt, and let another one follow with them."""
+        now = time.monotonic()
+        awaited = [host for host, back in self._attempts.fleet.gone.items() if now < back < math.inf]
+        if awaited:
+            self._close_elastic()
+            self._attempts.taken += awaited
+            self._backend.end_now()
+        return awaited
+
+    def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
+        """Keep the membership with the status."""
+        self._journal.keep(hosts=hosts)
+        self._journal.write_status()
+
     def _all_hosts_ended(self) -> None:
         failed = any(end.exit_code != 0 for end in self._ended_hosts.values())
-        if self._stopping is None and failed and self._failure is None:
+        if self._elastic is not None:  # hosts come and go, unless those that went had all that trained
+            failed = failed and bool(self._attempts.taken)
+        if self._stopping is None and failed and self._failure is None and not self._attempts.taken:
             self._failure = self._reported or self._unexplained()
-        if self._failure is not None and self._may_start_again(self._failure):
-            self._start_again(self._failure)
-            return
+        if self._stopping is None and not self._over and (self._failure is not None or failed):
+            outcome = self._attempt_over()
+            if isinstance(outcome, Wait):
+                self._await_next(outcome)
+                return
+            self._failure = outcome
         if self._hurry:
             self._finish()
             return
@@ -301,25 +484,150 @@ class Supervisor:
             self._secondary(SecondaryStatus.UPLOADING.value, "")
         self._backend.collect_outputs()
 
-    def _may_start_again(self, failure: Failure) -> bool:
+    # --- attempts ---
+
+    def _attempt_over(self) -> Wait | Failure:
+        """What follows an attempt that did not end well."""
+        for timer in (*self._end_timers, *([self._run_timer] if self._run_timer is not None else [])):
+            timer.cancel()
+        self._end_timers.clear()
+        self._run_timer = None
+        self._disturber.attempt_ended()
+        self._attempts.progressed |= self._newest_checkpoint() != self._checkpoint_mark
+        outcome = self._attempts.over(self._failure, time.monotonic())
+        self._journal.keep(attempts=self._attempts.to_list())
+        return outcome
+
+    def _await_next(self, wait: Wait) -> None:
+        """Another attempt follows, when its time has come."""
+        now = time.monotonic()
+        preempted = wait.ending is not None and wait.ending.kind is Kind.PREEMPTION
+        reason = wait.ending.what() if wait.ending is not None else ""
+        if self._failure is not None and not preempted:
+            reason = self._failure.summary()
+        self._secondary((SecondaryStatus.INTERRUPTED if preempted else SecondaryStatus.RESTARTING).value, reason)
+        seconds = max(0.0, wait.until - now)
+        pause = f" in {seconds:.1f} s" if seconds else ""
+        self.tell(
+            "restart",
+            self._spec.hosts[0],
+            f"attempt {self._attempts.number} is over ({reason}); the next one begins{pause}",
+            reason=reason,
+            pause_s=round(seconds, 3),
+        )
+        self._wait_until = wait.until
+        self._ending = False
+        self._waiting = self._loop.call_later(seconds, self._start_next)
+
+    def _start_next(self) -> None:
+        """Another attempt, on the hosts that are there, with other ports and a new rendezvous."""
+        if self._waiting is None or self._over:
+            return
+        self._waiting.cancel()
+        wait = self._attempts.wait(now := time.monotonic())
+        if isinstance(wait, Failure):
+            self._waiting = None
+            self._failure = wait
+            self._backend.save_checkpoints(self._checkpoints_saved)
+            return
+        if (until := max(wait.until, self._wait_until)) > now:
+            self._waiting = self._loop.call_later(until - now, self._start_next)
+            return
+        self._waiting = None
+        for host in [host for host, back in self._attempts.fleet.gone.items() if back <= now]:
+            self._attempts.fleet = self._attempts.fleet.returned(host)
+            self.tell("returned", host, f"{host} is back", target=host)
+        hosts = self._attempts.begin(now)
+        if hosts != self._spec.hosts or self._elastic is not None:
+            self._spec = self._job.with_hosts(hosts)
+            self._backend.use(hosts)
+            self._number_ranks(ranks.numbering(self._spec))
+        attempt = self._attempts.number
+        self._secondary(SecondaryStatus.RESTARTING.value, f"Attempt {attempt} on {', '.join(hosts)}")
+        self._journal.start_attempt(attempt)
+        self._journal.keep(attempt=attempt)
+        self._streams.forget()
+        self._ended_hosts.clear()
+        self._ranks.clear()
+        self._reported = self._failure = None
+        self._told_to_stop = False
+        self._checkpoint_mark = self._newest_checkpoint()
+        self._start_attempt(attempt)
+
+    def _newest_checkpoint(self) -> int:
+        """A number that changes when something new is in the folder of checkpoints, whoever writes there."""
+        newest = 0
+        with contextlib.suppress(OSError), os.scandir(checkpoints(self._record, self._job)) as entries:
+            for entry in entries:
+                newest = max(newest, entry.stat(follow_symlinks=False).st_mtime_ns)
+        return newest
+
+    # --- who may disturb it: see estimators.jobs.gang.Job ---
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The hosts of this attempt."""
+        return self._spec.hosts
+
+    @property
+    def attempts(self) -> Attempts:
+        """The attempts, with the hosts that there are for them."""
+        return self._attempts
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next attempt's time has not come."""
+        return self._waiting is not None
+
+    @property
+    def ends(self) -> bool:
+        """Whether the job is over or about to be: nothing more can be taken from it."""
+        return self._over or self._stopping is not None
+
+    def is_preparing(self) -> bool:
+        """Whether the hosts of an attempt are about to be started."""
         return (
-            failure.cause is Cause.PORT_TAKEN and self._stopping is None and self._writer.attempt + 1 < _PORT_ATTEMPTS
+            not (self._over or self._ending or self._backend.running)
+            and self._waiting is None
+            and len(self._ended_hosts) < len(self._spec.hosts)
         )
 
-    def _start_again(self, failure: Failure) -> None:
-        """Another attempt, with other ports and a new rendezvous."""
-        attempt = self._writer.attempt + 1
-        self._event("restart", reason=failure.summary())
-        self._secondary(SecondaryStatus.RESTARTING.value, failure.summary())
-        for timer in self._end_timers:
-            timer.cancel()
-        self._writer.start_attempt(attempt)
-        self._status = statuses.with_own(self._status, attempt=attempt)
-        self._buffers.clear()
-        self._heard.clear()
-        self._ended_hosts.clear()
-        self._reported = self._failure = None
-        self._backend.start(attempt)
+    def runs_on(self, host: str) -> bool:
+        """Whether a host of the attempt runs."""
+        return self._backend.running and host in self._spec.hosts and host not in self._ended_hosts
+
+    def host_of(self, rank: int) -> str | None:
+        """Where a rank runs."""
+        return self._ranks.get(rank)
+
+    def tell_to_stop(self) -> None:
+        """Let all ranks save and end, once."""
+        if not self._told_to_stop:
+            self._told_to_stop = True
+            self._backend.stop()
+
+    def in_attempt(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something in a while, unless the attempt is over before."""
+        self._end_timers.append(self._loop.call_later(seconds, action))
+
+    def end_lost(self, host: str) -> None:
+        """Kill a host, and then those that have missed it."""
+        if host not in self._ended_hosts:
+            self._backend.kill_host(host)
+            self.in_attempt(_LOST_GRACE, self._backend.end_now)
+
+    def start_next(self) -> None:
+        """Start the next attempt if its time has come and there are hosts for it."""
+        self._start_next()
+
+    def _fault_told(self, fault: Fault, data: dict[str, Any]) -> None:
+        host = self._ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
+        self.tell("chaos", host or self._spec.hosts[0], f"chaos: {fault}", **data)
+
+    def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
+        """An event, which people see in the live log too."""
+        self._journal.event(kind, **data)
+        self._journal.say(host, text)
 
     def _unexplained(self) -> Failure:
         host, end = next((host, end) for host, end in self._ended_hosts.items() if end.exit_code != 0)
@@ -336,15 +644,62 @@ class Supervisor:
 
     def _checkpoints_saved(self, failure: Failure | None) -> None:
         if failure is not None:
-            self._status = statuses.with_warning(self._status, failure.message)
+            self._journal.warn(failure.message)
         self._finish()
 
     def _collected(self, failure: Failure | None) -> None:
         if failure is not None and self._stopping is None:
             self._failure = self._failure or failure
         elif failure is not None:
-            self._status = statuses.with_warning(self._status, failure.message)
+            self._journal.warn(failure.message)
         self._finish()
+
+    # --- jobs that live elsewhere ---
+
+    def _recall(self) -> None:
+        """What an earlier supervisor has learnt of the job."""
+        self._journal.recall()
+        for event in self._record.events("failure"):
+            if event.attempt == self._journal.attempt and self._reported is None:
+                self._reported = Failure.from_dict(event.data)
+
+    def _note(self, values: Mapping[str, Any]) -> None:
+        self._journal.keep(**values)
+        self._journal.write_status()
+
+    def _described(self, there: Mapping[str, Any]) -> None:
+        self._mirrored = True
+        self._journal.status = statuses.mirrored(self._journal.status, there, time.time())
+        self._journal.write_status()
+
+    def _attempt(self, number: int) -> None:
+        self._journal.start_attempt(number)
+        self._streams.forget()
+        self._reported = None
+        self._journal.event("restart")
+        self._note({"attempt": number})
+
+    def _over_there(self, there: Mapping[str, Any], failure: Failure | None) -> None:
+        self._streams.finish()
+        self._there = there
+        self._failure = (self._reported or failure) if failure is not None else None
+        self._finish()
+
+    def _sigterm(self) -> None:
+        if self._backend.elsewhere and self._backend.running:
+            self._let_go()  # this machine goes down, say: no reason to end a job on others
+        else:
+            self.stop(None, "the supervisor got SIGTERM")
+
+    def _let_go(self) -> None:
+        """Follow the job no longer: it goes on where it is, and whoever attaches to it follows it again."""
+        if self._over:
+            return
+        self._over = self._ending = True
+        self._linger = 0.0
+        self._backend.cleanup()
+        self._journal.close()
+        self._server.close()
 
     # --- the end ---
 
@@ -354,41 +709,62 @@ class Supervisor:
             return
         self._over = True
         self._ending = True
-        for timer in (*self._timers, *self._end_timers):
-            timer.cancel()
-        self._backend.protected = {self._provenance} if self._provenance is not None else set()
+        for timer in (*self._timers, *self._end_timers, self._run_timer, self._waiting):
+            if timer is not None:
+                timer.cancel()
+        for fault in self._disturber.end():
+            self._journal.warn(f"chaos: {fault} was ordered and its moment did not come.")
         self._loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
-        self._record_events(self._extractor.finish(time_ns=time.time_ns(), attempt=self._writer.attempt))
-        self._event("phase", name="job_ended")
-        with contextlib.suppress(RecordError):
-            self._writer.close()
-        archive = self._model or _archive(self._spec)
-        if archive is not None:
-            self._status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
-        final = self._final_metrics.to_list()
-        if final:
-            self._status["FinalMetricDataList"] = final
-        now = time.time()
-        if self._stopping is not None:
-            self._status = statuses.transition(self._status, self._stopping, now, self._stop_message)
-        elif self._failure is not None:
-            self._status = statuses.fail(self._status, self._failure, now)
-        else:
-            self._status = statuses.transition(self._status, SecondaryStatus.COMPLETED, now)
-        self._write_status(last=True)
+        self._journal.finish()
+        self._journal.event("phase", name="job_ended")
+        self._journal.close()
+        self._journal.status = self._last_status(self._journal.status)
+        self._bill()
+        self._journal.write_status(last=True)
         if self._attached is not None:
             self._attached.close()
         self._server.close()
 
+    def _last_status(self, status: dict[str, Any]) -> dict[str, Any]:
+        """How the job ended, what it left, and its metrics' last values."""
+        archive = self._model or _archive(self._spec)
+        if archive is not None:
+            status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
+        final = self._journal.final_metrics.to_list()
+        if final:
+            status["FinalMetricDataList"] = final
+        now = time.time()
+        if self._there is not None:
+            return statuses.mirrored(status, self._there, now, self._failure)
+        if self._stopping is not None:
+            return statuses.transition(status, self._stopping, now, self._stop_message)
+        if self._failure is not None:
+            self._leave_reason(self._failure)
+            return statuses.fail(status, self._failure, now)
+        return statuses.transition(status, SecondaryStatus.COMPLETED, now)
+
+    def _bill(self) -> None:
+        """At spot prices, if there are some."""
+        market = self._options.spot_market
+        if self._job.spot and market is not None and market.on_demand_price is not None:
+            before = float(self._journal.own.get("billed_s") or 0.0)
+            seconds = before + billable_seconds(market, self._attempts.clock.relative(time.monotonic()))
+            self._journal.status = statuses.with_billable(self._journal.status, seconds)
+            self._journal.keep(billed_s=round(seconds, 3))
+
+    def _leave_reason(self, failure: Failure) -> None:
+        """Each host's ``output/failure`` says the reason, also where its toolkit could not write it any more."""
+        for host in self._spec.hosts:
+            tree = self._record.tree(host)
+            with contextlib.suppress(OSError):
+                if tree.output.is_dir() and not tree.failure_file.exists():
+                    tree.failure_file.write_text(failure.reason(), encoding="utf-8")
+
     def linger(self) -> None:
         """Wait, bounded, for the provenance collector; the caller has its result already."""
-        if self._provenance_timer is not None:
-            self._collect_provenance()
-        until = time.monotonic() + self._linger
-        while self._provenance is not None and time.monotonic() < until:
-            self._loop.run_once(until - time.monotonic())
-        self._loop.end_descendants()
+        late = self._provenance.wait(self._linger)
+        self._loop.end_descendants(spare=self._backend.protected - late)
         if self._linger == _PROVENANCE_TIMEOUT:
             _tidy()
 
@@ -397,40 +773,30 @@ class Supervisor:
     def _secondary(self, name: str, message: str) -> None:
         """Take a step of the secondary status, unless the job is being stopped or over."""
         secondary = SecondaryStatus(name)
-        if self._over or (self._stopping is not None and secondary is not SecondaryStatus.STOPPING):
+        if self._mirrored or self._over or (self._stopping is not None and secondary is not SecondaryStatus.STOPPING):
             return
-        self._status = statuses.transition(self._status, secondary, time.time(), message)
-        self._write_status()
-        if secondary is SecondaryStatus.TRAINING and self._spec.stopping.max_run_s and not self._timers:
-            # As on SageMaker, the time that it takes to bring the inputs does not count.
-            self._timers.append(self._loop.call_later(self._spec.stopping.max_run_s, self._max_run_reached))
+        self._journal.step(secondary, message)
+        self._journal.write_status()
+        if secondary is SecondaryStatus.TRAINING:
+            self._hosts_start()
 
-    def _write_status(self, *, last: bool = False) -> None:
-        try:
-            self._record.write_status(self._status)
-        except RecordError as error:
-            if last:
-                print(f"fleetfit: the last status could not be written: {error}", file=sys.stderr)
-            else:
-                self._record_failed(error)
-        self._poke()
-
-    def _event(self, kind: str, **data: Any) -> None:
-        self._record_events([wire.Event(kind=kind, host="supervisor", attempt=self._writer.attempt, data=data)])
-
-    def _record_events(self, events: list[wire.Event]) -> None:
-        if not events:
-            return
-        self._news = True
-        for event in events:
-            self._final_metrics.add(event)
-        try:
-            self._record.append_events(events)
-        except RecordError as error:
-            self._record_failed(error)
+    def _hosts_start(self) -> None:
+        now = time.monotonic()
+        self._attempts.running(now)
+        self._provenance.hosts_start()
+        self._disturber.attempt_began(self._attempts.number)
+        limit = self._job.stopping.max_run_s
+        if limit and self._run_timer is None:
+            # As on SageMaker, neither the time to bring the inputs counts nor a wait for hosts.
+            left = max(0.0, limit - self._attempts.clock.ran(now))
+            self._run_timer = self._loop.call_later(left, self._max_run_reached)
 
     def _record_failed(self, error: RecordError) -> None:
-        """A job that cannot be recorded is ended: going on would lose what it says."""
+        """A job that cannot be recorded is ended, since going on would lose what it says; one elsewhere goes on."""
+        if self._mirrored:
+            print(f"fleetfit: {error}; the job is not followed any more.", file=sys.stderr)
+            self._let_go()
+            return
         if not self._over and self._failure is None:
             self._loop.call_later(
                 0.0,
@@ -443,42 +809,9 @@ class Supervisor:
                 ),
             )
 
-    def _idle(self) -> None:
-        try:
-            if self._writer.flush() or self._news:
-                self._news = False
-                self._poke()
-        except RecordError as error:
-            self._record_failed(error)
-
     def _poke(self) -> None:
         if self._attached is not None:
             self._attached.poke()
-
-    def _collect_provenance(self) -> None:
-        """Start the collector at the lowest priority: beside the training, or after a job that is shorter."""
-        assert self._provenance_timer is not None
-        self._provenance_timer.cancel()
-        self._provenance_timer = None
-        program = Path(__file__).resolve().parent.parent / "provenance" / "__main__.py"
-        try:
-            pid = processes.spawn(
-                [sys.executable, str(program), str(self._record.path)],
-                env={**os.environ, "PYTHONPATH": str(program.parent.parent.parent)},
-                cwd=self._record.path,
-                nice=19,
-            )
-        except OSError as error:
-            self._status = statuses.with_warning(self._status, f"provenance could not be collected: {error}")
-            return
-        self._provenance = pid
-        self._backend.protected.add(pid)
-
-        def ended(status: int) -> None:
-            self._provenance = None
-            self._backend.protected.discard(pid)
-
-        self._loop.on_child(pid, ended)
 
 
 def _tidy() -> None:
@@ -493,51 +826,3 @@ def _archive(spec: TrainingJobSpec) -> str | None:
     """Where the model is, if it was packed."""
     folder = local.output_dir(spec)
     return str(folder / "model.tar.gz") if folder is not None and (folder / "model.tar.gz").exists() else None
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Run a job's supervisor."""
-    parser = argparse.ArgumentParser(prog="estimators.jobs.supervisor", description=__doc__)
-    parser.add_argument("--record", required=True, help="the job's record")
-    parser.add_argument("--lock-fd", type=int, required=True, help="descriptor that holds the record's lock")
-    parser.add_argument("--attached-fd", type=int, help="socket to the caller that waits")
-    parser.add_argument("--caller-pid", type=int, help="the caller's pid")
-    arguments = parser.parse_args(argv)
-    record = JobRecord.adopt(arguments.record, arguments.lock_fd)
-    umask = os.umask(0o077)  # the record is the user's only
-    processes.become_subreaper()
-    loop = Loop()
-    supervisor = None
-    try:
-        supervisor = Supervisor(loop, record, umask)
-        supervisor.listen()
-        if arguments.attached_fd is not None:
-            supervisor.attach(arguments.attached_fd, arguments.caller_pid or 0)
-        supervisor.start()
-        supervisor.run()
-    except Exception:
-        loop.end_descendants()
-        _record_fault(record)
-        raise
-    supervisor.linger()
-    return 0
-
-
-def _record_fault(record: JobRecord) -> None:
-    """Our own fault ends the job as failed, with the traceback."""
-    import traceback
-
-    failure = Failure(
-        cause=Cause.INTERNAL,
-        message=f"fleetfit's supervisor failed: {sys.exc_info()[1]!r}",
-        traceback=traceback.format_exc(),
-        hints=("This is a fault of fleetfit; please report it with the traceback.",),
-    )
-    now = time.time()
-    with contextlib.suppress(RecordError, ValueError, OSError):
-        status = record.stored_status() or statuses.new_status(record.read_request(), now)
-        record.write_status(statuses.fail(status, failure, now))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,8 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from estimators.provision import horovod, locks, patches, venvs
-from estimators.provision.errors import CompilerMissing, HorovodUnavailable, OutOfSpace, ProvisionError
+from estimators.provision import horovod, locks, patches, pipe_reader, venvs
+from estimators.provision.errors import (
+    CompilerMissing,
+    HorovodUnavailable,
+    OutOfSpace,
+    PipeReaderUnavailable,
+    ProvisionError,
+)
 from estimators.provision.packages import Installation, normalized
 from estimators.provision.progress import Progress
 from estimators.provision.stamp import Finished, Stamp
@@ -128,6 +134,7 @@ class _Step:
         key: All that its result depends on, as text.
         packages: The distributions it answers for.
         run: Does it.
+        file: What it makes, if that is no distribution.
     """
 
     name: str
@@ -135,6 +142,7 @@ class _Step:
     key: str
     packages: tuple[str, ...]
     run: Callable[[Installation], None] = field(compare=False)
+    file: Path | None = None
 
 
 def provision(options: Options, progress: Progress) -> Report:
@@ -188,6 +196,9 @@ def _run(options: Options, progress: Progress, lock: int) -> Report:
             if options.horovod is HorovodChoice.REQUIRED:
                 raise
             problem = error
+        except PipeReaderUnavailable as error:
+            if problem is None:  # else it has the same cause, and one line is enough
+                progress.note(f"{error}")
         else:
             done.append(step.title)
     return _report(options, done=tuple(done), problem=problem)
@@ -250,7 +261,9 @@ def _pending(options: Options, progress: Progress) -> list[_Step]:
     return [
         step
         for step in _steps(options, progress, installed, extras)
-        if step.name not in finished or not finished[step.name].holds(step.key, installed)
+        if step.name not in finished
+        or not finished[step.name].holds(step.key, installed)
+        or (step.file is not None and not step.file.exists())
     ]
 
 
@@ -305,6 +318,10 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         cache = WheelCache(root=cache_root())
         horovod.install(installation, cache, on_detail=progress.detail, on_note=progress.note)
 
+    def install_reader(installation: Installation) -> None:
+        pipe_reader.install(installation, on_detail=progress.detail)
+
+    reader = pipe_reader.target(options.venv)
     project_key = (
         f"{options.root}|{'editable' if options.editable else 'wheel'}|{','.join(sorted(extras))}|{_EXAMPLE}"
         f"|{_digest_of_sources(options.root, all_files=not options.editable)}"
@@ -328,6 +345,16 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         steps.append(
             _Step(name="horovod", title="Horovod", key=horovod_key, packages=("horovod",), run=install_horovod)
         )
+    steps.append(
+        _Step(
+            name="pipe-reader",
+            title="reader of Pipe mode",
+            key=f"{tensorflow.distribution}={installed.get(tensorflow.distribution)}|{reader.name}",
+            packages=(),
+            run=install_reader,
+            file=reader,
+        )
+    )
     return steps
 
 

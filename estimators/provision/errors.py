@@ -9,6 +9,7 @@
     ├── IndexUnreachable          no network, or a wrong proxy or certificate setting
     ├── RequirementUnavailable    the index was reached, and does not have what is asked for
     ├── CommandFailed             a command of ours failed otherwise; its log is kept
+    ├── PipeReaderUnavailable     the fast reader of Pipe mode cannot be built; the other one does
     └── HorovodUnavailable        this machine cannot build Horovod
         ├── CompilerMissing       there is no C++ compiler
         └── HorovodBuildFailed    the compiler ran and failed; its log is kept
@@ -56,6 +57,10 @@ class CommandFailed(ProvisionError):
         super().__init__(cause, remedy)
         self.log = log
         self.tail = tuple(tail)
+
+
+class PipeReaderUnavailable(ProvisionError):
+    """The compiled reader of Pipe mode cannot be had on this machine; channels are read without it."""
 
 
 class HorovodUnavailable(ProvisionError):

@@ -187,6 +187,14 @@ class Installation:
         options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(destination)]
         self._pip("download", [*options, requirement], log=log, on_detail=on_detail)
 
+    def download(self, arguments: Sequence[str], *, on_detail: Callable[[str], None] = lambda text: None) -> None:
+        """Downloads with ``pip download`` and these arguments.
+
+        Raises:
+            ProvisionError: If pip fails; its class tells why.
+        """
+        self._pip("download", arguments, log="download", on_detail=on_detail)
+
     def _pip(
         self,
         command: str,

@@ -6,13 +6,16 @@ import argparse
 import ast
 import importlib
 import json
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import checkpoint, harness, steps, strategies
+from benchmarks import allreduce, checkpoint, containers, harness, peers, steps, strategies
 from benchmarks.harness import Numbers
 from estimators import MPI, CollectiveAllReduce, ParameterServer
 
@@ -23,12 +26,25 @@ def test_every_name_is_of_a_function(name: str) -> None:
     assert callable(getattr(importlib.import_module(module), function))
 
 
+def test_one_that_fails_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each is a process of its own, which does not know these names, and fails."""
+    monkeypatch.setattr(program, "BENCHMARKS", dict.fromkeys(("first", "second"), ("none", "none")))
+    assert program.main(["all"]) == 1
+    said = capfd.readouterr().err
+    assert "unknown benchmark 'first'" in said and "unknown benchmark 'second'" in said
+    assert said.endswith("failed: first, second\n")
+
+
 def test_options_of_all() -> None:
     parser = argparse.ArgumentParser()
     harness.add_arguments(parser)
     options = parser.parse_args(["--alternations", "2", "--seconds", "1.5", "--dry"])
     assert (options.alternations, options.seconds, options.dry) == (2, 1.5, True)
-    assert parser.parse_args([]).seconds is None
+    assert parser.parse_args(harness.words_of(options)) == options
+    plain = parser.parse_args([])
+    assert plain.seconds is None and parser.parse_args(harness.words_of(plain)) == plain
 
 
 def _speed(rate: float, median_step_s: float) -> Numbers:
@@ -46,6 +62,14 @@ def test_ratios_are_by_round_and_ours_over_theirs() -> None:
     assert (median.estimate.low, median.estimate.high) == pytest.approx((0.8, 1.25))
     assert rate.bar is not None and rate.bar.at_least
     assert rate.beside == {"by hand, steps/s": 100.0, "fit(), steps/s": 99.0}
+
+
+def test_a_burst_moves_few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(steps.SCRIPTS))
+    timing = importlib.import_module("timing")
+    steady = [0.01] * 500
+    assert timing.windows([*steady, 4.0, *steady], 1.0) == pytest.approx([100.0] * 5 + [0.25] + [100.0] * 5, rel=0.02)
+    assert timing.windows([0.25] * 2, 1.0) == [4.0]
 
 
 def test_processes_by_hand_report_what_failed() -> None:
@@ -113,18 +137,19 @@ def test_each_strategy_has_the_processes_that_the_table_says(processes: int) -> 
 
 def test_strategies_side_by_side() -> None:
     numbers = {
-        "small samples_per_second": 1234.4,
+        **{f"small samples_per_second {epoch}": 1234.4 for epoch in (1, 2, 3)},
         "small step_s": 0.05,
-        "larger samples_per_second": 50.0,
+        **{f"larger samples_per_second {epoch}": 50.0 for epoch in (1, 2, 3)},
         "larger step_s": 1.0,
     }
-    rows = strategies.rows_of({"mpi × 4": [numbers] * 3})
-    text = strategies.table(rows, cores=2)
+    rows = strategies.rows_of({"mpi × 4": [numbers] * 2})
+    text = strategies.table(rows, cores=2, rounds=2)
     assert "| strategy × processes | 0.1 M parameters | 5.0 M parameters |" in text
     small, larger = "1,234 samples/s (1,234 to 1,234), step 50.0 ms", "50 samples/s (50 to 50), step 1,000.0 ms"
     assert f"| mpi × 4 | {small} | {larger} |" in text
+    assert "Medians of 6 timed epochs, of 2 rounds" in text
     assert "4 processes share 2 cores" in text
-    assert "share" not in strategies.table(rows, cores=8)
+    assert "share" not in strategies.table(rows, cores=8, rounds=2)
 
 
 def test_a_table_of_its_own(
@@ -139,3 +164,156 @@ def test_a_table_of_its_own(
     assert "| mine |" in capsys.readouterr().out
     assert "| mine |\n\n2" in (tmp_path / "RESULTS.md").read_text()
     assert json.loads((tmp_path / "results" / "one.json").read_text())["samples"] == {"x": 1}
+
+
+# --- all-reduce, peers ---
+
+
+def test_bus_bandwidth_is_held_against_a_rings_bound() -> None:
+    assert allreduce.bus_bandwidth(1 << 20, 0.5, ranks=2) == pytest.approx((1 << 20) / 0.5)
+    assert allreduce.bus_bandwidth(100, 1.0, ranks=4) == pytest.approx(150)
+
+
+def test_bandwidths_stand_beside_the_loopbacks() -> None:
+    rounds = [{str(size): float(size) for size in allreduce.SIZES}] * 2
+    values = {"Horovod, MPI": rounds, "loopback": [{str(size): 2.0 * allreduce.SIZES[-1] for size in allreduce.SIZES}]}
+    found = allreduce.rows_of(values)
+    assert len(found) == len(allreduce.SIZES)
+    assert found[-1].beside["÷ loopback"] == pytest.approx(0.5)
+    assert allreduce.table(values).count("\n") == 3
+    *_, last = allreduce.table(values, {"Horovod, Gloo": "no route"}).splitlines()
+    assert last.startswith("| Horovod, Gloo | failed: no route |") and last.count("|") == 2 + len(allreduce.SIZES)
+    assert allreduce._shown({str(4 << 20): 5e8}) == "4 MB 500 MB/s"
+
+
+def test_the_loopback_carries_something() -> None:
+    assert allreduce.loopback(0.2)[str(allreduce.SIZES[0])] > 10e6
+
+
+def test_peers_stand_beside_each_other() -> None:
+    values = {"fleetfit": [{"seconds": 0.5}], "torchrun": [{"seconds": 1.5}], "Ray Train": [{"seconds": 5.0}]}
+    found = peers.rows_of("launch", values)
+    assert [row.estimate.value for row in found] == [0.5, 1.5, 5.0]
+    assert found[0].beside == {"torchrun": 1.5, "Ray Train": 5.0}
+
+
+def _timed(*seconds: float) -> list[Numbers]:
+    return [{"seconds": value} for value in seconds]
+
+
+def test_the_table_of_peers_says_where_one_wins_and_where_one_failed() -> None:
+    measured = {
+        "launch": {"fleetfit": _timed(0.3, 0.4), "torchrun": _timed(1.5, 1.6), "Ray Train": _timed(5, 6)},
+        "failure": {"fleetfit": _timed(0.5, 0.6), "torchrun": _timed(0.1, 0.2)},
+        "kill": {way: [{"left": 0.0}] * 2 for way in ("fleetfit", "torchrun")},
+    }
+    failed = {"failure": {"Ray Train": "boom"}, "containers": {peers.OFFICIAL_NAME: "no image"}}
+    head, _, launch, failure, kill, containers, _, meaning = peers.table(measured, failed).splitlines()
+    assert head == "| less is better | fleetfit | torchrun | Ray Train | SageMaker's local mode | best |"
+    assert launch.endswith("| 0.35 (0.3 to 0.4) | 1.55 (1.5 to 1.6) | 5.5 (5 to 6) | – | fleetfit |")
+    assert failure.endswith("| failed: boom | – | **torchrun** |")
+    assert kill.endswith("| no difference seen |")
+    assert containers.endswith("| – | – | – | not measured: no image | – |")
+    assert "bold" in meaning
+    # While it runs, each row by itself.
+    assert peers.table({"kill": measured["kill"]}, failed, head=False).count("\n") == 0
+
+
+def test_what_intervals_do_not_tell_apart_is_best_together() -> None:
+    values = {"a": _timed(1.0, 1.2), "b": _timed(1.1, 1.3), "c": _timed(2.0, 2.1)}
+    assert peers.best(values, "seconds") == ["a", "b"]
+    assert peers.best({}, "seconds") == []
+
+
+@pytest.mark.parametrize(
+    ("measure", "command", "words"),
+    [
+        (peers._launch, ["sh", "-c", "echo no ray; exit 3"], "ended with 3: no ray"),
+        (peers._failure, ["true"], "true ended with 0"),
+        (peers._kill, ["sh", "-c", "exit 1"], "did not start"),
+    ],
+)
+def test_a_launcher_that_does_not_do_its_work_has_failed_and_is_not_fast(
+    tmp_path: Path, measure: Callable[[list[str], Path], Numbers], command: list[str], words: str
+) -> None:
+    with pytest.raises(RuntimeError, match=words):
+        measure(command, tmp_path / "folder")
+
+
+def test_what_the_engine_and_its_containers_used_is_no_others_work(tmp_path: Path) -> None:
+    old, new, processes = tmp_path / "1", tmp_path / "2", tmp_path / "proc"
+    (old / "cpuacct/docker").mkdir(parents=True)
+    (old / "cpuacct/docker/cpuacct.usage").write_text("2500000000\n")
+    (new / "docker").mkdir(parents=True)
+    (new / "docker/cpu.stat").write_text("usage_usec 1500000\nuser_usec 1000000\n")
+    for number, name in enumerate(("dockerd", "python3")):
+        (processes / str(number)).mkdir(parents=True)
+        (processes / str(number) / "comm").write_text(f"{name}\n")
+        (processes / str(number) / "stat").write_text(f"{number} (a) b) S {' '.join(['0'] * 10)} 100 50 0 50 9\n")
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert containers.engine_seconds(old, processes) == 2.5 + 200 / ticks
+    assert containers.engine_seconds(new, processes) == 1.5 + 200 / ticks
+    assert containers.engine_seconds(tmp_path, tmp_path / "none") == 0
+    values = iter([1.0, 3.0])
+    share = harness.OthersShare(lambda: next(values))
+    assert 0 <= share() < 1
+
+
+def test_containers_are_held_against_the_official_sdk_of_the_same_round_or_its_figure() -> None:
+    def seconds(*values: float) -> list[Numbers]:
+        return [{"seconds": value, "first line": value / 4} for value in values]
+
+    values = {"docker run": seconds(1.5, 1.7, 1.6), "fit()": seconds(2.0, 4.0, 2.0), "warm fit()": seconds(1.6, 1.6, 2)}
+    alone, against_docker, warm = containers.rows_of(values, "docker-compose is not installed")
+    assert "3.1 s (docker-compose is not installed)" in alone.what
+    assert alone.estimate.value == pytest.approx(2.0 / 3.1)
+    assert against_docker.estimate.value == pytest.approx(0.5) and warm.estimate.value == pytest.approx(0.4)
+    values["the official SDK's fit()"] = seconds(5.0, 8.0, 4.0)
+    values["the official SDK's fit() of our image"] = seconds(4.0, 5.0, 4.0)
+    beside, ours, *_ = containers.rows_of(values)
+    assert beside.estimate.value == pytest.approx(0.5) and beside.bar is not None and beside.bar.limit == 0.5
+    assert ours.estimate.value == pytest.approx(0.5) and ours.bar is None
+
+
+def test_a_peer_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_TIMEOUT", 0.2)
+    with (
+        pytest.raises(RuntimeError, match=r"did not end within 0\.2 s"),
+        peers._started(["sleep", "600"], "launch", tmp_path / "folder") as started,
+    ):
+        peers._wait(started)
+    assert started.returncode == -9
+
+
+def test_what_there_is_when_it_is_cut_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(harness, "TABLE", tmp_path / "RESULTS.md")
+    monkeypatch.setattr(peers, "ENVIRONMENT", tmp_path)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/torchrun").touch()
+    left = iter(range(5))
+
+    def way() -> Numbers:
+        if next(left) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"seconds": 0.25}
+
+    monkeypatch.setattr(peers, "_ways", lambda what, folder: {"fleetfit": way})
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path))  # the benchmark sets its own
+    with pytest.raises(SystemExit):
+        peers.run(argparse.Namespace(alternations=None, patience=0.0, dry=False))
+    assert "two processes that do nothing, s (2 rounds) | 0.25 (0.25 to 0.25)" in (tmp_path / "RESULTS.md").read_text()
+    assert "1/4, fleetfit: 0.25" in capsys.readouterr().err
+    kept = json.loads((tmp_path / "results/peers.json").read_text())
+    assert kept["samples"]["measured"]["launch"]["fleetfit"] == [{"seconds": 0.25}] * 2
+
+
+def test_the_local_mode_is_left_out_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "OFFICIAL", tmp_path)
+    assert "not installed" in (peers._no_containers() or "")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert peers._no_containers() == "docker-compose is missing"

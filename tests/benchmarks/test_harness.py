@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,26 @@ def test_alternating_turns_the_order_and_repeats_disturbed_rounds() -> None:
     assert values == {"a": [{"n": 3.0}, {"n": 8.0}], "b": [{"n": 4.0}, {"n": 7.0}]}
 
 
+def test_a_way_that_fails_is_left_out_with_its_reason_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def breaks() -> dict[str, float]:
+        raise RuntimeError("first line\nno | such thing")
+
+    ways = {"a": lambda: {"n": 1.0}, "broken": breaks}
+    reasons: dict[str, str] = {}
+    values = harness.alternate(2, ways, Scripted(True, True), failures=reasons, show=lambda numbers: f"{numbers['n']}!")
+    assert values == {"a": [{"n": 1.0}] * 2} and reasons == {"broken": "no / such thing"}
+    said = capsys.readouterr().err
+    assert "  broken failed: no / such thing\n" in said
+    assert [line for line in said.splitlines() if "a:" in line] == [
+        "  0/2, a: 1.0!",
+        "  1/2, a: 1.0!",
+        "  2/2, a: 1.0!",
+    ]
+    with pytest.raises(RuntimeError, match="such thing"):
+        harness.alternate(1, ways, Scripted(True))
+    assert harness.alternate(1, {"broken": breaks}, Scripted(), failures=reasons) == {}
+
+
 def test_the_share_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([(100.0, 30.0), (110.0, 32.5)])  # of all cores together, and of others
     monkeypatch.setattr(harness.OthersShare, "_seconds", staticmethod(lambda: next(seconds)))
@@ -94,8 +115,25 @@ def test_results_replace_their_own_section(tmp_path: Path, monkeypatch: pytest.M
     harness.record("one", [row, row], {}, quiet)
     text = (tmp_path / "RESULTS.md").read_text()
     assert text.count("| w | 1.000 s | 0.500 to 2.000 | 3 | < 1.5 s: met |") == 3
+    assert text.count("](plots/one.svg)") == text.count("](plots/two.svg)") == 1
+    assert (tmp_path / "plots" / "one.svg").read_text().startswith("<?xml")
     assert text.index("<!-- one: end -->") < text.index("<!-- two: begin -->")
     assert json.loads((tmp_path / "results" / "one.json").read_text())["rows"][0]["verdict"] == "met"
+
+
+def test_a_table_is_kept_where_no_plot_can_be_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(harness, "TABLE", tmp_path / "RESULTS.md")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    row = Row(what="w", estimate=Estimate(value=1.0, low=0.5, high=2.0, count=3), unit="s")
+    quiet = harness.Quiet(0.0)
+    quiet.wait(0.01)
+    assert quiet.was_quiet()
+    harness.record("one", [row], {}, quiet)
+    assert "| w | 1.000 s |" in (tmp_path / "RESULTS.md").read_text()
+    assert "without a plot" in capsys.readouterr().err
 
 
 def test_waiting_for_a_process() -> None:

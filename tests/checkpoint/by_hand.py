@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,5 +33,12 @@ for step in range(first + 1, first + STEPS + 1):
     checkpointer.save(state, step=step)
 checkpointer.close()
 cluster.barrier()
+# Whoever leaves at once may take the last message to the other along.
+mine, others = (Path(sys.argv[1]) / f"{first}-{rank}" for rank in (cluster.rank, 1 - cluster.rank))
+mine.touch()
+until = time.monotonic() + 60
+while not others.exists():
+    assert time.monotonic() < until, "the other rank did not come so far"
+    time.sleep(0.01)
 print(json.dumps({"first": first, "w": state["w"].tolist()}), flush=True)
 os._exit(0)

@@ -26,9 +26,7 @@ from container.checkpoint import (
     NoUsableCheckpointError,
     Progress,
     SingleProcess,
-)
-from container.checkpoint import (
-    checkpointer as checkpointers,
+    sharing,
 )
 from container.checkpoint.state import KerasState, compare, state_of
 from container.contract import variables
@@ -263,7 +261,7 @@ def test_a_checkpoint_is_readable_without_us(tmp_path: Path) -> None:
 
 
 def test_rank_0_alone_writes_and_all_restore_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointers, "_BROADCAST_PIECE", 1000)
+    monkeypatch.setattr(sharing, "_BROADCAST_PIECE", 1000)
     folders = [tmp_path / str(rank) for rank in range(3)]  # as on hosts that share no disk
 
     def save(cluster: Any) -> None:

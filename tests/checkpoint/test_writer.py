@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import subprocess
 import sys
 import threading
@@ -122,8 +123,10 @@ def test_waiting_can_be_bounded() -> None:
 
 
 @pytest.mark.parametrize("call", ["wait", "slot", "close"])
-def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "_PATIENCE_S", 0.01)
+    stderr = io.StringIO()  # pytest's own capture is not read while another thread writes into it
+    monkeypatch.setattr(sys, "stderr", stderr)
     disk = Disk()
     writer = BackgroundWriter(disk.write, where="/the/folder")
     put(writer, 1)
@@ -133,7 +136,8 @@ def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch, capfd
     while said.count("\n") < 2:
         assert thread.is_alive()
         thread.join(0.01)
-        said += capfd.readouterr().err
+        said = stderr.getvalue()
+    said = said[: said.rindex("\n")]
     assert all(line.startswith("checkpoints: waiting for /the/folder, which") for line in said.splitlines()), said
     disk.allowed.release(2)
     thread.join(20)

@@ -174,9 +174,9 @@ class Killer:
         # Log-uniform, to 2 s: the moment is what is tested.
         time.sleep(choice.uniform(0, 6) if when is When.STARTING else 0.01 * 200 ** choice.random())
         seconds = self._kill_all(job)
+        assert clusters.await_terminal(job) == "Failed"
         # Its supervisor may have come to say that a host was killed before it was itself.
-        reason = job.describe().get("FailureReason", "")
-        assert job.status == "Failed", (job.status, reason)
+        reason = job.describe()["FailureReason"]
         assert "supervisor lost" in reason or "SIGKILL" in reason or "was lost" in reason, reason
         return self._look(strategy, before, [event.data for event in job.record.events("checkpoint")], seconds)
 

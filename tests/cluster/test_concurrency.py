@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import stat
 import struct
@@ -93,29 +92,23 @@ def test_a_name_that_two_processes_want_goes_to_one(make: clusters.Make, tmp_pat
 # --- deadlines ---
 
 
-def test_a_host_that_never_comes_up_is_named(make: clusters.Make) -> None:
+def test_a_host_that_never_comes_up_is_named(make: clusters.Make, tmp_path: Path) -> None:
     """Its toolkit is stopped before it can say a word."""
-    job = clusters.fit(
-        make("print('never')", hosts=3, processes=1, options={"start_timeout": 2.0}), wait=False, job_name="job-1"
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\ncase $SAGEMAKER_BASE_DIR in */algo-2/*) kill -STOP $$ ;; esac\nexec {sys.executable} "$@"\n'
     )
-    frozen: list[clusters.Process] = []
-
-    def found() -> bool:
-        frozen.extend(one for one in clusters.marked("job-1") if one.kind == "toolkit" and one.host == "algo-2")
-        return bool(frozen)
-
-    deadline = time.monotonic() + 10
-    while not found():
-        assert time.monotonic() < deadline
-    frozen[0].kill(signal.SIGSTOP)
+    python.chmod(0o755)
+    (tmp_path / "mpirun").symlink_to(Path(sys.executable).with_name("mpirun"))
+    options = {"start_timeout": 3.0, "python": str(python)}
+    job = clusters.fit(make("print('never')", hosts=3, processes=1, options=options), wait=False, job_name="job-1")
     with pytest.raises(TrainingJobError) as caught:
         job.wait(logs=False)
-    if "never" in clusters.printed(job):
-        pytest.fail("the toolkit was quicker than the test")
+    assert "never" not in clusters.printed(job)
     assert caught.value.failure.cause.value == "timeout"
     assert caught.value.host == "algo-2"
-    assert "algo-2 did not answer within 2 s" in str(caught.value)
-    clusters.until(lambda: clusters.marked("job-1") == [], 5)
+    assert "algo-2 did not answer within 3 s" in str(caught.value)
+    clusters.until(lambda: clusters.marked("job-1") == [])
 
 
 def test_ranks_that_mpirun_never_starts_are_named(make: clusters.Make, tmp_path: Path) -> None:
@@ -194,7 +187,7 @@ def test_strangers_do_not_disturb_a_job(make: clusters.Make) -> None:
     ]
     open_ones = []
     for number, greeting in enumerate(greetings):
-        connection = socket.create_connection(("127.0.0.1", port), timeout=5)
+        connection = socket.create_connection(("127.0.0.1", port), timeout=30)
         with contextlib.suppress(OSError):
             connection.sendall(greeting)
         if number < closed:  # the door is shut on it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 import time
@@ -12,6 +13,7 @@ import clusters
 import pytest
 import shapes
 
+from container.host import EXCEPTION_GRACE
 from estimators import TrainingJob, TrainingJobError
 
 
@@ -59,11 +61,15 @@ def test_one_rank_raises_while_the_others_sleep(shape: shapes.Shape, raising: in
             **shape.settings,
         )
         seconds = time.time() - float(make.marked("raised"))
-        assert (error.host, error.rank, error.exit_code) == (shape.ranks[raising][0], raising, 1)
+        assert (error.host, error.rank) == (shape.ranks[raising][0], raising)
         assert error.traceback is not None and 'aid.mark("raised"' not in error.traceback
         assert str(error).endswith(f"ValueError: rank {raising} has no data")
-        assert f"{shape.place(raising)}: ValueError: rank {raising} has no data (exited with code 1)" in str(error)
-        return seconds
+        # On a busy machine it may not have come to its exit before it was ended for being late: that is tried again.
+        late = error.exit_code is None and seconds > EXCEPTION_GRACE
+        assert late or error.exit_code == 1
+        exited = "" if late else " (exited with code 1)"
+        assert f"{shape.place(raising)}: ValueError: rank {raising} has no data{exited}" in str(error)
+        return math.inf if late else seconds
 
     clusters.within(1.0, attempt)
 
@@ -201,7 +207,7 @@ def test_victims_are_never_blamed(shape: shapes.Shape, seed: int, make: clusters
             aid.wait_for(f"ready-{{rank}}")
         if place == 0:
             {how}
-        aid.wait_for("never", 60) if place == 1 else time.sleep(0.1 * place)
+        aid.wait_for("never", 60) if place == 1 else time.sleep(place)
         raise RuntimeError("a consequence")
         """,
         **shape.settings,

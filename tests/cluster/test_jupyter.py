@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +51,9 @@ class Kernel:
             if kind == "stream":
                 result.text += content["text"]
                 on_text(result.text)
+            elif kind == "update_display_data" or "fleetfit-pane" in content.get("data", {}).get("text/html", ""):
+                result.pane = content["data"]["text/html"]
+                on_text(result.plain)
             elif kind in ("display_data", "execute_result"):
                 result.html += content["data"].get("text/html", "")
                 result.shown += content["data"].get("text/plain", "")
@@ -68,12 +72,13 @@ class Cell:
     """The outputs of a cell."""
 
     def __init__(self) -> None:
-        self.text = self.html = self.shown = self.error = self.message = ""
+        self.text = self.html = self.shown = self.error = self.message = self.pane = ""
 
     @property
     def plain(self) -> str:
-        """Without colours."""
-        return re.sub(r"\x1b\[[0-9;]*m", "", self.text)
+        """What was printed, without colours, and what the pane of a waiting call has in its logs."""
+        logs = re.search(r"<pre[^>]*>(.*?)</pre></div></details>", self.pane, re.DOTALL)
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.text) + (html.unescape(logs[1]) if logs is not None else "")
 
 
 @pytest.fixture
@@ -118,7 +123,8 @@ def test_fit_streams_in_the_cell(kernel: Kernel, make: clusters.Make) -> None:
     for host, rank in (("algo-1", 0), ("algo-2", 1)):
         assert cell.plain.count(f"[{host}:rank {rank}] first\n") == 1
         assert cell.plain.count(f"[{host}:rank {rank}] second\n") == 1
-    assert "job-1" in cell.html and "Completed" in cell.html
+    assert "job-1" in cell.pane and "Completed" in cell.pane
+    assert "<details><summary>logs" in cell.pane and cell.text == ""
     shown = kernel.run("job")
     assert "job-1" in shown.html
     plan = kernel.run("estimator.plan()")
@@ -136,19 +142,22 @@ def test_an_interrupt_of_the_kernel_stops_the_job_and_not_the_kernel(kernel: Ker
             print("saved", flush=True)
             sys.exit(0)
         signal.signal(signal.SIGTERM, save)
-        aid.mark(f"ready-{aid.RANK}")
+        print("ready", flush=True)
         time.sleep(300)
         """,
     )
-    cell = kernel.send("kept = 42\nestimator.fit(job_name='job-1')")
-    make.await_ready(2)
-    job = TrainingJob.attach("job-1")
-    snapshot = clusters.Snapshot(job)
-    kernel.interrupt()
-    output = kernel.follow(cell)
+    snapshots: list[clusters.Snapshot] = []
+
+    def interrupt(text: str) -> None:
+        if text.count("] ready\n") == 2 and not snapshots:
+            snapshots.append(clusters.Snapshot(TrainingJob.attach("job-1")))
+            kernel.interrupt()
+
+    output = kernel.follow(kernel.send("kept = 42\nestimator.fit(job_name='job-1')"), interrupt)
     assert output.error == "KeyboardInterrupt"
     assert output.plain.count("] saved\n") == 2
-    assert job.status == "Stopped"
+    [snapshot] = snapshots
+    assert snapshot.job.status == "Stopped"
     assert snapshot.left() == []
     after = kernel.run("print(kept, estimator.latest_training_job.status)")
     assert after.text == "42 Stopped\n"

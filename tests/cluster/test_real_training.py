@@ -71,7 +71,9 @@ def reason(job: TrainingJob, snapshot: clusters.Snapshot) -> str:
     return str(job.describe()["FailureReason"])
 
 
-@pytest.mark.parametrize(("kind", "place"), [("server", "algo-2, ps"), ("worker", "algo-2, worker")])
+@pytest.mark.parametrize(
+    ("kind", "place"), [("server", "algo-2, ps"), pytest.param("worker", "algo-2, worker", marks=pytest.mark.soak)]
+)
 def test_a_killed_part_of_parameter_servers_is_named_and_not_the_chief_that_misses_it(
     kind: str, place: str, make: clusters.Make
 ) -> None:
@@ -115,7 +117,10 @@ def test_a_collective_that_is_stopped(make: clusters.Make) -> None:
 
 @pytest.mark.parametrize(
     "distribution",
-    [pytest.param(MPI(processes_per_host=1), marks=pytest.mark.horovod), COLLECTIVE],
+    [
+        pytest.param(MPI(processes_per_host=1), marks=pytest.mark.horovod),
+        pytest.param(COLLECTIVE, marks=pytest.mark.soak),
+    ],
     ids=lambda it: it.name,
 )
 def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) -> None:
@@ -126,14 +131,14 @@ def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) ->
             hosts=2,
             distribution=distribution,
             environment={"ACT": '{"1": "forget_the_others()"}'},
-            hang_timeout=30,
+            hang_timeout=20,
         ),
         wait=False,
     )
     clusters.await_terminal(job, 200)
     assert job.status == "Failed"
     assert job.failure is not None
-    assert "no rank has printed or reported anything for 30 s" in job.failure.message
+    assert "no rank has printed or reported anything for 20 s" in job.failure.message
     where = str(job.failure.places)
     lines = {line.split(":")[0]: line for line in where.splitlines()}
     assert "in forget_the_others: time.sleep(300)" in lines["algo-2, rank 1"], where
@@ -144,6 +149,7 @@ def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) ->
     assert clusters.marked(job.name) == []
 
 
+@pytest.mark.soak
 @pytest.mark.horovod
 def test_horovods_own_warnings_do_not_keep_a_hanging_job_alive(make: clusters.Make) -> None:
     job = clusters.fit(
@@ -173,6 +179,7 @@ def test_horovods_own_warnings_do_not_keep_a_hanging_job_alive(make: clusters.Ma
     assert "train.py:9 in <module>: hvd.allreduce(tf.constant([2.0]))" in lines[1]
 
 
+@pytest.mark.soak
 def test_parameter_servers_of_tensorflow_1s_form(make: clusters.Make) -> None:
     """Master and worker train by themselves; the variable that they share is on a server."""
     job = make.run(

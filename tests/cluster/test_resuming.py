@@ -9,7 +9,7 @@ import clusters
 import pytest
 import resuming
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod, pytest.mark.soak]
 
 
 def test_a_killed_cluster_goes_on_where_its_last_save_was(make: clusters.Make, tmp_path: Path) -> None:

@@ -67,9 +67,8 @@ def test_one_rank_saves_for_three_seconds_while_the_others_end_at_once(
     job = make.start(SAVING, ready=ranks, environment=saving(*seconds), **shape.settings)
     snapshot = clusters.Snapshot(job)
     job.stop()
-    for rank in range(ranks):
-        make.marked(f"told-{rank}", 5)
-    assert job.status == "Stopping"
+    make.marked(f"told-{ranks - 1}")
+    assert job.status == "Stopping"  # for three seconds
     assert clusters.await_terminal(job) == "Stopped"
     for rank in range(ranks):
         took = float(make.marked(f"saved-{rank}", 0.1)) - float(make.marked(f"told-{rank}", 0.1))
@@ -149,7 +148,7 @@ def test_stopping_twice_and_a_job_that_is_over_is_harmless(make: clusters.Make) 
 # Without MPI: a rank that waits for another one in MPI_Init would not get to its handler.
 @pytest.mark.parametrize("shape", [shapes.NONE, shapes.SERVERS], ids=str)
 def test_max_run_stops_the_job_and_lets_it_save(shape: shapes.Shape, make: clusters.Make) -> None:
-    job = make.run(SAVING, max_run=3, environment=saving(*[0.2, 0.5, 0.5][: shape.size]), **shape.settings)
+    job = make.run(SAVING, max_run=6, environment=saving(*[0.2, 0.5, 0.5][: shape.size]), **shape.settings)
     assert (job.status, job.secondary_status) == ("Stopped", "MaxRuntimeExceeded")
     assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
 
@@ -175,7 +174,7 @@ def test_ctrl_c_stops_the_job_with_five_seconds_to_save(
     make.await_ready(shape.size, job)
     snapshot = clusters.Snapshot(job)
     caller.process.send_signal(signal.SIGINT)
-    assert caller.wait(20) == 0
+    assert caller.wait() == 0
     said = caller.output.read_text()
     assert "stopping training job job-1: it has 5 s to save" in said
     assert said.rstrip().endswith("interrupted; Stopped")
@@ -191,8 +190,8 @@ def test_ctrl_c_ends_a_deaf_job_after_five_seconds(make: clusters.Make, tmp_path
     snapshot = clusters.Snapshot(job)
     start = time.monotonic()
     caller.process.send_signal(signal.SIGINT)
-    caller.wait(15)
-    assert time.monotonic() - start >= 4.9
+    caller.wait()
+    assert 4.9 <= time.monotonic() - start < 60
     assert caller.process.returncode == -signal.SIGINT
     assert job.status == "Stopped"
     assert snapshot.left() == []
@@ -292,7 +291,7 @@ def test_another_process_attaches_follows_and_stops(make: clusters.Make, tmp_pat
     )
     assert stopper.wait() == 0
     assert stopper.output.read_text() == "Stopped\n"
-    assert [follower.wait(10), single.wait(10), waiter.wait(10)] == [0, 0, 0]
+    assert [follower.wait(), single.wait(), waiter.wait()] == [0, 0, 0]
     for rank in (0, 1):
         steps = clusters.printed(job, rank)
         assert steps == [f"step {number}" for number in range(len(steps))]
@@ -353,10 +352,10 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     snapshot.await_end(10)
     assert clusters.await_terminal(job) == "Failed"
     words = {
-        "mpirun": "algo-1, mpirun: ",
-        "orted": "algo-1, orted: ",
-        "toolkit": "somebody told the job's processes to stop (SIGTERM); the script had its time to save",
+        "mpirun": ("algo-1, mpirun: ", "algo-1, orted: "),  # it ends its daemons, which may be gone before it
+        "orted": ("algo-1, orted: ",),
+        "toolkit": ("somebody told the job's processes to stop (SIGTERM); the script had its time to save",),
     }
-    assert words[kind] in job.describe()["FailureReason"]
+    assert any(said in job.describe()["FailureReason"] for said in words[kind])
     if kind == "toolkit":
         assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size

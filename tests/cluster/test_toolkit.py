@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,7 +174,7 @@ def test_mpi_from_sagemakers_hyperparameters(tmp_path: Path) -> None:
 @pytest.fixture
 def fixed_port() -> Iterator[None]:
     """The control connection's fixed port, for one test at a time."""
-    with (Path(tempfile.gettempdir()) / f"fleetfit-tests-{os.getuid()}.lock").open("w") as lock:
+    with open(f"/tmp/fleetfit-tests-{os.getuid()}.lock", "w") as lock:  # TMPDIR is each test's own
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

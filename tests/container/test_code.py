@@ -141,7 +141,6 @@ class TestMaterialize:
     @pytest.mark.parametrize(
         ("location", "message"),
         [
-            ("s3://bucket/code.tar.gz", "SageMaker backend"),
             ("http://host/code.tar.gz", "http://"),
             ("/nowhere/at/all", "does not exist"),
             ("file://nowhere/code", "three slashes"),

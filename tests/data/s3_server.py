@@ -84,12 +84,14 @@ class Fault:
     """One kind of fault.
 
     Attributes:
-        kind: ``cut``, ``stall``, ``unavailable``, ``delay``, ``corrupt``, ``truncate``.
+        kind: ``cut``, ``stall``, ``unavailable``, ``delay``, ``dribble``, ``hold``, ``corrupt``, ``truncate``.
         key: Only requests whose path contains this.
         method: Only requests of this method.
         times: To how many requests it still happens.
-        after: At which byte of the response's body (of the object, for ``corrupt``).
-        seconds: How long a delay or a stall is.
+        after: At which byte of the response's body (of the object, for ``corrupt``); after how many each time, for
+            ``dribble``.
+        seconds: How long a delay, a stall or a pause is.
+        release: Ends a hold.
     """
 
     kind: str
@@ -99,6 +101,7 @@ class Fault:
     after: int = 0
     seconds: float = 0.0
     status: int = 503
+    release: threading.Event = dataclasses.field(default_factory=threading.Event)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +154,16 @@ class Faults:
         """Wait before each answer."""
         self._add(Fault("delay", key, method, times, seconds=seconds))
 
+    def dribble(self, *, size: int, seconds: float, times: int = 1, key: str = "", method: str = "GET") -> None:
+        """Send a body in pieces of ``size`` bytes, with a pause after each."""
+        self._add(Fault("dribble", key, method, times, size, seconds))
+
+    def hold(self, *, key: str = "", method: str = "GET") -> threading.Event:
+        """Answer one request no sooner than the event is set."""
+        fault = Fault("hold", key, method, 1)
+        self._add(fault)
+        return fault.release
+
     def corrupt(self, *, at: int, times: int = 1, key: str = "", method: str = "GET") -> None:
         """Change the byte of the response's body at this place."""
         self._add(Fault("corrupt", key, method, times, at))
@@ -197,6 +210,8 @@ class Faults:
     def close(self) -> None:
         """End the proxy."""
         self._ended.set()
+        for fault in self._faults:
+            fault.release.set()
         self._http.shutdown()
         self._http.server_close()
 
@@ -217,6 +232,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind = fault.kind if fault is not None else ""
         if fault is not None and kind == "delay":
             self.faults.wait(fault.seconds)
+        if fault is not None and kind == "hold":
+            fault.release.wait()
         if fault is not None and kind == "unavailable":
             self._answer_error(fault.status)
             return
@@ -265,16 +282,23 @@ class _Handler(BaseHTTPRequestHandler):
                 chunk = bytes(changed)
             end = min(size, stop if stop is not None else size) - sent
             with contextlib.suppress(ConnectionError):
-                self.wfile.write(chunk[:end])
+                self._write(chunk[:end], fault if kind == "dribble" else None)
             sent += min(len(chunk), end)
             if stop is not None and sent >= stop:
                 break
         if fault is not None and kind in ("cut", "stall"):
-            if kind == "stall":
+            if kind == "stall" and sent < size:
                 self.faults.wait(fault.seconds)
             self._cut()
         elif fault is not None and kind == "truncate":
             self.close_connection = True
+
+    def _write(self, data: bytes, dribble: Fault | None) -> None:
+        step = dribble.after if dribble is not None else len(data)
+        for begin in range(0, len(data), step or 1):
+            self.wfile.write(data[begin : begin + step])
+            if dribble is not None:
+                self.faults.wait(dribble.seconds)
 
     def _cut(self) -> None:
         self.close_connection = True

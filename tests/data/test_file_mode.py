@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import threading
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from s3_server import Bucket, Faults
 
-from container.agent import AgentError, cache, channels, download, sources
+from container.agent import AgentError, cache, channels, download, progress, sources
 from container.contract.channels import Channel, DataDistribution, DataType
 from container.contract.wire import Event, Piece, decode_line
+from estimators.logs import LogLine, LogPrinter
 
 
 class Trees:
@@ -37,9 +39,25 @@ class Trees:
         return [event.data["message"] for event in events if event.kind == "warning"]
 
     @property
+    def pieces(self) -> list[Piece]:
+        return [item for item in map(decode_line, self.lines) if isinstance(item, Piece)]
+
+    @property
     def words(self) -> str:
-        pieces = [item for item in map(decode_line, self.lines) if isinstance(item, Piece)]
-        return b"".join(piece.data for piece in pieces).decode()
+        return b"".join(piece.data for piece in self.pieces).decode()
+
+    def shown(self, screen: io.StringIO) -> str:
+        """What a user sees of it."""
+        printer = LogPrinter(screen, colour=False)
+        for number, piece in enumerate(self.pieces):
+            printer.print([LogLine(number, piece.host, piece.process, 0, piece.data)])
+        printer.finish()
+        return screen.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -117,12 +135,36 @@ def test_a_prefix(s3: Bucket, faults: Faults, trees: Trees) -> None:
     faults.seen.clear()
     trees.prepare(wanted)
     assert faults.requests(key="part-") == []
-    assert "7.0 kB of the cache" in trees.words
+    assert "7.0 kB from the cache" in trees.words
     # What changed is fetched, and nothing else.
     s3.put("train/0/part-0", b"other")
     trees.prepare(wanted)
     assert len(faults.requests(key="part-")) == 1
     assert trees.files(1) == {**made, "0/part-0": b"other"}
+
+
+def test_the_progress_bar(s3: Bucket, faults: Faults, trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the log and on a terminal: it ends at 100 %, and says what was there already."""
+    monkeypatch.setattr(progress, "_FIRST_S", 0.0)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    fill(s3, count=4, size=1_000_000)
+    trees.prepare(Channel(name="train", uri=s3.uri("train/0/")))
+    faults.cut(after=700_000, key="part-1")
+    wanted = Channel(name="train", uri=s3.uri("train/"))
+    trees.prepare(wanted)
+    *states, last = trees.shown(io.StringIO()).splitlines()
+    assert states[0] == "[algo-1] channel 'train' ░░░░░░░░░░░░░░░░░░░░   0%  0 B of 2.0 MB, 0 B/s"
+    assert any("██████████░░░░░░░░░░  50%  1.0 MB of 2.0 MB" in state for state in states)
+    assert "████████████████████ 100%  2.0 MB of 2.0 MB" in states[-1]
+    full, _, words = last.partition("  ")
+    assert full == "[algo-1] channel 'train' ████████████████████ 100%"
+    assert words.startswith("4 objects, 2.0 MB downloaded in ") and words.endswith(" s, 2.0 MB from the cache")
+    monkeypatch.setenv("COLUMNS", "200")
+    drawn = trees.shown(Terminal()).split("\x1b[1A\r\x1b[J")
+    assert drawn == [f"{state}\n" for state in (*states, last)]  # each in the place of the one before
+    trees.prepare(wanted)
+    assert trees.shown(io.StringIO()) == "[algo-1] channel 'train': 4 objects, 4.0 MB from the cache\n"
 
 
 def test_sharded_by_key(s3: Bucket, trees: Trees) -> None:

@@ -13,7 +13,7 @@ import pytest
 from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket, Faults, wait_until
 
-from estimators import FileSystemInput, PreflightWarning, TrainingInput, TrainingJobError
+from estimators import FileSystemInput, PreflightWarning, TrainingInput, TrainingJobError, debugging
 from estimators.errors import ConfigurationError, UnsupportedError
 from estimators.jobs.record import job_names
 
@@ -56,6 +56,9 @@ def test_inputs_and_outputs(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     assert {len(first["train"]), len(second["train"])} == {3, 2}
     assert first["labels"] == second["labels"] == digests({"labels.csv": b"a,b"})
     assert faults.left == 0
+    assert any(
+        "channel 'train' ████████████████████ 100%  5 objects, 1.0 MB down" in line.text for line in job.log_lines()
+    )
     assert job.model_data == s3.uri("out/both-ways/output/model.tar.gz")
     assert set(unpacked(s3.get("out/both-ways/output/model.tar.gz"))) == {"weights-algo-1", "weights-algo-2"}
     assert unpacked(s3.get("out/both-ways/output/output.tar.gz")) == {"notes": b"text"}
@@ -150,6 +153,18 @@ def test_what_is_refused_before_the_start(
     with pytest.raises(ConfigurationError, match=message):
         fit(estimator(tmp_path, "", **arguments), inputs)
     assert job_names() == []
+
+
+def test_what_the_foreground_does_not_do(s3: Bucket, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    s3.put("train/a", b"a")
+    one = estimator(tmp_path, "", instance_count=1, output_path=s3.uri("out/"), checkpoint_s3_uri=s3.uri("saved/"))
+    with pytest.raises(ConfigurationError, match="--debug does not serve FastFile mode from S3"):
+        debugging.run(one._draft({"train": TrainingInput(s3.uri("train/"), input_mode="FastFile")}, None))
+    assert job_names() == []
+    assert debugging.run(one._draft(None, None))[1] == 0
+    said = capfd.readouterr().err
+    for place in ("out/", "saved/"):
+        assert f"--debug: nothing is brought to {s3.uri(place)}, nor fetched from there" in said
 
 
 def test_what_no_local_job_can_have(s3: Bucket, tmp_path: Path) -> None:

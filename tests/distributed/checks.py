@@ -142,8 +142,9 @@ def check_shards() -> None:
         assert every.sum() == count // SIZE // 2 * 2 * SIZE
         assert all(value % SIZE == RANK for value in mine)
     four = lambda: tf.data.Dataset.range(4 * SIZE)  # noqa: E731
-    parsed = cluster.dataset(four, global_batch_size=2 * SIZE, parse=lambda value: value * 10)
-    assert [v for batch in parsed for v in batch.numpy().tolist()] == [(RANK + i * SIZE) * 10 for i in range(4)]
+    for parse in (lambda value: value * 10, distributed.vectorized(lambda values: tf.reshape(values, [-1]) * 10)):
+        parsed = cluster.dataset(four, global_batch_size=2 * SIZE, parse=parse)
+        assert [v for batch in parsed for v in batch.numpy().tolist()] == [(RANK + i * SIZE) * 10 for i in range(4)]
     shuffled = cluster.dataset(records, global_batch_size=SIZE, shuffle=100, seed=1)
     orders = [[float(x[0, 0]) for x, _ in shuffled] for _ in range(2)]
     assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1])

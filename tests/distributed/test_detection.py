@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
@@ -96,6 +97,10 @@ def test_parameter_servers() -> None:
         (config({"worker": WORKERS}, "wroker", 0), ["'wroker'", "Did you mean 'worker'?"]),
         (config({"ps": ["a:1"], "worker": ["a:2"]}, "worker", 0), ["'chief' is missing"]),
         ({**config(SERVERS, "worker", 0), **job(CollectiveAllReduce())}, ["'ps'", "collective_all_reduce"]),
+        (config({"worker": "a:1"}, "worker", 0), ["addresses of 'worker'", "must be a list", "'a:1'"]),
+        (config({"worker": ["a:1", "a:1"]}, "worker", 0), ["two tasks of 'worker' have one address"]),
+        (config({**SERVERS, "evaluator": ["a:9"]}, "evaluator", 0), ["'evaluator'", "evaluate in the script"]),
+        ({**mpi(0, 2), "OMPI_COMM_WORLD_RANK": "x"}, ["OMPI_COMM_WORLD_RANK", "whole number", "'x'"]),
     ],
 )
 def test_contradictions(environ: dict[str, str], words: list[str]) -> None:
@@ -124,6 +129,7 @@ def test_share_of_the_machine() -> None:
 
 def test_batches() -> None:
     assert per_rank_batch(256, 4) == 64
+    assert per_rank_batch(np.int64(256), 4) == 64  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="use 256 or 260"):
         per_rank_batch(257, 4)
     with pytest.raises(ValueError, match=r"use 4\.$"):

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.tensorflow
 #: How many checks there are at least; see that none is skipped by mistake.
 CHECKS = 20
 
-KERASES = ("tf_keras", "keras")
 needs_horovod = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None or not launching.MPIRUN.exists(), reason="Horovod is not installed"
 )
@@ -30,17 +29,18 @@ def checked(ended: launching.Ended, *ranks: int) -> None:
 
 @needs_horovod
 @pytest.mark.horovod
-@pytest.mark.parametrize("flavour", KERASES)
+@pytest.mark.parametrize("flavour", ["tf_keras", pytest.param("keras", marks=pytest.mark.soak)])
 def test_horovod(flavour: str, tmp_path: Path) -> None:
     checked(launching.mpirun(2, [str(launching.CHECKS), flavour, str(tmp_path)]), 0, 1)
 
 
-@pytest.mark.parametrize("flavour", KERASES)
+@pytest.mark.parametrize("flavour", [pytest.param("tf_keras", marks=pytest.mark.soak), "keras"])
 def test_collective(flavour: str, tmp_path: Path) -> None:
     for rank, ended in enumerate(launching.collective(2, [str(launching.CHECKS), flavour, str(tmp_path)])):
         checked(ended, rank)
 
 
+@pytest.mark.soak
 def test_one_process(tmp_path: Path) -> None:
     checked(launching.alone([str(launching.CHECKS), "tf_keras", str(tmp_path)]), 0)
 

@@ -1,4 +1,4 @@
-"""The scripts in ``entrypoints/`` train digits, under each strategy: the one script for all, and those by hand."""
+"""Scripts in ``entrypoints/`` without fleetfit around them; ``tests/entrypoints`` runs all of them under ``fit()``."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def trained(ended: launching.Ended, name: str = "val_accuracy") -> None:
 
 @needs_horovod
 @pytest.mark.horovod
+@pytest.mark.soak
 def test_one_script_with_horovod_goes_on_after_an_interruption(channels: dict[str, str], tmp_path: Path) -> None:
     variables = {**channels, "SM_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), "SM_MODEL_DIR": str(tmp_path)}
     first = launching.mpirun(2, script("train.py", "--epochs=4", "--compression=fp16"), **variables)
@@ -62,20 +63,6 @@ def test_one_script_with_horovod_goes_on_after_an_interruption(channels: dict[st
     trained(second, "validation accuracy")
     assert "Epoch 5/12" in second.text and "Epoch 4/12" not in second.text, second.text
     assert (tmp_path / "1" / "saved_model.pb").is_file()
-
-
-def test_one_script_with_collective(channels: dict[str, str]) -> None:
-    chief, other = launching.collective(2, script("train.py", "--epochs=12"), TF_USE_LEGACY_KERAS="0", **channels)
-    trained(chief, "validation accuracy")
-    assert other.code == 0, other.text
-
-
-def test_one_script_with_parameter_servers(channels: dict[str, str]) -> None:
-    chief, *others = launching.parameter_servers(
-        2, 1, script("train.py", "--epochs=8", "--learning-rate=0.002"), **channels
-    )
-    trained(chief, "validation accuracy")
-    assert [ended.code for ended in others] == [0, 0, 0]
 
 
 def test_one_script_alone_tells_its_job_how_far_it_is(channels: dict[str, str]) -> None:
@@ -102,28 +89,6 @@ def test_one_script_alone_tells_its_job_how_far_it_is(channels: dict[str, str]) 
     assert [metric["value"] for metric in metrics if metric["name"] == "val_accuracy"][-1] >= ACCURACY
 
 
-def test_multi_worker_by_hand(channels: dict[str, str], tmp_path: Path) -> None:
-    chief, other = launching.collective(
-        2, script("train_multi_worker.py", "--epochs=7", f"--model_dir={tmp_path}"), **channels
-    )
-    trained(chief)
-    assert other.code == 0, other.text
-    assert (tmp_path / "1" / "saved_model.pb").is_file()
-
-
-def test_parameter_servers_by_hand(channels: dict[str, str], tmp_path: Path) -> None:
-    chief, *_ = launching.parameter_servers(
-        2,
-        1,
-        script("train_parameter_server.py", "--epochs=8", "--learning-rate=0.002", f"--model_dir={tmp_path}"),
-        by_hand=True,
-        **channels,
-    )
-    trained(chief)
-    assert "updates: 352 of 352" in chief.text  # no update of the iteration counter is lost
-    assert (tmp_path / "1" / "saved_model.pb").is_file()
-
-
 @needs_mpi
 def test_plain_mpi4py(channels: dict[str, str], tmp_path: Path) -> None:
     two = launching.mpirun(2, script("train_mpi4py.py", f"--model_dir={tmp_path}"), **channels)
@@ -132,26 +97,6 @@ def test_plain_mpi4py(channels: dict[str, str], tmp_path: Path) -> None:
     # Without mpirun, PyPI's Open MPI must be told where it is.
     alone = launching.alone(script("train_mpi4py.py"), OPAL_PREFIX=str(launching.MPIRUN.parent.parent), **channels)
     assert accuracy(alone.text) == accuracy(two.text)
-
-
-def test_a_session_without_mpi(channels: dict[str, str]) -> None:
-    ended = launching.alone(script("train_session.py"), SM_FRAMEWORK_PARAMS="{}", **channels)
-    trained(ended)
-    assert "rank 0 of 1, without MPI" in ended.text
-
-
-@needs_horovod
-@pytest.mark.horovod
-def test_a_session_with_mpi(channels: dict[str, str], tmp_path: Path) -> None:
-    ended = launching.mpirun(
-        2,
-        script("train_session.py", f"--model_dir={tmp_path}"),
-        SM_FRAMEWORK_PARAMS=json.dumps({"sagemaker_mpi_enabled": True}),
-        **channels,
-    )
-    trained(ended)
-    assert "rank 1 of 2, with MPI" in ended.text
-    assert (tmp_path / "checkpoint").is_file()
 
 
 KERAS_3_METRICS = """

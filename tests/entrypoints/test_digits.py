@@ -78,6 +78,7 @@ def test_complete_data_is_left_alone_and_damaged_data_is_made_again(digits: Path
     assert sorted(path.name for path in digits.iterdir()) == [".lock", "manifest.json", "train", "validation"]
 
 
+@pytest.mark.soak
 @pytest.mark.horovod
 def test_two_ranks_under_plain_mpirun_train_and_resume(digits: Path, tmp_path: Path) -> None:
     if not MPIRUN.exists():

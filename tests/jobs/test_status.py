@@ -126,3 +126,33 @@ def test_warnings_are_kept_once() -> None:
 def test_members_equal_their_strings() -> None:
     assert TrainingJobStatus.COMPLETED == "Completed"
     assert f"{TrainingJobStatus.IN_PROGRESS}" == str(SecondaryStatus("Training").primary()) == "InProgress"
+
+
+def test_a_job_that_goes_on_counts_neither_its_rest_nor_its_loss() -> None:
+    status = statuses.new_status({"TrainingJobName": "a"}, 100.0)
+    status = statuses.transition(status, SecondaryStatus.TRAINING, 110.0)
+    failed = statuses.fail(status, Failure(cause=Cause.PROCESS, message="no"), 130.0)
+    again = statuses.resumed(failed, 500.0, attempt=1)
+    assert again["TrainingJobStatus"] == "InProgress" and again["SecondaryStatus"] == "Restarting"
+    assert "FailureReason" not in again and "TrainingEndTime" not in again
+    assert again[statuses.OWN]["failure"] is None and again[statuses.OWN]["attempt"] == 1
+    over = statuses.transition(
+        statuses.transition(again, SecondaryStatus.TRAINING, 501.0), SecondaryStatus.COMPLETED, 511.0
+    )
+    assert over["TrainingTimeInSeconds"] == over["BillableTimeInSeconds"] == 20 + 11
+    lost = statuses.resumed(status, 900.0, attempt=1, last_sign=140.0)
+    assert lost["SecondaryStatusTransitions"][-2]["EndTime"] == 140.0
+
+
+def test_waits_for_hosts_are_not_billed_and_prices_make_it_less() -> None:
+    status = statuses.new_status({"TrainingJobName": "a"}, 0.0)
+    for secondary, now in (
+        (SecondaryStatus.TRAINING, 0.0),
+        (SecondaryStatus.INTERRUPTED, 100.0),
+        (SecondaryStatus.RESTARTING, 400.0),
+        (SecondaryStatus.TRAINING, 400.0),
+        (SecondaryStatus.COMPLETED, 500.0),
+    ):
+        status = statuses.transition(status, secondary, now)
+    assert (status["TrainingTimeInSeconds"], status["BillableTimeInSeconds"]) == (500, 200)
+    assert [statuses.with_billable(status, s)["BillableTimeInSeconds"] for s in (49.5, 0, 900)] == [50, 1, 500]

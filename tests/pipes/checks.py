@@ -15,8 +15,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from feeding import Agent, agent, encode, write_objects
 
+from container.contract.native import library_file
+from container.distributed import data as shares
+from container.distributed.progress import DataProgress
 from container.formats import RecordFormat, tfrecord
-from container.pipe_dataset import PipeError, PipeModeDataset, RecordError, readers
+from container.pipe_dataset import PipeError, PipeModeDataset, RecordError, faults, native, places, readers
 
 ROOT = Path(sys.argv[1])
 _numbers = iter(range(1000))
@@ -74,7 +77,7 @@ def check_epochs_repeat_and_zip() -> None:
         assert int(count()) == sum(map(len, records[:30]))
         assert found.next_epoch() == 6
         assert list(found.take(5).batch(2).as_numpy_iterator())[-1].tolist() == [b"r4"]
-    assert not readers._readers, "readers are left"
+    assert not readers._readers and not readers._native, "readers are left"
 
 
 def check_formats_and_sizes() -> None:
@@ -119,6 +122,62 @@ def check_short_reads_and_nothing() -> None:
         threading.Thread(target=write, daemon=True).start()
         found = PipeModeDataset("t", "TFRecord", data / "s", data, data / "input" / "config", benchmark=True)
         assert values(found) == ([b"", b"x" * 5, b"x" * 30] if stream else [])
+
+
+def check_a_record_comes_though_its_writer_waits() -> None:
+    """What there is is handed over, however little: the writer writes a record when the one before was read."""
+    data = folder()
+    (data / "input" / "config").mkdir(parents=True)
+    (data / "input" / "config" / "inputdataconfig.json").write_text(json.dumps({"t": {"TrainingInputMode": "Pipe"}}))
+    os.mkfifo(data / "t_0")
+    read = threading.Semaphore(1)
+
+    def write() -> None:
+        with open(data / "t_0", "wb", buffering=0) as file:
+            for number in range(3):
+                read.acquire()
+                file.write(tfrecord.encode(b"%d" % number))
+
+    threading.Thread(target=write, daemon=True).start()
+    found = []
+    for value in PipeModeDataset("t", "TFRecord", data / "s", data, data / "input" / "config"):
+        found.append(value.numpy())
+        read.release()
+    assert found == [b"0", b"1", b"2"]
+
+
+def check_which_reader_it_is() -> None:
+    """Provisioning compiled the library; the switch leaves it alone; one that does not fit is said."""
+    assert (native.library() is None) == (os.environ.get(native.SWITCH) == "0")
+    if native.library() is None:
+        return
+    other = folder()
+    file = library_file(other, native._SOURCE)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"no library")
+    prefix, sys.prefix = sys.prefix, str(other)
+    try:
+        refused(native.library.__wrapped__, "does not fit this TensorFlow", "fleetfit install pipe", "=0")
+        file.unlink()
+        assert native.library.__wrapped__() is None
+    finally:
+        sys.prefix = prefix
+
+
+def check_two_damaged_streams_are_told_apart() -> None:
+    """TensorFlow says where in its file a record is damaged, and not in which: both have one that begins there."""
+    data = folder()
+    write_objects(data, [10])
+    write_objects(data.parent / "other", [10])
+    content = bytearray((data / "part-00").read_bytes())
+    content[-6] ^= 1
+    (data / "part-00").write_bytes(content)
+    with agent(data.parent / "ml", {"train": {"uri": str(data)}, "other": {"uri": str(data.parent / "other")}}) as host:
+        both = tf.data.Dataset.zip((dataset(host), dataset(host, "other")))
+        refused(lambda: list(both), "corrupted record at", kind=tf.errors.DataLossError)
+        size = len(tfrecord.encode(b"r9"))
+        error = faults.explain(f"corrupted record at {9 * size + tfrecord.HEADER_SIZE}")
+        assert isinstance(error, RecordError) and f"data/part-00': record 10 at byte {9 * size}" in str(error), error
 
 
 def check_faults_name_object_offset_and_record() -> None:
@@ -187,6 +246,73 @@ def check_resuming() -> None:
             found.resume(epoch, skip)
             assert values(found.take(20)) == records[skip:][:20]
             assert found.next_epoch() == epoch + 1
+
+
+def check_the_next_iterator_is_made_ahead() -> None:
+    """With the same records in the same order as without; and one that has only been made has begun nothing."""
+    data = folder()
+    records = write_objects(data, [40])
+    orders: list[list[list[bytes]]] = []
+    for way in ("plain", "ahead"):
+        with agent(data.parent / way, {"train": {"uri": str(data)}}) as host:
+            channel = dataset(host)
+            progress = DataProgress([channel], batch_size=4, size=1, rank=0, seed=3, shuffled=True)
+            epochs = shares.training_shard(
+                channel,
+                rank=0,
+                size=1,
+                local_rank=0,
+                local_size=1,
+                batch_size=4,
+                parse=None,
+                shuffle=100,
+                seed=None,
+                repeat=False,
+                progress=progress,
+            )
+            if way == "ahead":
+                epochs = shares.ahead(epochs)
+            orders.append([])
+            for epoch in range(3):
+                batches = iter(epochs)
+                if way == "ahead":
+                    epochs._ahead.result()
+                assert channel.next_epoch() == epoch and not readers._native
+                orders[-1].append(next(batches).numpy().tolist())
+                within = progress.position(epoch, 1)
+                assert (within["epoch"], within["streams"]) == (epoch, {"train": epoch})
+                for batch in batches:
+                    orders[-1][-1] += batch.numpy().tolist()
+                assert sorted(orders[-1][-1]) == sorted(records)
+            if way == "ahead":  # a restart elsewhere, in mid-epoch: the iterator that was made before it goes there
+                next(iter(epochs))
+                made = epochs._ahead.result()
+                progress.resume({**within, "epoch": 1, "records": 8})
+                rest = iter(epochs)
+                assert rest is made
+                assert [value for batch in rest for value in batch.numpy()] == orders[0][1][8:]
+                assert [value for batch in epochs for value in batch.numpy()] == orders[0][2]
+    assert orders[0] == orders[1]
+
+
+def check_one_fifo_for_several_ranks_is_refused() -> None:
+    """As on SageMaker, where the platform makes one for a host, and mpirun or the toolkit says who the ranks are."""
+    data = folder()
+    write_objects(data, [1])
+    with agent(data.parent / "ml", {"train": {"uri": str(data)}}) as host:
+        host.fifo("train", 0)
+        os.environ["SM_INPUT_DIR"] = str(host.base / "input")
+        for rank, size in places._LOCAL:
+            os.environ.update({rank: "1", size: "2"})
+            refused(
+                lambda: values(PipeModeDataset("train", "TFRecord")),
+                "2 ranks of this host would read one FIFO",
+                "processes_per_host=1",
+                kind=tf.errors.OpError,
+            )
+            del os.environ[rank], os.environ[size]
+        assert values(PipeModeDataset("train", "TFRecord")) == [b"r0"]
+        del os.environ["SM_INPUT_DIR"]
 
 
 def check_what_cannot_be() -> None:

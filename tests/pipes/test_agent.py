@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import feeding
 import pytest
 from feeding import agent, split, write_objects
 
+from container.agent.pipes.sharing import WINDOW
+from container.contract import pipes
 from container.formats import RecordFormat, tfrecord
 
 SHARDED = "ShardedByS3Key"
@@ -30,6 +35,52 @@ def test_one_epoch_after_another_as_the_reader_opens_them(tmp_path: Path) -> Non
         host.process.send_signal(signal.SIGTERM)
         assert host.ended()[0] == 0
     assert feeding.left(tmp_path / "ml") == []
+
+
+def test_it_hears_its_end_at_any_moment(tmp_path: Path) -> None:
+    """Also in the one in which it has begun to wait for it; and Ctrl-C in the terminal it was started from."""
+    write_objects(tmp_path / "data", [3])
+    for attempt in range(8):
+        number = (signal.SIGTERM, signal.SIGINT)[attempt % 2]
+        with agent(tmp_path / str(attempt), {"train": {"uri": str(tmp_path / "data")}}) as host:
+            host.fifo("train", 0)
+            host.process.send_signal(number)
+            assert host.ended() == (0, "")
+
+
+def test_it_ends_when_nobody_can_be_told_why(tmp_path: Path) -> None:
+    channels = tmp_path / "channels.json"
+    channels.write_text(json.dumps({"train": {"uri": str(tmp_path / "none"), "mode": "Pipe"}}))
+    words = ["agent", "pipe", "--base-dir", str(tmp_path / "ml"), "--channels", str(channels), "--host", "algo-1"]
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        command = ["sh", "-c", f'exec "$0" -I "$@" {closed}', sys.executable, str(feeding.ROOT / "container"), *words]
+        assert subprocess.run(command, capture_output=True, timeout=60).returncode == 1, closed
+
+
+def test_a_wish_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert pipes.take_asked(tmp_path, "train", 3) == 3
+    with pytest.raises(NotADirectoryError):
+        pipes.take_asked(tmp_path / "file", "train", 3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_reader_may_ask_for_an_epoch_again(tmp_path: Path, ranks: int) -> None:
+    write_objects(tmp_path / "data", [1] * 20)
+    channels = {"train": {"uri": str(tmp_path / "data"), "shuffle_seed": 3}}
+    with agent(tmp_path / "ml", channels, ranks=ranks) as host:
+        state = pipes.state_folder(tmp_path / "ml", 0 if ranks > 1 else None)
+        read = []
+        for number, epoch in enumerate([1, 1, None, 0, 1]):
+            if epoch is not None:
+                pipes.ask(state, "train", number, epoch)
+            fifo = host.fifo("train", number)
+            assert pipes.newest(fifo.parent, "train") == number
+            read.append(fifo.read_bytes())
+        one, again, of_its_number, zero, last = read
+        assert one == again == last
+        assert len({one, of_its_number, zero}) == 3
+        assert list(state.iterdir()) == []
 
 
 @pytest.mark.parametrize("record_format", list(RecordFormat))
@@ -118,6 +169,44 @@ def test_wrapping_and_unpacking(tmp_path: Path) -> None:
         assert split(RecordFormat.RECORDIO, host.read("dealt", 0, 1)) == contents[1::2]
 
 
+def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
+    """Of a file as it is, of one that is unpacked, and of what two ranks share, of which one begins last."""
+    size = 300 << 20
+    for name in ("plain", "packed", "dealt"):
+        (tmp_path / name).mkdir()
+    with open(tmp_path / "plain" / "object", "wb") as file:
+        file.truncate(size)
+    (tmp_path / "packed" / "object.gz").write_bytes(gzip.compress(bytes(1 << 20), 1) * 300)
+    part = tmp_path / "part"
+    part.write_bytes(tfrecord.encode(bytes((1 << 20) - 16)))
+    for number in range(300):
+        os.link(part, tmp_path / "dealt" / f"{number:03d}")
+    channels = {
+        "plain": {"uri": str(tmp_path / "plain")},
+        "packed": {"uri": str(tmp_path / "packed"), "compression": "Gzip"},
+        "dealt": {"uri": str(tmp_path / "dealt"), "distribution": SHARDED},
+    }
+    with agent(tmp_path / "ml", channels, ranks=2) as host:
+        for channel in channels:
+            host.fifo(channel, 0, 1)
+        before = _peak_memory(host)
+        for channel, expected in (("plain", 2 * size), ("packed", 2 * size), ("dealt", size)):
+            with contextlib.ExitStack() as stack:
+                fifos = [open(host.fifo(channel, 0, rank), "rb", buffering=0) for rank in range(2)]  # noqa: SIM115
+                for fifo in fifos:
+                    stack.enter_context(fifo)
+                buffer = bytearray(1 << 20)
+                assert sum(sum(iter(lambda: fifo.readinto(buffer), 0)) for fifo in fifos) == expected  # noqa: B023
+        # Each channel that ranks share keeps so much for the one that is behind.
+        assert _peak_memory(host) - before < 2 * WINDOW + (64 << 20) < size
+
+
+def _peak_memory(host: feeding.Agent) -> int:
+    """The agent's largest resident memory so far, in bytes."""
+    status = Path(f"/proc/{host.process.pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM:")).split()[1]) << 10
+
+
 def test_what_cannot_be_read_ends_the_agent_with_the_reason(tmp_path: Path) -> None:
     write_objects(tmp_path / "data", [10, 10])
     second = tmp_path / "data" / "part-01"
@@ -194,3 +283,32 @@ def test_an_augmented_manifest(tmp_path: Path) -> None:
     assert orders[0] != orders[1]
     for order in orders:
         assert sorted(zip(order[::2], order[1::2], strict=True)) == sorted(pairs)
+
+
+def test_an_augmented_manifest_that_is_wrong_far_down(tmp_path: Path) -> None:
+    """The first lines are written before the last are read."""
+    good = 20_000
+    lines = [*(json.dumps({"label": number, "more": "." * 60}) for number in range(good)), "nonsense"]
+    (tmp_path / "manifest").write_text("".join(f"{line}\n" for line in lines))
+    channel = {
+        "uri": str(tmp_path / "manifest"),
+        "data_type": "AugmentedManifestFile",
+        "attribute_names": ["label"],
+        "record_wrapping": "RecordIO",
+    }
+    with agent(tmp_path / "ml", {"train": channel}) as host:
+        assert split(RecordFormat.RECORDIO, host.read("train")) == [b"%d" % number for number in range(good)]
+        code, said = host.ended()
+    assert code == 1 and f"line {good + 1}: bad JSON" in said, said
+
+
+def test_a_manifest_that_is_wrong_far_down(tmp_path: Path) -> None:
+    """The first objects are read before the last are looked at. The agent ends all the same, whoever reads."""
+    write_objects(tmp_path / "data", [1] * 300)
+    names = [f"part-{number:02d}" for number in range(300)]
+    text = json.dumps([{"prefix": f"{tmp_path}/data/"}, *names, "part-x"], indent=0)
+    (tmp_path / "manifest").write_text(text)
+    with agent(tmp_path / "ml", {"train": {"uri": str(tmp_path / "manifest"), "data_type": "ManifestFile"}}) as host:
+        code, said = host.ended()
+    line = text[: text.index("part-x")].count("\n") + 1
+    assert code == 1 and f"line {line}: " in said and "part-x" in said, said

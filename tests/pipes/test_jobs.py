@@ -90,6 +90,34 @@ def test_each_of_four_ranks_reads_ten_thousand_records(tmp_path: Path) -> None:
     assert left == []
 
 
+@needs_horovod
+@pytest.mark.horovod
+def test_uneven_shares_lose_no_record_and_count_none_twice(tmp_path: Path) -> None:
+    """Seven objects over three ranks, and fewer objects than ranks; in Pipe and in File mode."""
+    counts = {"seven": [10, 3, 0, 25, 1, 8, 6], "two": [9, 4]}
+    inputs = {}
+    for name, of in counts.items():
+        write_objects(tmp_path / name, of)
+        for mode in ("Pipe", "File"):
+            inputs[f"{name}_{mode.lower()}"] = TrainingInput(
+                str(tmp_path / name), distribution=SHARDED, input_mode=mode
+            )
+    script = own_script(tmp_path / "source", (Path(__file__).with_name("uneven.py")).read_text())
+    job = fit(script, inputs, 3, MPI())
+    places = sorted((job.record.path / "hosts").glob("*/ml/output/data/rank-*.json"))
+    found = [json.loads(path.read_text()) for path in places]
+    assert len(found) == 3
+    for name, of in counts.items():
+        for mode in ("pipe", "file"):
+            numbers = [rank[f"{name}_{mode}"]["numbers"] for rank in found]
+            assert sorted(itertools.chain(*numbers)) == list(range(sum(of))), (name, mode, numbers)
+            assert len({rank[f"{name}_{mode}"]["steps"] for rank in found}) == 1, "nobody waits for another's step"
+        # The mean of 0 … n-1: each record once, whichever rank has it, and though some have none.
+        assert [rank[f"{name}_pipe evaluated"] for rank in found] == pytest.approx([(sum(of) - 1) / 2] * len(found))
+    said = b"".join(line[4] for line in job.log_lines()).decode()
+    assert "algo-3 gets nothing: there are fewer objects than hosts" in said
+
+
 def test_parameter_servers_read_in_the_workers(digits: str) -> None:
     """Each worker reads its own host's FIFOs, though Python of the dataset runs in the chief otherwise."""
     script = ROOT / "entrypoints" / "train_pipe.py"
@@ -100,6 +128,7 @@ def test_parameter_servers_read_in_the_workers(digits: str) -> None:
         assert int(state.read_text()) >= 1, host
 
 
+@pytest.mark.soak
 def test_collective_with_fewer_objects_than_hosts(digits: str, tmp_path: Path) -> None:
     """One of the hosts has no records at all: it takes part with weight zero."""
     [first, *_] = sorted(Path(digits).iterdir())
@@ -139,6 +168,24 @@ def test_faults_end_the_job_and_leaving_early_does_not(tmp_path: Path) -> None:
     second.write_bytes(content[:-1])
     with pytest.raises(TrainingJobError, match=r"part-01': record 10,000 at byte [0-9,]+: it is cut off"):
         fit(script, inputs, 1, take=-1)
+
+
+def test_in_the_foreground(tmp_path: Path) -> None:
+    """``--debug`` feeds the FIFOs too, until the script is over."""
+    write_objects(tmp_path / "data", [10])
+    text = "import os\nprint(len(open(os.environ['SM_CHANNEL_TRAIN'] + '_0', 'rb').read()))\n"
+    script = own_script(tmp_path / "source", text)
+    options = ["--debug", "--input-mode", "Pipe", "--input", f"train={tmp_path / 'data'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "estimators.cli", "train", str(script), *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == (tmp_path / "data" / "part-00").stat().st_size
+    assert [entry for entry in (tmp_path / "home").rglob("*") if entry.is_fifo()] == [], "the agent has not left"
 
 
 def test_no_agent_outlives_the_supervisor(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def test_shares_of_three_ranks_under_mpirun() -> None:
     passed(launching.mpirun(3, SHARES, TF_USE_LEGACY_KERAS="1"))
 
 
+@pytest.mark.soak
 def test_shares_of_two_ranks_of_a_collective() -> None:
     for ended in launching.collective(2, SHARES, TF_USE_LEGACY_KERAS="0"):
         passed(ended)

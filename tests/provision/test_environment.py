@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ def provision(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 
 def test_unknown_extras_are_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ProvisionError, match=r"Did you mean 'notebook'\? The extras are horovod, mpi, "):
+    with pytest.raises(ProvisionError, match=r"Did you mean 'notebook'\? The extras are docker, horovod, mpi, "):
         Options(root=ROOT, venv=tmp_path, extras=frozenset({"notebok"}))
 
 
@@ -87,12 +87,14 @@ def test_a_second_run_does_nothing_and_is_fast() -> None:
     before = real_stamp()
     times_s = []
     for _ in range(5):
-        started = time.monotonic()
+        # Of the processor: other tests run meanwhile.
+        started = resource.getrusage(resource.RUSAGE_CHILDREN)
         shown = provision("--venv", sys.prefix, "--no-horovod")
-        times_s.append(time.monotonic() - started)
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times_s.append(ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime)
         assert shown.returncode == 0, shown.stderr
         assert "is up to date" in shown.stdout
-    assert min(times_s) < 0.5
+    assert 0 < min(times_s) < 0.5
     assert real_stamp() == before
 
 

@@ -23,4 +23,4 @@ def test_100_kills_at_random_moments(tmp_path: Path, seed: int) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)["kills"] == 100
+    assert json.loads(done.stdout)["kills"] >= 100

@@ -18,7 +18,8 @@ _HEAD = 4096
 class Dealer:
     """One rank's records of a channel: every ``ranks``-th of all that the host reads.
 
-    Each rank reads everything and keeps its own: so a rank that stops early, or never begins, holds no other up.
+    Each rank looks at everything and keeps its own: so a rank that stops early, or never begins, holds no other up.
+    (What has to be read for that is read once; see :mod:`.sharing`.)
 
     Args:
         channel: The channel's name.

@@ -8,13 +8,15 @@ import json
 import os
 import queue
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from typing import NoReturn
 
 from container.agent import AgentError
+from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.stream import Contents, write_stream
 from container.agent.pipes.writing import Pipe, ReaderGone
 from container.contract import pipes
@@ -26,7 +28,8 @@ from container.contract.wire import Event
 from container.formats import RecordError
 from container.formats.gzip import GzipError
 
-USAGE = "agent pipe --base-dir DIR --channels FILE --host NAME [--hosts N --number I] [--ranks P]"
+USAGE = "agent pipe --base-dir DIR --channels FILE --host NAME [--hosts N --number I] [--ranks P] [--everybody]"
+_ENDING = {signal.SIGTERM, signal.SIGINT}
 _OPTIONS = ("--base-dir", "--channels", "--host", "--hosts", "--number", "--ranks")
 
 
@@ -40,6 +43,8 @@ class Host:
         hosts: How many there are.
         ranks: How many of its processes read.
         tree: Its file tree.
+        everybody: Whether any user may read the FIFOs, as in a container whose programs run as one of its own; else
+            nobody but this one.
     """
 
     name: str
@@ -47,13 +52,14 @@ class Host:
     hosts: int
     ranks: int
     tree: MLTree
+    everybody: bool = False
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until SIGTERM.
+    """Serve until SIGTERM, or SIGINT.
 
     Returns:
-        0 after SIGTERM, 1 when a channel cannot be read, 2 for a wrong command line.
+        0 after a signal, 1 when a channel cannot be read, 2 for a wrong command line.
     """
     try:
         host, file = _parse(argv)
@@ -62,21 +68,34 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         channels = read_channels(file)
-        # A thread may be in the middle of anything: what is left to do is done here, at once.
-        signal.signal(signal.SIGTERM, lambda number, frame: _leave(host, channels))
-        failures: queue.SimpleQueue[Exception] = queue.SimpleQueue()
-        for channel in channels:
-            _serve(channel, host, failures)
-        raise failures.get()
-    except (AgentError, ChannelError, RecordError, OSError) as error:
-        sys.stdout.flush()
-        print(str(error).replace("\n", " "), file=sys.stderr)
-        sys.stderr.flush()
+    except (AgentError, ChannelError) as error:
+        _fail(error)
+    # Threads inherit it. A handler would not do: Python runs it in this thread, and where the signal comes in the
+    # moment in which this begins to wait for something, it would wait on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    threading.Thread(target=_serve_all, args=(channels, host), daemon=True).start()
+    signal.sigwait(_ENDING)
+    return _leave(host, channels)
+
+
+#: The first failure ends the process; others wait for that.
+_failing = threading.Lock()
+
+
+def _fail(error: Exception) -> NoReturn:
+    """End the process, from whichever thread."""
+    _failing.acquire()
+    try:
+        with contextlib.suppress(Exception):  # nobody reads it any more, or it was closed
+            sys.stdout.flush()
+        print(str(error).replace("\n", " "), file=sys.stderr, flush=True)
+    finally:
         # Readers find the reason beside their FIFOs; they end with theirs when this process is gone.
         os._exit(1)
 
 
-def _leave(host: Host, channels: Sequence[Channel], frame: FrameType | None = None) -> None:
+def _leave(host: Host, channels: Sequence[Channel]) -> NoReturn:
+    # Threads may be in the middle of anything: what is left to do is done here, at once.
     for channel in channels:
         for local_rank in range(host.ranks):
             clear(pipes.folder(host.tree.data, local_rank, host.ranks), channel.name)
@@ -98,88 +117,127 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
     return tuple(channel for channel in found if channel.mode is InputMode.PIPE)
 
 
-def clear(place: Path, channel: str) -> None:
-    """Remove a channel's FIFOs and notes, of an earlier attempt for one."""
+def clear(place: Path, channel: str, *, but_first: bool = False) -> None:
+    """Remove a channel's FIFOs and notes, of an earlier attempt for one; ``but_first`` leaves the FIFO of epoch 0."""
+    first = pipes.fifo(place, channel, 0)
     entries: list[os.DirEntry[str]] = []
     with contextlib.suppress(OSError):
         entries = list(os.scandir(place))
     for entry in entries:
-        name = entry.name.removeprefix(".").removesuffix(".notes")
+        if but_first and entry.path == os.fspath(first) and stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode):
+            continue
+        name = entry.name.removeprefix(".").removesuffix(".notes").removesuffix(".fifo")
         if name.startswith(f"{channel}_") and name[len(channel) + 1 :].isdecimal():
             with contextlib.suppress(OSError):  # a thread may have removed this one meanwhile; the others must go
                 os.unlink(entry.path)
 
 
-def _serve(channel: Channel, host: Host, failures: queue.SimpleQueue[Exception]) -> None:
+def _serve_all(channels: Sequence[Channel], host: Host) -> None:
+    try:
+        for channel in channels:
+            _serve(channel, host)
+    except (AgentError, ChannelError, RecordError, OSError) as error:
+        _fail(error)
+    except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+        _fail(AgentError(f"channel {channel.name!r}: {error!r}"))
+
+
+def _serve(channel: Channel, host: Host) -> None:
     """Make the first FIFOs of a channel, and the threads that wait for their readers.
 
     Raises:
         AgentError: there is nothing to read.
     """
-    contents = Contents.of(channel, hosts=host.hosts, host=host.number)
+    contents = Contents.of(channel, hosts=host.hosts, host=host.number, failed=_fail)
     if channel.distribution is DataDistribution.SHARDED and host.number == 0:
         shares = [sum(item.size for item in contents.share(0, of)) for of in range(host.hosts)]
         if (words := imbalance(shares)) is not None:
             text = f"channel {channel.name!r}: {words}"
             sys.stdout.buffer.write(Event(kind="warning", host=host.name, data={"message": text}).to_line())
             sys.stdout.flush()
+    sharing = Sharing(host.ranks) if host.ranks > 1 else None
     for local_rank in range(host.ranks):
         place = pipes.folder(host.tree.data, local_rank, host.ranks)
         place.mkdir(parents=True, exist_ok=True)
-        clear(place, channel.name)
+        clear(place, channel.name, but_first=True)  # which is made before the hosts start
         # The reader counts epochs in a file of its own, which may be an earlier attempt's.
-        state = host.tree.base / "pipe_state"
-        state = state if host.ranks == 1 else state / f"rank-{local_rank}"
+        state = pipes.state_folder(host.tree.base, local_rank if host.ranks > 1 else None)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(state / f".{channel.name}-pipe_mode-state")
-        _Feeder(contents, place, local_rank, host.ranks, failures).begin(0)
+        _Feeder(contents, place, local_rank, host, sharing).begin()
 
 
 class _Feeder:
     """Serves one reader of one channel."""
 
     def __init__(
-        self, contents: Contents, place: Path, local_rank: int, ranks: int, failures: queue.SimpleQueue[Exception]
+        self,
+        contents: Contents,
+        place: Path,
+        local_rank: int,
+        host: Host,
+        sharing: Sharing | None,
     ) -> None:
+        self._sharing = sharing
         self._contents = contents
         self._place = place
         self._local_rank = local_rank
-        self._ranks = ranks
-        self._failures = failures
+        self._ranks = host.ranks
+        self._everybody = host.everybody
+        self._made: queue.SimpleQueue[tuple[int, Path]] = queue.SimpleQueue()
+        self._state = pipes.state_folder(host.tree.base, local_rank if host.ranks > 1 else None)
 
-    def begin(self, epoch: int) -> None:
-        """Make an epoch's FIFO, and wait for its reader in a thread."""
-        path = pipes.fifo(self._place, self._contents.channel.name, epoch)
-        os.mkfifo(path, 0o600)
-        threading.Thread(target=self._run, args=(path, epoch), daemon=True).start()
+    def begin(self) -> None:
+        """Make the first FIFO, and wait for its reader in a thread."""
+        self._make(0)
+        threading.Thread(target=self._run, daemon=True).start()
 
-    def _run(self, path: Path, epoch: int) -> None:
+    def _make(self, number: int) -> None:
+        """Make a FIFO for whichever thread is free. Its number is its epoch, unless the reader asks."""
+        path = pipes.fifo(self._place, self._contents.channel.name, number)
+        if number == 0 and path.exists():
+            pass
+        elif self._everybody:
+            staged = path.with_name(f".{path.name}.fifo")
+            os.mkfifo(staged, 0o600)
+            os.chmod(staged, 0o666)  # whatever the umask
+            os.rename(staged, path)  # never seen with less
+        else:
+            os.mkfifo(path, 0o600)
+        self._made.put((number, path))
+
+    def _run(self) -> None:
         name = self._contents.channel.name
-        notes = pipes.notes_file(self._place, name, epoch)
+        number, path = self._made.get()
+        notes = pipes.notes_file(self._place, name, number)
         try:
+            # Now, and not when the reader has come, who waits then.
+            threading.Thread(target=self._run, daemon=True).start()
             file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # returns when the reader is there
-            # The next epoch's is there before this one is over: a reader may leave early.
-            self.begin(epoch + 1)
-            with Pipe(file, notes) as pipe:
+            epoch = pipes.take_asked(self._state, name, number)
+            # The next one is there before this one is over: a reader may leave early.
+            self._make(number + 1)
+            with Pipe(file, notes, mode=0o644 if self._everybody else 0o600) as pipe:
                 try:
-                    write_stream(pipe, self._contents, epoch, local_rank=self._local_rank, ranks=self._ranks)
+                    rank, ranks = self._local_rank, self._ranks
+                    write_stream(pipe, self._contents, epoch, local_rank=rank, ranks=ranks, sharing=self._sharing)
                     pipe.note(Note(at=pipe.written, done=True))
                 except ReaderGone:
                     pass
                 except (AgentError, RecordError, GzipError, OSError) as error:
                     # The reader, at the end of what it gets, looks here whether it is the end.
                     pipe.note(Note(at=pipe.written, error=str(error).replace("\n", " ")))
-                    self._failures.put(error if isinstance(error, AgentError | RecordError) else AgentError(str(error)))
+                    _fail(error)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-                os.unlink(pipes.notes_file(self._place, name, epoch - 2))
+                os.unlink(pipes.notes_file(self._place, name, number - 2))
         except Exception as error:  # noqa: BLE001 - whatever it is, a job whose input has ended must not wait for it
-            self._failures.put(AgentError(f"channel {name!r}, epoch {epoch}: {error!r}"))
+            _fail(AgentError(f"channel {name!r}, FIFO {number}: {error!r}"))
 
 
 def _parse(argv: Sequence[str]) -> tuple[Host, Path]:
     given: dict[str, str] = {}
-    rest = list(argv)
+    rest = [word for word in argv if word != "--everybody"]
     while rest:
         option = rest.pop(0)
         if option not in _OPTIONS:
@@ -196,5 +254,6 @@ def _parse(argv: Sequence[str]) -> tuple[Host, Path]:
         hosts=int(given.get("--hosts", 1)),
         ranks=int(given.get("--ranks", 1)),
         tree=MLTree(Path(given["--base-dir"])),
+        everybody="--everybody" in argv,
     )
     return host, Path(given["--channels"])

@@ -6,20 +6,24 @@ import dataclasses
 import os
 import queue
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from container import formats
 from container.agent import AgentError, sources
 from container.agent.pipes import dealing
+from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
 from container.contract.channels import Channel, Compression, DataDistribution, DataType, RecordWrapping
 from container.contract.pipes import Note
-from container.contract.sharding import deal, shuffled, shuffled_order
+from container.contract.sharding import deal, shuffled
 from container.formats import RecordFormat, recordio
 from container.formats.gzip import Gunzip, GzipError
 from container.formats.textline import END
+
+if TYPE_CHECKING:
+    from container.agent.sources.manifests import AugmentedEntry
 
 #: Data is moved in pieces of this size where it cannot be passed on by the kernel.
 CHUNK = 1 << 20
@@ -35,37 +39,49 @@ class Contents:
 
     Attributes:
         channel: The channel.
-        objects: All of its objects, in their order.
+        objects: All of its objects, in their order; the last ones may still be on their way.
         hosts: How many hosts there are.
         host: Which one this is, from 0.
     """
 
     channel: Channel
-    objects: tuple[DataObject, ...]
+    objects: Iterable[DataObject]
     hosts: int = 1
     host: int = 0
 
     @classmethod
-    def of(cls, channel: Channel, *, hosts: int, host: int) -> Contents:
-        """List a channel.
+    def of(cls, channel: Channel, *, hosts: int, host: int, failed: Callable[[Exception], None]) -> Contents:
+        """List a channel; where all objects are read in the order of their keys, no further than to the first ones.
+
+        Args:
+            channel: The channel.
+            hosts: How many hosts there are.
+            host: Which one this is, from 0.
+            failed: Takes the error that ended the list later than here.
 
         Raises:
             AgentError: there is nothing, or it cannot be read.
         """
-        return cls(channel=channel, objects=sources.objects(channel), hosts=hosts, host=host)
+        in_order = channel.distribution is DataDistribution.REPLICATED and channel.shuffle_seed is None
+        objects = sources.in_order(channel, failed) if in_order else sources.objects(channel)
+        return cls(channel=channel, objects=objects, hosts=hosts, host=host)
 
-    def share(self, epoch: int, host: int | None = None) -> tuple[DataObject, ...]:
+    def share(self, epoch: int, host: int | None = None) -> Iterable[DataObject]:
         """A host's objects in an epoch, in the order in which they are read.
 
         All objects are shuffled first, and dealt then: as on SageMaker, a host gets others in each epoch.
         """
-        items = shuffled(self.objects, self.channel.shuffle_seed, epoch)
+        if self.channel.distribution is DataDistribution.REPLICATED and self.channel.shuffle_seed is None:
+            return self.objects
+        items = shuffled(tuple(self.objects), self.channel.shuffle_seed, epoch)
         if self.channel.distribution is DataDistribution.SHARDED:
             return deal(items, self.hosts, self.host if host is None else host)
         return items
 
 
-def write_stream(pipe: Pipe, contents: Contents, epoch: int, *, local_rank: int, ranks: int) -> None:
+def write_stream(
+    pipe: Pipe, contents: Contents, epoch: int, *, local_rank: int, ranks: int, sharing: Sharing | None = None
+) -> None:
     """Write an epoch of a channel for one reader.
 
     Args:
@@ -74,6 +90,7 @@ def write_stream(pipe: Pipe, contents: Contents, epoch: int, *, local_rank: int,
         epoch: The epoch, from 0.
         local_rank: Which reader of this host it is.
         ranks: How many readers the host has. A channel that is ShardedByS3Key is dealt to them record by record.
+        sharing: What they share, so that an object is read once for all of them.
 
     Raises:
         ReaderGone: the reader wants no more.
@@ -87,23 +104,31 @@ def write_stream(pipe: Pipe, contents: Contents, epoch: int, *, local_rank: int,
     items = contents.share(epoch)
     dealt = ranks > 1 and channel.distribution is DataDistribution.SHARDED
     if dealt and channel.record_wrapping is RecordWrapping.RECORDIO:
-        items, dealt = items[local_rank::ranks], False  # each object is a record
+        items, dealt = tuple(items)[local_rank::ranks], False  # each object is a record
     dealer = dealing.Dealer(channel.name, local_rank, ranks) if dealt else None
+    lacks_end = False
     for number, item in enumerate(items):
+        if lacks_end:
+            pipe.write(END)
+
+        def read(number: int = number, item: DataObject = item) -> Iterator[bytes]:
+            if sharing is None:
+                return _pieces(channel, item)
+            return sharing.pieces((epoch, number), lambda: _pieces(channel, item))
+
         if channel.record_wrapping is RecordWrapping.RECORDIO:
             pipe.note(Note(at=pipe.written, uri=item.uri, plain=False))
             _wrap(pipe, channel, item)
         elif dealer is not None:
-            dealer.write(pipe, item, ReadAhead(_pieces(channel, item)))
+            dealer.write(pipe, item, ReadAhead(read()))
         else:
             packed = channel.compression is Compression.GZIP
             pipe.note(Note(at=pipe.written, uri=item.uri, plain=not packed))
-            if _pass_on(pipe, channel, item) and number + 1 < len(items):
-                pipe.write(END)
+            lacks_end = _pass_on(pipe, channel, item, read)
 
 
-def _pass_on(pipe: Pipe, channel: Channel, item: DataObject) -> bool:
-    """Write an object's bytes as they are, or unpacked.
+def _pass_on(pipe: Pipe, channel: Channel, item: DataObject, read: Callable[[], Iterator[bytes]] | None = None) -> bool:
+    """Write an object's bytes as they are, or unpacked; ``read`` gives them where they have to be read.
 
     Returns:
         Whether it is text whose last line has no end: the next object's first line would be joined to it.
@@ -117,7 +142,7 @@ def _pass_on(pipe: Pipe, channel: Channel, item: DataObject) -> bool:
                     local.verify()
                     return _lacks_end(head, last)
     head = last = b""
-    for data in ReadAhead(_pieces(channel, item)):
+    for data in ReadAhead(read() if read is not None else _pieces(channel, item)):
         pipe.write(data)
         head, last = head or data[:_HEAD], data[-1:]
     return _lacks_end(head, last)
@@ -159,7 +184,7 @@ def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _pieces(channel: Channel, item: DataObject) -> Iterator[bytes]:
+def _pieces(channel: Channel, item: DataObject) -> Generator[bytes, None, None]:
     """An object's bytes, unpacked where the channel says so."""
     with sources.open(item) as stream:
         if channel.compression is Compression.NONE:
@@ -179,9 +204,9 @@ def _pieces(channel: Channel, item: DataObject) -> Iterator[bytes]:
 
 def _write_augmented(pipe: Pipe, channel: Channel, epoch: int) -> None:
     """Write the attributes of an augmented manifest's lines, one after another."""
-    entries = list(sources.entries(channel))
+    entries: Iterable[AugmentedEntry] = sources.entries(channel)
     if channel.shuffle_seed is not None:
-        entries = [entries[index] for index in shuffled_order(len(entries), channel.shuffle_seed, epoch)]
+        entries = shuffled(list(entries), channel.shuffle_seed, epoch)
     wrapped = channel.record_wrapping is RecordWrapping.RECORDIO
     for entry in entries:
         for attribute in entry.attributes:
@@ -224,6 +249,9 @@ class ReadAhead:
             self._put(None)
         except Exception as error:  # noqa: BLE001 - raised where the pieces are taken
             self._put(error)
+        finally:
+            if isinstance(self._pieces, Generator):
+                self._pieces.close()
 
     def _put(self, piece: bytes | Exception | None) -> bool:
         """Wait for room; False when nobody takes pieces any more."""

@@ -7,6 +7,7 @@ imported on use, since most jobs need none of it.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -57,6 +58,8 @@ def _client() -> Any:
         ) from None
     return boto3.session.Session().client(
         "s3",
+        # SageMaker's containers have the first, which botocore does not read.
+        region_name=os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION") or None,
         config=Config(
             connect_timeout=_CONNECT_TIMEOUT,
             read_timeout=READ_TIMEOUT,

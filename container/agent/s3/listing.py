@@ -19,23 +19,46 @@ def listing(uri: str, *, limit: int | None = None, empty: bool = False) -> list[
         empty: Whether there may be none.
 
     Raises:
-        SourceError: there are none, or the bucket cannot be listed, or two objects would have the same path.
+        SourceError: there are none, or the bucket cannot be listed.
     """
-    bucket, prefix = split(uri)
     found: list[DataObject] = []
-    for page in _pages(uri, bucket, prefix):
-        for entry in page:
-            key = entry["Key"]
-            if not key.endswith("/"):
-                found.append(DataObject(f"s3://{bucket}/{key}", entry["Size"], etag(entry), relative_key(key, prefix)))
+    for page in pages(uri, empty=empty):
+        found += page
         if limit is not None and len(found) >= limit:
             break
-    if not found and not empty:
-        raise SourceError(uri, "no object has a key that begins so", _near(bucket, prefix))
     return sorted(found, key=lambda item: item.uri.encode())
 
 
-def _pages(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]]]:
+def pages(uri: str, *, empty: bool = False) -> Iterator[list[DataObject]]:
+    """As :func:`listing`, some objects at a time, as the server gives them: not sorted if it does not sort.
+
+    Args:
+        uri: ``s3://bucket/prefix``.
+        empty: Whether there may be none.
+
+    Raises:
+        SourceError: as for :func:`listing`.
+    """
+    bucket, prefix = split(uri)
+    for answer in _answers(uri, bucket, prefix):
+        page = [
+            DataObject(f"s3://{bucket}/{key}", entry["Size"], etag(entry), relative_key(key, prefix))
+            for entry in answer
+            if not (key := entry["Key"]).endswith("/")
+        ]
+        if page:
+            empty = True
+            yield page
+    if not empty:
+        raise SourceError(uri, "no object has a key that begins so", _near(bucket, prefix))
+
+
+def is_sorted(uri: str) -> bool:
+    """Whether the server lists the bucket by key: S3's directory buckets and their access points have no order."""
+    return not split(uri)[0].endswith(("--x-s3", "--xa-s3"))
+
+
+def _answers(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]]]:
     s3 = client()
     token: dict[str, str] = {}
 

@@ -24,8 +24,10 @@ CONNECTIONS = "FLEETFIT_S3_CONNECTIONS"
 #: What one connection reads ahead at a time, in bytes. A stream holds at most one such part per connection and the one
 #: that is being read.
 PART = 8 << 20
-#: What is lost at most when a server goes silent, since the client hands out whole reads only, in bytes.
+#: What is lost at most when a server goes silent, since the client hands out whole reads only, in bytes. One that goes
+#: silent again and again is read in smaller pieces, down to the least, so that what it does send counts.
 _READ = 128 << 10
+_LEAST_READ = 1 << 10
 _FAR_CONNECTIONS = 4
 _MOST_CONNECTIONS = 64
 _LOOPBACK = ("localhost", "127.", "::1")
@@ -72,6 +74,7 @@ class Range:
         self._bucket, self._key = s3.split(item.uri)
         self._client = s3.client()
         self._body: Any = None
+        self._piece = _READ
 
     def readinto(self, view: memoryview) -> int:
         """Fill ``view``; fewer bytes come only at the end."""
@@ -81,7 +84,7 @@ class Range:
             try:
                 if self._body is None:
                     self._body = self._request()
-                data = self._body.read(min(len(view) - done, _READ))
+                data = self._body.read(min(len(view) - done, self._piece))
                 if not data:
                     raise ConnectionError("the connection ended early")
             except SourceError:
@@ -91,11 +94,13 @@ class Range:
                 failures += 1
                 if not s3.passes(error) or failures >= self._backoff.attempts or self._ended.is_set():
                     raise explain(self._item.uri, error, offset=self.position) from error
+                self._piece = max(self._piece // 2, _LEAST_READ)
                 self._ended.wait(self._backoff.delay(failures))
                 continue
             view[done : done + len(data)] = data
             done += len(data)
             self.position += len(data)
+            self._piece = min(2 * self._piece, _READ)
             failures = 0
         if self.position >= self._stop:
             self.close()

@@ -15,7 +15,7 @@ object is the one that was listed, and has its size. What cannot be helped is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from container.agent.sources.base import DataObject, SourceError, Stream
@@ -26,7 +26,7 @@ from container.locations import is_s3
 if TYPE_CHECKING:
     from container.agent.sources.manifests import AugmentedEntry
 
-__all__ = ["DataObject", "SourceError", "Stream", "describe", "entries", "objects", "open", "shuffled"]
+__all__ = ["DataObject", "SourceError", "Stream", "describe", "entries", "in_order", "objects", "open", "shuffled"]
 
 
 def objects(channel: Channel) -> tuple[DataObject, ...]:
@@ -50,6 +50,30 @@ def objects(channel: Channel) -> tuple[DataObject, ...]:
     from container.agent.sources import local
 
     return tuple(local.listing(channel.uri))
+
+
+def in_order(channel: Channel, failed: Callable[[Exception], None]) -> Iterable[DataObject]:
+    """As :func:`objects`; the first of them are there before the rest are listed, where the source has that order.
+
+    Args:
+        channel: The channel.
+        failed: Takes the error that ended the list later than here.
+
+    Raises:
+        SourceError: as for :func:`objects`, as far as it is seen at once.
+    """
+    if channel.data_type is DataType.MANIFEST:
+        from container.agent.sources import listed
+        from container.agent.sources.growing import Growing
+
+        return Growing(listed.manifest_pages(channel), failed)
+    if channel.data_type is DataType.PREFIX and is_s3(channel.uri):
+        from container.agent.s3 import listing
+        from container.agent.sources.growing import Growing
+
+        if listing.is_sorted(channel.uri):
+            return Growing(listing.pages(channel.uri), failed)
+    return objects(channel)
 
 
 def entries(channel: Channel) -> Iterator[AugmentedEntry]:

@@ -20,6 +20,8 @@ from container.contract.channels import Channel
 #: A list of objects must fit in memory.
 _MANIFEST_LIMIT = 256 << 20
 _WORKERS = 16
+#: Objects of a manifest that are looked at before the first of them is read.
+_PAGE = 256
 _CHUNK = 1 << 20
 
 
@@ -31,6 +33,13 @@ def manifest_objects(channel: Channel) -> tuple[DataObject, ...]:
     """
     listed = read_manifest(channel.uri)
     return look_up(channel.uri, listed)
+
+
+def manifest_pages(channel: Channel) -> Iterator[tuple[DataObject, ...]]:
+    """As :func:`manifest_objects`, some objects at a time."""
+    listed = read_manifest(channel.uri)
+    for start in range(0, len(listed), _PAGE):
+        yield look_up(channel.uri, listed[start : start + _PAGE])
 
 
 def read_manifest(uri: str) -> tuple[Listed, ...]:

@@ -1,0 +1,87 @@
+"""Writing snapshots as checkpoints, in the Checkpointer's thread."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from container import events
+from container.checkpoint import tensors
+from container.checkpoint.errors import CheckpointWriteError
+from container.checkpoint.interval import Schedule
+from container.checkpoint.manifest import Progress
+from container.checkpoint.retention import Best
+from container.checkpoint.store import CheckpointStore, Contents
+from container.checkpoint.writer import Stopwatch
+
+#: The files' format; their names begin with what they hold.
+SUFFIX = ".safetensors"
+
+
+@dataclasses.dataclass(kw_only=True)
+class Snapshot:
+    """A snapshot on its way to the disk."""
+
+    arenas: dict[str, tensors.Arena]
+    progress: Progress
+    metrics: dict[str, float]
+    metadata: Any
+    facts: dict[str, Any]
+    snapshot_s: float
+    waited_s: float
+
+
+class Publisher:
+    """Writes snapshots; the part of a Checkpointer that its thread knows."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        keep: int | None,
+        best: Best | None,
+        schedule: Schedule,
+        free: list[dict[str, tensors.Arena]],
+    ) -> None:
+        self._store = store
+        self._keep = keep
+        self._best = best
+        self._schedule = schedule
+        self._free = free
+        self.completed: Progress | None = None
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Write one snapshot, and delete what need not stay any more."""
+        watch = Stopwatch()
+        progress = snapshot.progress
+        files = {group + SUFFIX: arena.buffers() for group, arena in snapshot.arenas.items()}
+        try:
+            name, manifest = self._store.write(
+                Contents(
+                    progress=progress,
+                    files=files,
+                    metrics=snapshot.metrics,
+                    metadata=snapshot.metadata,
+                    facts=snapshot.facts,
+                )
+            )
+        except CheckpointWriteError as error:
+            events.emit("checkpoint", action="failed", epoch=progress.epoch, step=progress.step, reason=str(error))
+            raise
+        finally:
+            self._free.append(snapshot.arenas)
+        self.completed = progress
+        events.emit(
+            "checkpoint",
+            action="saved",
+            name=name,
+            epoch=progress.epoch,
+            step=progress.step,
+            batch=progress.batch,
+            bytes=manifest.total_bytes,
+            snapshot_s=round(snapshot.snapshot_s, 6),
+            waited_s=round(snapshot.waited_s, 6),
+            write_s=round(watch.wall_s, 6),
+            metrics=snapshot.metrics,
+        )
+        self._store.prune(keep=self._keep, best=self._best)
+        self._schedule.written(write_s=watch.wall_s, processor_s=watch.processor_s)

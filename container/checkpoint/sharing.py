@@ -1,0 +1,118 @@
+"""The ranks that share checkpoints: rank 0 reads and writes, the others get what it has found."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from container.checkpoint.errors import CheckpointError
+from container.checkpoint.store import Loaded
+
+#: Arrays go from rank 0 to the others in pieces of this many bytes.
+_BROADCAST_PIECE = 64 << 20
+
+Value = TypeVar("Value")
+
+
+class Cluster(Protocol):
+    """What a Checkpointer asks of a cluster. ``rank`` and ``size`` are read anew each time."""
+
+    @property
+    def rank(self) -> int:
+        """This process' number."""
+
+    @property
+    def size(self) -> int:
+        """How many processes call the same methods."""
+
+    def broadcast_object(self, value: Value) -> Value:
+        """Called by all ranks: give them all rank 0's value."""
+
+    def barrier(self) -> None:
+        """Called by all ranks: wait until all have."""
+
+
+class SingleProcess:
+    """A cluster of one."""
+
+    rank = 0
+    size = 1
+
+    def broadcast_object(self, value: Value) -> Value:
+        """The value."""
+        return value
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """What kept rank 0 from restoring."""
+
+    error: Exception
+
+
+def surrounding_cluster() -> Cluster:
+    """The cluster of a Checkpointer that was given none.
+
+    Raises:
+        CheckpointError: the environment names several ranks, which would each begin and write for themselves.
+    """
+    joined: Cluster | None = getattr(sys.modules.get("container.distributed"), "_cluster", None)
+    if joined is not None:
+        return joined
+    from container.distributed import DistributedError, detection
+
+    remedy = (
+        "Call container.distributed.init() before the first use, so that rank 0 saves and all ranks restore the same. "
+        "In a script that saves and restores on one rank alone, use "
+        "Checkpointer(cluster=container.checkpoint.SingleProcess()) there."
+    )
+    try:
+        size = detection.detect(os.environ).size
+    except (DistributedError, ValueError) as error:
+        raise CheckpointError(f"it is not clear which ranks share the checkpoints: {error} {remedy}") from error
+    if size > 1:
+        raise CheckpointError(f"this process is one of {size} ranks, and the Checkpointer has no cluster. {remedy}")
+    return SingleProcess()
+
+
+def share(cluster: Cluster, found: Loaded | Refusal | None) -> Loaded | None:
+    """Give every rank what rank 0 has found.
+
+    Raises:
+        Exception: what rank 0 was kept by.
+    """
+    if cluster.size > 1:
+        head: Any = found
+        if isinstance(found, Loaded):
+            sizes = {name: content.nbytes for name, content in found.files.items()}
+            head = (dataclasses.replace(found, files={}), sizes)
+        head = cluster.broadcast_object(head)
+        if isinstance(head, tuple):
+            loaded, sizes = head
+            files = dict(found.files) if isinstance(found, Loaded) else {}
+            for name, size in sizes.items():
+                files[name] = _share_bytes(cluster, files.get(name), size)
+            found = dataclasses.replace(loaded, files=files)
+        else:
+            found = head
+    if isinstance(found, Refusal):
+        raise found.error
+    return found
+
+
+def _share_bytes(cluster: Cluster, content: np.ndarray[Any, Any] | None, size: int) -> np.ndarray[Any, Any]:
+    whole = content if content is not None else np.empty(size, np.uint8)
+    for begin in range(0, size, _BROADCAST_PIECE):
+        end = min(size, begin + _BROADCAST_PIECE)
+        piece = cluster.broadcast_object(whole[begin:end].tobytes() if content is not None else None)
+        if content is None:
+            assert piece is not None
+            whole[begin:end] = np.frombuffer(piece, np.uint8)
+    return whole

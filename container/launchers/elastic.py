@@ -1,0 +1,54 @@
+"""The *elastic* launcher: the script in each slot of each host; who is there and what their ranks are changes.
+
+The plan shows the workers that a job starts with. Where they meet, Horovod's driver tells each of them when it gets its
+place (:mod:`container.elastic`).
+"""
+
+from __future__ import annotations
+
+from container.contract.environment import Environment
+from container.contract.membership import Membership
+from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.strategies import ElasticHorovod
+
+
+def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
+    """Plan the workers of a membership.
+
+    Args:
+        environment: The job as one host sees it.
+        membership: The hosts and their slots.
+        command: The user's entry point.
+    """
+    strategy = environment.strategy
+    assert isinstance(strategy, ElasticHorovod)
+    processes = [
+        ProcessPlan(
+            name=f"worker {local_rank}",
+            host=host.name,
+            role=Role.RANK,
+            argv=command,
+            environment={
+                "HOROVOD_ELASTIC": "1",
+                "HOROVOD_CONTROLLER": "gloo",
+                "HOROVOD_CPU_OPERATIONS": "gloo",
+                "HOROVOD_RANK": str(rank),
+                "HOROVOD_SIZE": str(membership.size),
+            },
+            rank=rank,
+            local_rank=local_rank,
+        )
+        for rank, host, local_rank in membership.ranks()
+    ]
+    return Plan(
+        strategy=strategy.name,
+        membership=membership,
+        hosts=tuple(
+            HostPlan(
+                name=name,
+                environment=environment.for_host(name).to_env_vars(),
+                processes=tuple(process for process in processes if process.host == name),
+            )
+            for name in membership.names
+        ),
+    )

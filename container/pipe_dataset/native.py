@@ -1,0 +1,230 @@
+"""TFRecords that TensorFlow reads from the FIFO by itself; see ``reader.cc`` beside this file.
+
+Provisioning compiles the library for the environment's TensorFlow. Where there is none,
+:mod:`container.pipe_dataset.stream` reads TFRecords too, more slowly.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from container import formats
+from container.contract import pipes
+from container.contract.native import library_file
+from container.formats import RecordFormat
+from container.pipe_dataset import faults, leaving
+from container.pipe_dataset.notes import Notes
+
+#: Set to 0 to read without the library.
+SWITCH = "FLEETFIT_NATIVE_PIPE"
+_SOURCE = Path(__file__).with_name("reader.cc")
+_SCHEME = "fleetfitpipe"
+# The kinds of faults in reader.cc.
+_BAD_HEADER, _CROSSES_BORDER, _END = 1, 2, 3
+_BAD_HEADER_CAUSE = "it does not begin as a TFRecord does (the checksum of its length is wrong)"
+
+_Number, _Pointer = ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)
+_Begin = ctypes.CFUNCTYPE(_Number, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
+_End = ctypes.CFUNCTYPE(None, _Number)
+_Explain = ctypes.CFUNCTYPE(
+    None, _Number, ctypes.c_int, _Number, _Number, _Number, _Number, ctypes.c_void_p, ctypes.c_size_t
+)
+
+#: Opens what a request's text asks for.
+Begin: TypeAlias = "Callable[[str], NativeReader]"
+#: Is told that TensorFlow has done with a reader.
+End: TypeAlias = "Callable[[NativeReader], None]"
+
+#: What TensorFlow has open in this process.
+_open: dict[int, NativeReader] = {}
+#: What the library calls must not be collected.
+_served: list[Any] = []
+
+
+@functools.cache
+def library() -> Any:
+    """The library, made known to TensorFlow; None where it is not installed, or is not wanted.
+
+    Raises:
+        PipeError: it does not fit this TensorFlow.
+    """
+    if os.environ.get(SWITCH) == "0":
+        return None
+    path = library_file(Path(sys.prefix), _SOURCE)
+    if not path.exists():
+        return None
+    import tensorflow as tf
+
+    try:
+        tf.experimental.register_filesystem_plugin(os.fspath(path))
+        loaded = ctypes.CDLL(os.fspath(path))
+    except Exception as error:
+        raise faults.PipeError(
+            f"{path} does not fit this TensorFlow: {error}. Make it anew with `fleetfit install pipe`, or set "
+            f"{SWITCH}=0, with which channels in Pipe mode are read more slowly."
+        ) from error
+    loaded.fleetfit_pipe_open.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, _Number]
+    loaded.fleetfit_pipe_open.restype = _Number
+    loaded.fleetfit_pipe_serve.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    loaded.fleetfit_pipe_forget.argtypes = [_Number]
+    loaded.fleetfit_pipe_counts.argtypes = [_Number, _Pointer, _Pointer]
+    loaded.fleetfit_pipe_find.argtypes = [_Number, _Number, _Pointer, _Pointer]
+    return loaded
+
+
+def serve(begin: Begin, end: End) -> bool:
+    """Let TensorFlow open channels in this process.
+
+    Args:
+        begin: Opens one. What it raises is TensorFlow's error.
+        end: Is called from whatever thread closes it.
+
+    Returns:
+        Whether it can: whether there is a library.
+    """
+    loaded = library()
+    if loaded is None or _served:
+        return loaded is not None
+
+    @_Begin
+    def begin_stream(request: bytes, text: int, capacity: int) -> int:
+        try:
+            reader = begin(request.decode())
+        except Exception as error:  # noqa: BLE001 - there is nobody above who could catch it
+            _write(text, capacity, error)
+            return 0
+        return reader.number
+
+    @_End
+    def end_stream(number: int) -> None:
+        reader = _open.pop(number, None)
+        if reader is not None:
+            end(reader)
+
+    _served.extend((begin_stream, end_stream, _explain))
+    loaded.fleetfit_pipe_serve(*_served)
+    # Threads of TensorFlow's may close files when Python has gone.
+    atexit.register(_end_service, loaded, os.getpid())
+    return True
+
+
+def _end_service(loaded: Any, process: int) -> None:
+    if os.getpid() == process:  # a forked child has none of the threads that are waited for
+        loaded.fleetfit_pipe_serve(None, None, None)
+
+
+def name(request: str) -> str:
+    """What TensorFlow opens for a request's text."""
+    return f"{_SCHEME}://{request}"
+
+
+class NativeReader:
+    """One epoch of a channel, which TensorFlow reads from the FIFO itself.
+
+    Args:
+        channel: Its name.
+        place: The folder of the FIFO.
+        epoch: Which.
+        file: The FIFO, open for reading and not blocking.
+        skip: How many records to leave out at the beginning.
+
+    Attributes:
+        number: The library's for it.
+        notes: What the agent says of the objects.
+    """
+
+    record_format = RecordFormat.TFRECORD
+
+    def __init__(self, channel: str, place: Path, epoch: int, file: int, *, skip: int = 0) -> None:
+        self.channel = channel
+        self.place = place
+        self.epoch = epoch
+        self.framing = formats.framing(self.record_format)
+        path = pipes.notes_file(place, channel, epoch)
+        self.notes = Notes(path)
+        self._library = library()
+        pipes.widen(file)
+        try:
+            notes = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # on SageMaker there are none
+            notes = -1
+        self.number = int(self._library.fleetfit_pipe_open(file, notes, leaving.descriptor(), skip))
+        _open[self.number] = self
+
+    @property
+    def bytes_read(self) -> int:
+        """So far."""
+        return self._counts()[0]
+
+    @property
+    def seconds(self) -> float:
+        """Spent in reading and waiting."""
+        return self._counts()[1] / 1e9
+
+    def find(self, position: int) -> tuple[int, int] | None:
+        """The record that begins where TensorFlow has ``position``: its offset in the stream, and its number from 0.
+
+        Only records that passed a short while ago are known.
+        """
+        offset, record = _Number(), _Number()
+        if self._library.fleetfit_pipe_find(self.number, position, ctypes.byref(offset), ctypes.byref(record)):
+            return offset.value, record.value
+        return None
+
+    def close(self) -> None:
+        """TensorFlow has closed the FIFO."""
+        self.notes.close()
+
+    def __del__(self) -> None:
+        self._library.fleetfit_pipe_forget(self.number)
+
+    def _counts(self) -> tuple[int, int]:
+        count, nanoseconds = _Number(), _Number()
+        self._library.fleetfit_pipe_counts(self.number, ctypes.byref(count), ctypes.byref(nanoseconds))
+        return count.value, nanoseconds.value
+
+    def fault(self, kind: int, offset: int, record: int, there: int, wanted: int) -> Exception | None:
+        """What has ended the stream; None if that is as it should be.
+
+        Args:
+            kind: What the library has seen.
+            offset: Where in the stream the record begins.
+            record: Its number, from 0.
+            there: How much of it there is, in bytes.
+            wanted: How much of it there should be; 0 if that is not known.
+        """
+        if kind == _END:
+            said = faults.of_agent(self)
+            if said is not None or not there:
+                return said
+        elif kind == _BAD_HEADER:
+            return faults.at(self, offset, record, _BAD_HEADER_CAUSE)
+        wanted_words = f"{wanted:,}" if wanted else f"at least {formats.tfrecord.HEADER_SIZE:,}"
+        cause = f"it is cut off: {there:,} of {wanted_words} bytes are there"
+        return faults.at(self, offset, record, cause, framed=kind == _CROSSES_BORDER)
+
+
+@_Explain
+def _explain(
+    number: int, kind: int, offset: int, record: int, there: int, wanted: int, text: int, capacity: int
+) -> None:
+    """Called by the library, from a thread of TensorFlow's."""
+    try:
+        reader = _open.get(number)
+        fault = reader.fault(kind, offset, record, there, wanted) if reader is not None else None
+    except Exception as error:  # noqa: BLE001 - there is nobody above who could catch it
+        fault = error
+    if fault is not None:
+        _write(text, capacity, fault)
+
+
+def _write(text: int, capacity: int, error: Exception) -> None:
+    words = f"{type(error).__name__}: {error}".encode()[:capacity]
+    ctypes.memmove(text, words, len(words))

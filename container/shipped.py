@@ -1,0 +1,50 @@
+"""The entry point of a container whose image lacks our toolkit: unpacks the toolkit that was sent along, and runs it.
+
+This file lies beside ``toolkit.tar.gz`` in a channel, and runs alone, on whatever Python the image has: it imports
+nothing of ours, and an old Python must be able to read it, so that it can say what is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tarfile
+import tempfile
+
+LEAST = (3, 10)
+ARCHIVE = "toolkit.tar.gz"
+
+
+def main() -> None:
+    """Run the toolkit in place of this process; returns only when that cannot be, with the failure written."""
+    if sys.version_info < LEAST:
+        has = ".".join(map(str, sys.version_info[:2]))
+        refuse(
+            f"fleetfit's toolkit needs Python 3.10 or newer, and this image's is {has} ({sys.executable}): use an "
+            "image with a newer one, fleetfit's own say."
+        )
+        return
+    here = os.path.dirname(os.path.abspath(__file__))
+    target = tempfile.mkdtemp(prefix="fleetfit-toolkit-")
+    try:
+        with tarfile.open(os.path.join(here, ARCHIVE)) as archive:
+            archive.extractall(target)  # packed by the same hand as this file
+    except (OSError, tarfile.TarError) as error:
+        refuse(f"fleetfit's toolkit could not be unpacked: {error}")
+        return
+    program = os.path.join(target, "container", "__main__.py")
+    os.execv(sys.executable, [sys.executable, "-I", program, "train"])
+
+
+def refuse(reason: str) -> None:
+    """Say why, where SageMaker looks for it."""
+    sys.stderr.write(reason + "\n")
+    failure = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "output", "failure")
+    with contextlib.suppress(OSError), open(failure, "w", encoding="utf-8") as file:
+        file.write(reason)
+
+
+if __name__ == "__main__":
+    main()
+    sys.exit(1)

@@ -1,0 +1,128 @@
+"""Trains a small and a big network on random images, timed: how much computing there is for each byte of gradients.
+
+``small`` is Inception v1-like: branches of convolutions, few parameters, many small gradients. ``big`` is VGG-like: few
+layers, and most parameters in one fully connected one. Both are scaled down; nothing is learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+# Parameter servers need tf_keras. It must be chosen before TensorFlow is imported.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+MODELS = {
+    "small": "3 inception blocks of 4 branches, global average pooling",
+    "big": "4 convolutions, then fully connected layers of 512 and 256",
+}
+#: As the models below have them.
+PARAMETERS = {"small": 21_132, "big": 2_257_466}
+
+SIDE = 32
+CLASSES = 10
+RECORDS = 256
+#: Few, since a step may take seconds on a slow link.
+WARM_UP = 2
+EPOCHS = 2
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Hyperparameters come as arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(MODELS), default="small")
+    parser.add_argument("--batch-size", type=int, default=16, help="records of each process's step")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timed steps")
+    parser.add_argument("--compression", choices=["none", "fp16"], default="none")
+    options, _ = parser.parse_known_args(arguments)
+    return options
+
+
+def small(keras: Any) -> Any:
+    """Branches of 1 × 1, 3 × 3 and 5 × 5 convolutions and pooling, joined, three times."""
+    layers = keras.layers
+
+    def convolution(units: int, size: int, before: Any) -> Any:
+        return layers.Conv2D(units, size, padding="same", activation="relu")(before)
+
+    images = layers.Input([SIDE, SIDE, 3])
+    features = layers.MaxPool2D()(convolution(16, 3, images))
+    for units in (8, 12, 16):
+        branches = [
+            convolution(units, 1, features),
+            convolution(2 * units, 3, convolution(units, 1, features)),
+            convolution(units, 5, convolution(units // 2, 1, features)),
+            convolution(units, 1, layers.MaxPool2D(3, strides=1, padding="same")(features)),
+        ]
+        features = layers.Concatenate()(branches)
+    return keras.Model(images, layers.Dense(CLASSES)(layers.GlobalAveragePooling2D()(features)))
+
+
+def big(keras: Any) -> Any:
+    """Convolutions and pooling, then large fully connected layers."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            layers.Input([SIDE, SIDE, 3]),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.Conv2D(16, 3, padding="same", activation="relu"),
+            layers.MaxPool2D(),
+            layers.Conv2D(32, 3, padding="same", activation="relu"),
+            layers.Conv2D(64, 3, padding="same", activation="relu"),
+            layers.MaxPool2D(),
+            layers.Flatten(),
+            layers.Dense(512, activation="relu"),
+            layers.Dense(256, activation="relu"),
+            layers.Dense(CLASSES),
+        ]
+    )
+
+
+def main(options: argparse.Namespace) -> None:
+    """Trains as many steps as fit into the time."""
+    from container import distributed
+
+    cluster = distributed.init()
+    import numpy as np
+    import tensorflow as tf
+
+    keras = tf.keras
+    random = np.random.default_rng(1)
+    images = random.normal(size=(RECORDS, SIDE, SIDE, 3)).astype(np.float32)
+    labels = random.integers(CLASSES, size=RECORDS)
+
+    def records() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices((images, labels))
+
+    with cluster.scope():
+        model = {"small": small, "big": big}[options.model](keras)
+        compression = None if cluster.coordinates else options.compression
+        model.compile(
+            optimizer=cluster.optimizer(keras.optimizers.SGD(0.001), compression=compression),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    # With parameter servers each worker makes steps of its own, with a batch of its own.
+    at_once = cluster.size if cluster.coordinates else 1
+    batch_size = options.batch_size if cluster.coordinates else options.batch_size * cluster.size
+    batches = cluster.dataset(records, global_batch_size=batch_size, repeat=True)
+    steps = WARM_UP * at_once
+    model.fit(batches, epochs=1, steps_per_epoch=steps, verbose=0)
+    began = time.perf_counter()
+    model.fit(batches, epochs=1, steps_per_epoch=steps, verbose=0)
+    step_s = (time.perf_counter() - began) / steps
+    # All ranks make as many steps as rank 0 thinks fit.
+    steps = cluster.broadcast_object(max(steps, int(options.seconds / EPOCHS / step_s)))
+    model.fit(
+        batches, epochs=EPOCHS, steps_per_epoch=steps, callbacks=cluster.callbacks(),
+        verbose=2 if cluster.is_chief else 0,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(parse_arguments(sys.argv[1:]))

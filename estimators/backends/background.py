@@ -1,0 +1,63 @@
+"""Blocking calls in threads, their results in the supervisor's loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from container.supervision.loop import Loop
+
+T = TypeVar("T")
+
+
+class Background:
+    """Runs what blocks in daemon threads; everything else stays in the loop's thread.
+
+    Args:
+        loop: Where results go.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        loop.add_reader(self._read, self._deliver)
+
+    def run(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]) -> None:
+        """Call ``work`` in a thread, then in the loop ``then`` with its result, or ``failed`` with its exception."""
+
+        def body() -> None:
+            try:
+                value = work()
+            except Exception as error:  # noqa: BLE001 - handed to the loop's thread
+                self._post(_call(failed, error))
+            else:
+                self._post(_call(then, value))
+
+        threading.Thread(target=body, daemon=True).start()
+
+    def tell(self, function: Callable[[], None]) -> None:
+        """Call a function in the loop; for work that has something to say before it is done."""
+        self._post(function)
+
+    def _post(self, result: Callable[[], None]) -> None:
+        self._results.put(result)
+        with contextlib.suppress(OSError):  # full: the loop is woken already
+            os.write(self._write, b".")
+
+    def _deliver(self) -> None:
+        os.read(self._read, 4096)
+        while True:
+            try:
+                result = self._results.get_nowait()
+            except queue.Empty:
+                return
+            result()
+
+
+def _call(function: Callable[[T], None], value: T) -> Callable[[], None]:
+    return lambda: function(value)

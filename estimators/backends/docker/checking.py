@@ -1,0 +1,116 @@
+"""What can be seen to be wrong with a job for containers, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract.strategies import ElasticHorovod
+from container.machine import gpu_count
+from estimators.backends import local
+from estimators.backends.docker import containers, links, ownership
+from estimators.backends.docker.engine import Engine, ImageFacts
+from estimators.backends.docker.options import ContainerOptions
+from estimators.errors import PreflightWarning, UnsupportedError
+from estimators.images.toolkit import outdated
+from estimators.spec import RunOptions, TrainingJobSpec
+
+#: How long what the engine said of an image holds, in seconds.
+_FRESH = 5.0
+#: Image -> what the engine said of it, and when.
+_seen: dict[str, tuple[ImageFacts, float]] = {}
+
+
+def just_seen(image: str) -> ImageFacts | None:
+    """What :func:`check` was told of an image, if that was within the last seconds."""
+    facts, when = _seen.get(image, (None, 0.0))
+    return facts if time.monotonic() - when < _FRESH else None
+
+
+def check(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """See :meth:`estimators.backends.docker.backend.DockerBackend.check`."""
+    kind = spec.instance_type
+    for channel in spec.inputs:
+        refusal = local.channel_refusal(spec, channel)
+        if refusal is not None:
+            raise UnsupportedError(f"channel {channel.name!r} on instance_type {kind!r}: {refusal}")
+    if ContainerOptions.of(options.backend_options).link is not None:
+        links.require()
+    engine = Engine()
+    if kind == "local_gpu":
+        refusal = gpu_refusal(engine.info(), gpu_count())
+        if refusal is not None:
+            raise UnsupportedError(f"instance_type 'local_gpu': {refusal}")
+    image = engine.image(containers.image_of(spec))
+    _seen[containers.image_of(spec)] = (image, time.monotonic())
+    labels = image.labels
+    if isinstance(spec.strategy, ElasticHorovod):
+        if containers.TOOLKIT_LABEL not in labels:
+            raise UnsupportedError(
+                f"ElasticHorovod needs fleetfit's toolkit, and image {containers.image_of(spec)!r} does not have "
+                f"it: build the image on {containers.IMAGE!r}."
+            )
+        if spec.resources.keep_alive_s:
+            raise UnsupportedError(
+                "ElasticHorovod with keep_alive_period_in_seconds is not supported: kept containers are as many as "
+                "the job began with. Leave it out."
+            )
+    if local.mounted(spec) and spec.resources.keep_alive_s:
+        raise UnsupportedError(
+            "FastFile mode of S3 in containers that are kept (keep_alive_period_in_seconds) is not supported: a "
+            "mount of FUSE cannot be brought into a container that runs. Use input_mode='File' or 'Pipe'."
+        )
+    if local.mounted(spec) and os.geteuid() != 0 and not others_may_read_mounts():
+        raise UnsupportedError(
+            "FastFile mode of S3 in containers needs a line `user_allow_other` in /etc/fuse.conf for other users "
+            "than root: the engine may not read your mounts without it. Or use input_mode='File' or 'Pipe'."
+        )
+    if spec.resources.keep_alive_s and not ownership.is_root(image.user):
+        raise UnsupportedError(
+            f"image {containers.image_of(spec)!r} runs as user {image.user!r}, and keep_alive_period_in_seconds "
+            "needs one that runs as root: kept containers reach the jobs' records, which are their owner's only."
+        )
+    if outdated(labels):
+        warnings.warn(
+            f"image {containers.image_of(spec)!r} holds another version of fleetfit's toolkit than the one that is "
+            "installed here: `fleetfit image build` takes seconds.",
+            PreflightWarning,
+            stacklevel=3,
+        )
+    if spec.resources.keep_alive_s and containers.TOOLKIT_LABEL not in labels:
+        raise UnsupportedError(
+            f"keep_alive_period_in_seconds needs fleetfit's toolkit, and image {containers.image_of(spec)!r} "
+            f"does not have it: leave it out, or build the image on {containers.IMAGE!r}."
+        )
+
+
+def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
+    """Whether users may let others read what they mount by FUSE; see fusermount3(1)."""
+    try:
+        lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.strip() == "user_allow_other" for line in lines)
+
+
+def gpu_refusal(info: Mapping[str, Any], gpus: int) -> str | None:
+    """Why containers cannot have GPUs here; None when they can.
+
+    Args:
+        info: What the engine says of itself (``docker info``).
+        gpus: How many devices the machine's driver shows.
+    """
+    if not gpus:
+        return "this machine shows no NVIDIA GPU; 'local' runs the same containers without one."
+    runtimes = set(info.get("Runtimes") or {})
+    cdi = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or [] if isinstance(device, dict)]
+    if "nvidia" in runtimes or any(name.startswith("nvidia.com/gpu") for name in cdi):
+        return None
+    return (
+        "the container engine has no GPU runtime (it knows "
+        f"{', '.join(sorted(runtimes)) or 'none'}): install the NVIDIA Container Toolkit and restart the engine."
+    )

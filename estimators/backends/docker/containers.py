@@ -1,0 +1,358 @@
+"""What each container of a job is: pure functions from a job to mounts, variables, limits and a command.
+
+``plan()`` shows them as ``docker`` commands; the backend hands the same values to the engine's API.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from container.contract import hyperparameters as codec
+from container.contract import variables
+from container.contract.layout import DEFAULT_BASE_DIR
+from estimators.backends import config, local
+from estimators.backends.docker import links
+from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
+from estimators.spec import RunOptions, TrainingJobSpec
+
+#: The image that ``fleetfit image build`` makes.
+IMAGE = "fleetfit-training"
+#: Labels of everything that a job makes on the engine. The record's path tells jobs of different users apart.
+JOB_LABEL = "fleetfit.job"
+RECORD_LABEL = "fleetfit.record"
+HOST_LABEL = "fleetfit.host"
+#: Label of images that hold our toolkit: the digest of its source.
+TOOLKIT_LABEL = "fleetfit.toolkit"
+
+#: Channels that their own reader changes: the SDK 3.x's drivers, which a job makes executable before it runs them.
+_WRITABLE = frozenset({"sm_drivers"})
+
+#: What SageMaker runs in a container: ``docker run IMAGE train``.
+TRAIN = "train"
+#: The user's code in a container.
+CODE = f"{DEFAULT_BASE_DIR}/code"
+SECRETS_FILE = f"{SECRETS}/secrets.json"
+CREDENTIALS_FILE = f"{SECRETS}/credentials"
+
+
+#: Variables that say where AWS is, without a secret in them.
+_AWS_SETTINGS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ContainerPlan:
+    """One container.
+
+    Attributes:
+        host: The host that it is, also its name in the network.
+        name: Its name on the engine.
+        image: The image.
+        entrypoint: Instead of the image's own; empty for that.
+        command: The words after it.
+        environment: Its variables; no credentials are among them.
+        mounts: What of this machine it sees.
+        labels: What tells whose it is.
+        network: The job's network.
+        limits: Its limits.
+        gpus: The devices that it gets, by number; None for none, empty for all.
+        lifeline: Whether its standard input is held open, so that our toolkit sees the end of the supervisor.
+    """
+
+    host: str
+    name: str
+    image: str
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = (TRAIN,)
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    network: str = ""
+    limits: ContainerOptions = dataclasses.field(default_factory=ContainerOptions)
+    gpus: tuple[int, ...] | None = None
+    lifeline: bool = False
+
+    def command_line(self) -> tuple[str, ...]:
+        """The ``docker run`` that would start the same container."""
+        words = ["docker", "run", "--name", self.name, "--hostname", self.host]
+        words += ["--network", self.network, "--network-alias", self.host]
+        for mount in self.mounts:
+            words += ["-v", mount.text]
+        for name, value in self.environment.items():
+            words += ["-e", f"{name}={value}"]
+        for name, value in self.labels.items():
+            words += ["--label", f"{name}={value}"]
+        words += ["--shm-size", str(self.limits.shm_size)]
+        if self.limits.memory is not None:
+            words += ["--memory", str(self.limits.memory)]
+        if self.limits.cpus is not None:
+            words += ["--cpus", f"{self.limits.cpus:g}"]
+        if self.gpus is not None:
+            words += ["--gpus", f"device={','.join(map(str, self.gpus))}" if self.gpus else "all"]
+        if self.lifeline:
+            words.append("--interactive")
+        if self.entrypoint:
+            words += ["--entrypoint", self.entrypoint[0]]
+        return (*words, self.image, *self.entrypoint[1:], *self.command)
+
+
+def plan_from_dict(values: Mapping[str, Any]) -> ContainerPlan:
+    """Read what ``dataclasses.asdict`` made of a plan and JSON of that."""
+    limits = dict(values["limits"])
+    limits["mounts"] = tuple(Mount(**mount) for mount in limits["mounts"])
+    limits["link"] = None if limits["link"] is None else links.Link(**limits["link"])
+    return ContainerPlan(
+        **{
+            **values,
+            "entrypoint": tuple(values["entrypoint"]),
+            "command": tuple(values["command"]),
+            "mounts": tuple(Mount(**mount) for mount in values["mounts"]),
+            "limits": ContainerOptions(**limits),
+            "gpus": None if values["gpus"] is None else tuple(values["gpus"]),
+        }
+    )
+
+
+def image_of(spec: TrainingJobSpec) -> str:
+    """The job's image: its own, or ours."""
+    return spec.algorithm.image or IMAGE
+
+
+def network_of(spec: TrainingJobSpec) -> str:
+    """The name of the job's network."""
+    return f"fleetfit-{spec.name}"
+
+
+def labels_of(spec: TrainingJobSpec, record: Path) -> dict[str, str]:
+    """What marks everything of a job on the engine."""
+    return {JOB_LABEL: spec.name, RECORD_LABEL: str(record)}
+
+
+def facts() -> config.BackendFacts:
+    """What a container's configuration files say of where it is."""
+    return config.BackendFacts(network_interface="eth0", submit_directory=CODE)
+
+
+def plan_containers(
+    spec: TrainingJobSpec,
+    options: RunOptions,
+    *,
+    record: Path,
+    trees: Mapping[str, Path],
+    checkpoints: Path,
+    secrets: Mapping[str, Path] | None = None,
+    inputs: Mapping[str, Sequence[Mount]] | None = None,
+    attempt: int = 0,
+    umask: int | None = None,
+    aws: Mapping[str, str] | None = None,
+    toolkit: bool = True,
+    gpus: int = 0,
+) -> tuple[ContainerPlan, ...]:
+    """Plan a job's containers, in the order of the hosts.
+
+    Args:
+        spec: The job.
+        options: How it is run.
+        record: The job's record.
+        trees: Host -> what becomes its ``/opt/ml``.
+        checkpoints: The folder of the job's checkpoints, which all hosts share.
+        secrets: Host -> the folder that becomes :data:`SECRETS`.
+        inputs: Host -> what its channels need of this machine; see :func:`channel_mounts`.
+        attempt: Which start of the job it is.
+        umask: The caller's, for what scripts write.
+        aws: Variables of the caller that say where AWS is.
+        toolkit: Whether the image holds our toolkit.
+        gpus: How many GPUs this machine has, for ``local_gpu``.
+
+    Raises:
+        ConfigurationError: the backend's options make no sense.
+    """
+    limits = ContainerOptions.of(options.backend_options)
+    algorithm = spec.algorithm
+    shared: list[Mount] = []
+    place = spec.checkpoint.local_path if spec.checkpoint is not None else None
+    shared.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
+    model_dir = local_model_dir(spec)
+    if model_dir is not None:
+        shared.append(Mount(source=str(model_dir), target=str(model_dir)))
+    plans = []
+    for number, host in enumerate(spec.hosts):
+        pipes = local.has_pipes(spec)
+        mounts = [*tree_mounts(trees[host], code=spec.submit_directory is not None, pipes=pipes), *shared]
+        if secrets is not None:
+            mounts.append(Mount(source=str(secrets[host]), target=SECRETS, read_only=True))
+        mounts += [*(inputs or {}).get(host, ()), *limits.mounts]
+        plans.append(
+            ContainerPlan(
+                host=host,
+                name=f"fleetfit-{spec.name}-{host}" + (f"-{attempt}" if attempt else ""),
+                image=image_of(spec),
+                entrypoint=tuple(algorithm.entry_point),
+                command=tuple(algorithm.arguments) if algorithm.entry_point or algorithm.arguments else (TRAIN,),
+                environment=environment_of(
+                    spec,
+                    options,
+                    host,
+                    attempt=attempt,
+                    umask=umask,
+                    aws=aws,
+                    toolkit=toolkit,
+                    secrets=secrets is not None,
+                ),
+                mounts=tuple(mounts),
+                labels={**labels_of(spec, record), HOST_LABEL: host},
+                network=network_of(spec),
+                limits=limits,
+                gpus=gpus_of(number, len(spec.hosts), gpus) if spec.instance_type == "local_gpu" else None,
+                lifeline=toolkit,
+            )
+        )
+    return tuple(plans)
+
+
+def tree_mounts(tree: Path, *, code: bool, pipes: bool = False) -> list[Mount]:
+    """A host's tree in its container, folder by folder: what else an image has in ``/opt/ml`` stays.
+
+    Args:
+        tree: The tree.
+        code: Whether the job brings its code; else an image may have it there.
+        pipes: Whether a channel is in Pipe mode, whose readers count the epochs in a folder of their own.
+    """
+    folders = ["input", "model", "output", *(["code"] if code else []), *(["pipe_state"] if pipes else [])]
+    return [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
+
+
+def environment_of(
+    spec: TrainingJobSpec,
+    options: RunOptions,
+    host: str,
+    *,
+    attempt: int = 0,
+    umask: int | None = None,
+    aws: Mapping[str, str] | None = None,
+    toolkit: bool = True,
+    secrets: bool = True,
+) -> dict[str, str]:
+    """The variables of a host's training process; see :func:`plan_containers`."""
+    settings = {
+        variables.ATTEMPT: str(attempt),
+        variables.STOP_GRACE: f"{options.longest_grace:g}",
+        variables.START_TIMEOUT: f"{options.start_timeout:g}",
+        variables.JOB_MARK: spec.name,
+    }
+    if len(spec.hosts) > 1 and ContainerOptions.of(options.backend_options).cpus is None:
+        settings[variables.HOSTS_HERE] = str(len(spec.hosts))
+    if umask is not None:
+        settings[variables.UMASK] = f"{umask:o}"
+    if toolkit:
+        settings[variables.LIFELINE_FD] = "0"
+    if secrets:
+        settings[variables.SECRETS_FILE] = SECRETS_FILE
+    settings |= config.failure_environment(spec, options, attempt)
+    return {**(aws or {}), **config.host_config(spec, host, facts()).environment, **settings}
+
+
+def gpus_of(number: int, hosts: int, gpus: int) -> tuple[int, ...]:
+    """The GPUs of one of several hosts on a machine: a part of its own if there are enough; empty means all of them."""
+    each = gpus // hosts
+    return tuple(range(number * each, (number + 1) * each)) if each and hosts > 1 else ()
+
+
+def local_model_dir(spec: TrainingJobSpec) -> Path | None:
+    """The script's ``model_dir`` where it is a folder of this machine, which the containers then need at its path."""
+    value = codec.decode_value(spec.hyperparameters.get(codec.MODEL_DIR))
+    if not isinstance(value, str) or value == DEFAULT_BASE_DIR or value.startswith(f"{DEFAULT_BASE_DIR}/"):
+        return None
+    path = local.local_path(value)
+    return path if path is not None and path.is_absolute() else None
+
+
+def local_output(spec: TrainingJobSpec) -> Path | None:
+    """The folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
+    path = local_model_dir(spec)
+    output = local.local_path(spec.output.path)
+    if path is None or output is None or not path.is_relative_to(output.absolute()):
+        return path
+    return output.absolute()
+
+
+def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
+    """What a job's channels will need of this machine, as far as it is known before they are there."""
+    found = []
+    for channel in spec.inputs:
+        path = local.local_path(channel.source.s3.uri) if channel.source.s3 is not None else None
+        if path is not None and config.input_mode(spec, channel) != "Pipe":
+            target = f"{DEFAULT_BASE_DIR}/input/data/{channel.name}"
+            target = f"{target}/{path.name}" if path.is_file() else target
+            found.append(Mount(source=str(path.absolute()), target=target, read_only=True))
+    return tuple(found)
+
+
+def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE_DIR) -> list[Mount]:
+    """What of this machine the links lead to that the host agent made for the channels of a host.
+
+    A channel that is one link becomes an empty folder, over which its data is mounted; links within a channel keep
+    their targets, which are mounted where they are.
+
+    Args:
+        data: ``input/data`` of the host's tree.
+        channels: The names of its channels.
+        base: Where the tree will be in the container.
+
+    Raises:
+        OSError: the tree cannot be changed.
+    """
+    mounts: list[Mount] = []
+    for name in channels:
+        place = data / name
+        if place.is_symlink():
+            target = place.resolve()
+            place.unlink()
+            place.mkdir()
+            mounts.append(Mount(source=str(target), target=f"{base}/input/data/{name}", read_only=True))
+        elif place.is_dir() and name in _WRITABLE:
+            _make_own(place)  # and it stays where it is, in the tree
+        elif place.is_dir():
+            links = [entry.readlink() for entry in place.rglob("*") if entry.is_symlink()]
+            top = _common(links)
+            found = [top] if top is not None else links
+            mounts += [Mount(source=str(path), target=str(path), read_only=True) for path in found]
+            # Its files may be the cache's own, which root in a container could write to.
+            mounts.append(Mount(source=str(place), target=f"{base}/input/data/{name}", read_only=True))
+    return list(dict.fromkeys(mounts))
+
+
+def _make_own(folder: Path) -> None:
+    """Let a folder hold copies of its own instead of links to the cache; everybody may write them."""
+    for entry in [folder, *folder.rglob("*")]:
+        if entry.is_file():
+            content = entry.read_bytes()
+            entry.unlink()
+            entry.write_bytes(content)
+        entry.chmod(0o777)
+
+
+def _common(paths: Sequence[Path]) -> Path | None:
+    """The file, or the lowest folder that has all of them."""
+    if not paths:
+        return None
+    if len(paths) == 1:
+        return paths[0]
+    common = Path(*_shared_parts([path.parent.parts for path in paths]))
+    return common if common != Path("/") else None
+
+
+def _shared_parts(parts: Sequence[tuple[str, ...]]) -> list[str]:
+    shared = []
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return shared
+
+
+def aws_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's variables that say where AWS is."""
+    return {name: environment[name] for name in _AWS_SETTINGS if environment.get(name)}

@@ -1,0 +1,117 @@
+"""What a container engine's errors mean to a user."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from estimators.backends.docker.containers import IMAGE, ContainerPlan
+from estimators.errors import BackendError
+
+
+class EngineError(BackendError):
+    """The engine is not there, refuses, or cannot do what was asked; the message has the remedy."""
+
+
+@contextlib.contextmanager
+def explained(
+    action: str, address: str, *, image: str | None = None, plan: ContainerPlan | None = None
+) -> Iterator[None]:
+    """Turn the SDK's errors into :class:`EngineError`.
+
+    Args:
+        action: What the engine cannot do, for the message.
+        address: Where the engine is.
+        image: The image that is used.
+        plan: The container that is started.
+    """
+    import docker
+    import requests
+
+    try:
+        yield
+    except docker.errors.ImageNotFound:
+        raise EngineError(_no_image(image or "?")) from None
+    except docker.errors.APIError as error:
+        text = str(error.explanation or error).strip()
+        raise EngineError(_meaning(action, text, plan)) from None
+    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+        raise EngineError(_unreachable(str(error), address)) from None
+
+
+def _no_image(image: str) -> str:
+    if image.partition(":")[0] == IMAGE:
+        return f"image {image!r} is not there: `fleetfit image build` makes it."
+    return f"image {image!r} is not on this engine: `docker pull {image}` or `docker load` brings it."
+
+
+def build_error(name: str, error: str, last: str, base: str) -> str:
+    unreachable = re.search(r"pull access denied|manifest unknown|not found|lookup|dial tcp|Client.Timeout|EOF", error)
+    if base and unreachable and (base in error or "Get " in error):
+        return (
+            f"the base image {base!r} cannot be had ({error.rstrip('.')}). Without a registry, `fleetfit image base` "
+            "makes one of Debian's packages; or give another one that is there with --base."
+        )
+    return f"image {name!r} could not be built: {_meaning('build it', error, None)} Its last words: {last}"
+
+
+def _unreachable(text: str, address: str) -> str:
+    if "Permission denied" in text or "EACCES" in text:
+        return (
+            f"the container engine at {address} is not permitted for you. Add yourself to its group "
+            "(`sudo usermod -aG docker $USER`) and log in again."
+        )
+    if "FileNotFoundError" in text or "No such file" in text:
+        return (
+            f"there is no container engine at {address}. Install and start Docker, or set DOCKER_HOST to the socket of "
+            "a compatible engine; instance_type='local_process' needs none."
+        )
+    if "Connection refused" in text:
+        return f"the container engine at {address} does not run. Start it (`sudo systemctl start docker`)."
+    return f"the container engine at {address} does not answer: {text}"
+
+
+#: What the engine says (a pattern), and what to do about it.
+_REMEDIES = (
+    (
+        r"no space left on device",
+        "The engine's disk is full: `docker system prune` and `fleetfit clean` free what is unused.",
+    ),
+    (
+        r"is already in use by container|network with name .* already exists",
+        "Another job of this name runs, or one was left behind: `fleetfit clean` removes what has no job.",
+    ),
+    (
+        r"non-overlapping IPv4 address pool|all predefined address pools",
+        "The engine has no address range left for another network: `fleetfit clean` and `docker network prune` remove "
+        "unused ones.",
+    ),
+    (r"port is already allocated|address already in use", "Another program has the port."),
+    (
+        r"could not select device driver|nvidia|CDI device",
+        "The engine has no GPU runtime: install the NVIDIA Container Toolkit and restart the engine.",
+    ),
+    (
+        r"bind source path does not exist",
+        "The engine looks at its own machine's files: local containers need an engine on this machine.",
+    ),
+    (r"minimum memory limit", "Ask for more with the backend option 'memory'."),
+    (r"range of CPUs", "Ask for fewer cores with the backend option 'cpus'."),
+    (
+        r"duplicate mount point|error mounting|cannot be mounted",
+        "The backend option 'mounts' maps to a place that is taken: give another path of the container.",
+    ),
+)
+
+
+def _meaning(action: str, text: str, plan: ContainerPlan | None) -> str:
+    missing = re.search(r'exec: \\?"(.+?)\\?": .*(?:not found|no such file|permission denied|is a directory)', text)
+    if plan is not None and missing is not None:
+        return (
+            f"image {plan.image!r} has no program {missing[1]!r} that can be run. A training image follows SageMaker's "
+            "contract: `docker run IMAGE train` starts the training; or name the program in the request's "
+            "ContainerEntrypoint."
+        )
+    remedy = next((f" {words}" for pattern, words in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), "")
+    return f"the container engine cannot {action}: {text.rstrip('.')}.{remedy}"

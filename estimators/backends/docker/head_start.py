@@ -1,0 +1,206 @@
+"""A job's network and containers, made by the waiting caller while the supervisor still loads what it needs for that.
+
+The caller begins with the network, and makes the containers when the supervisor knows what they shall be. The
+supervisor's reaper removes all of it with the rest of the job, and the supervisor says when it has one. What the caller
+has made for a supervisor that is gone, it removes itself. When the caller goes, the job ends, and the reaper finds what
+it has made by its label.
+
+Both say what they have to say in lines of JSON. The supervisor: ``{"taken": true}``, that there is a reaper for
+whatever has the job's label; ``{"create": {…}}``, a container's plan. The caller: ``{"network": bool}``, whether it
+has made that; ``{"container": host, "id": …}``, with null for one that could not be made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimators.backends.docker import containers
+from estimators.backends.docker.containers import ContainerPlan
+from estimators.backends.docker.engine import Engine
+from estimators.backends.docker.engine_errors import EngineError
+from estimators.spec import TrainingJobSpec
+
+#: How long the supervisor waits for the caller's word, in seconds; the caller may have been stopped.
+_PATIENCE = 120.0
+
+
+class HeadStart:
+    """The caller's side; see :class:`estimators.backends.base.HeadStart`.
+
+    Args:
+        spec: The job.
+        record: Its record.
+    """
+
+    def __init__(self, spec: TrainingJobSpec, record: Path) -> None:
+        self._name = containers.network_of(spec)
+        self._labels = containers.labels_of(spec, record)
+        self._internal = bool(spec.network_isolation)
+        self._ours, self._theirs = socket.socketpair()
+        self._saying = threading.Lock()
+        self._told = threading.Event()  # of the network's fate
+        self._taken = False
+
+    def fileno(self) -> int:
+        """The supervisor's end of the connection."""
+        return self._theirs.fileno()
+
+    def begin(self) -> None:
+        """Make the network and what the supervisor asks for, in threads: there is a supervisor for it."""
+        self._theirs.close()
+        threading.Thread(target=self._work, name="head start", daemon=True).start()
+
+    def close(self) -> None:
+        """There is no supervisor."""
+        self._theirs.close()
+        self._ours.close()
+
+    def _work(self) -> None:
+        engine = Engine(at_once=False)  # so it says with the first call that it cannot be reached
+        threads = [threading.Thread(target=self._make_network, args=(engine,), daemon=True)]
+        threads[0].start()
+        with self._ours:
+            try:
+                for message in _lines(self._ours):
+                    if "create" in message:
+                        plan = containers.plan_from_dict(message["create"])
+                        threads.append(threading.Thread(target=self._make_container, args=(engine, plan), daemon=True))
+                        threads[-1].start()
+                    elif message.get("taken"):
+                        self._taken = True
+                        self._told.set()
+            finally:
+                self._told.set()  # the supervisor has what it wanted, or is gone
+                for thread in threads:
+                    thread.join()
+
+    def _make_network(self, engine: Engine) -> None:
+        try:
+            network = engine.create_network(self._name, self._labels, internal=self._internal)
+        except Exception:  # noqa: BLE001 - the supervisor tries it too, and says why it cannot be
+            self._say({"network": False})
+            return
+        if not (self._say({"network": True}) and self._is_taken()):
+            with contextlib.suppress(EngineError):
+                engine.remove_network(network)
+
+    def _make_container(self, engine: Engine, plan: ContainerPlan) -> None:
+        made = None
+        with contextlib.suppress(Exception):  # as above
+            made = engine.create(plan)
+        if not self._say({"container": plan.host, "id": made}) and made is not None:
+            with contextlib.suppress(EngineError):
+                engine.remove_container(made)
+
+    def _say(self, message: dict[str, Any]) -> bool:
+        try:
+            with self._saying:
+                _send(self._ours, message)
+        except OSError:
+            return False
+        return True
+
+    def _is_taken(self) -> bool:
+        self._told.wait()
+        return self._taken
+
+
+class Handed:
+    """The supervisor's side; threads may share it.
+
+    Args:
+        connection: To the caller.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._ordered: set[str] = set()
+        self._network: bool | None = None
+        self._containers: dict[str, str | None] = {}
+        self._over = False
+
+    def take(self) -> None:
+        """From now on whatever has the job's label is removed in the end."""
+        with contextlib.suppress(OSError):
+            _send(self._connection, {"taken": True})
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def order(self, plans: Sequence[ContainerPlan]) -> None:
+        """Have the caller make containers, without starting them."""
+        self._ordered = {plan.host for plan in plans}
+
+        def send() -> None:  # in a thread: a caller that was stopped does not read
+            with contextlib.suppress(OSError):
+                for plan in plans:
+                    _send(self._connection, {"create": dataclasses.asdict(plan)})
+
+        threading.Thread(target=send, daemon=True).start()
+
+    def has_network(self) -> bool:
+        """Wait until the caller has made the network, and say whether it has."""
+        self._await(lambda: self._network is not None)
+        return bool(self._network)
+
+    def container(self, host: str) -> str | None:
+        """Wait until the caller has made a host's container: its id; None if there is none of the caller's."""
+        if host not in self._ordered:
+            return None
+        self._await(lambda: host in self._containers)
+        return self._containers.get(host)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the caller has said of everything what became of it: the engine may still be busy with the rest."""
+        with self._changed:
+            return self._network is not None and self._ordered <= self._containers.keys()
+
+    def close(self) -> None:
+        """Nothing more is wanted or waited for. A container that the caller still makes, it removes."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # the listening thread closes it
+
+    def _await(self, there: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: there() or self._over, timeout=_PATIENCE)
+
+    def _listen(self) -> None:
+        with self._connection:
+            for message in _lines(self._connection):
+                with self._changed:
+                    if "network" in message:
+                        self._network = bool(message["network"])
+                    elif "container" in message:
+                        self._containers[message["container"]] = message["id"]
+                    self._changed.notify_all()
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    """What the other side says, until it closes the connection."""
+    rest = b""
+    while True:
+        try:
+            data = connection.recv(1 << 16)
+        except OSError:
+            return
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from map(json.loads, lines)

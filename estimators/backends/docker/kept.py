@@ -1,0 +1,112 @@
+"""Starting a job's toolkit in a container that is kept: by its first process, which has it loaded.
+
+The other side, and what is said, is :mod:`container.idle`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from estimators.backends.docker.engine_errors import EngineError
+
+#: The socket's name in its folder.
+_NAME = "toolkit"
+_LENGTH = struct.Struct(">L")
+#: Seconds that a container that has just been started may take until its first process listens.
+_START = 60.0
+#: How often it is asked meanwhile whether the container still runs, in seconds.
+_LOOK = 1.0
+
+
+def socket_in(folder: str) -> str:
+    """Where the first process listens, in the container."""
+    return f"{folder}/{_NAME}"
+
+
+def listens(folder: Path) -> bool:
+    """Whether the first process of a container listens: the container runs."""
+    try:
+        _connect(folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def start(
+    folder: Path, environment: Mapping[str, str], is_running: Callable[[], bool]
+) -> tuple[socket.socket, socket.socket]:
+    """Start the toolkit.
+
+    Args:
+        folder: The folder with the socket, on this machine.
+        environment: The job's variables.
+        is_running: Whether the container runs.
+
+    Returns:
+        The connection on which it prints and reads, and the one on which its end is told.
+
+    Raises:
+        EngineError: nobody listens there.
+    """
+    control = _await(folder, is_running)
+    ours, theirs = socket.socketpair()
+    body = json.dumps({"environment": dict(environment)}).encode()
+    try:
+        with theirs:
+            socket.send_fds(control, [_LENGTH.pack(len(body))], [theirs.fileno()])
+            control.sendall(body)
+    except OSError as error:
+        ours.close()
+        control.close()
+        raise EngineError(f"the kept container does not take the job: {error}.") from error
+    return ours, control
+
+
+def exit_code(control: socket.socket) -> int | None:
+    """Wait for the toolkit's exit code; None when the container ended with it."""
+    said = bytearray()
+    with control, contextlib.suppress(OSError):
+        while part := control.recv(4096):
+            said += part
+    try:
+        return int(json.loads(said)["exit_code"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:
+    until = time.monotonic() + _START
+    look = time.monotonic() + _LOOK
+    while True:
+        try:
+            return _connect(folder)
+        except OSError as error:
+            now = time.monotonic()
+            if now > until:
+                raise EngineError(f"the kept container did not come up in {_START:g} s: {error}.") from error
+            if now > look:
+                look = now + _LOOK
+                if not is_running():
+                    raise EngineError("the kept container has ended, before a job ran in it.") from error
+        time.sleep(0.005)
+
+
+def _connect(folder: Path) -> socket.socket:
+    """Connect by the folder's descriptor: a socket's path may have 107 bytes, and a user's home may be longer."""
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(f"/proc/self/fd/{place}/{_NAME}")
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        os.close(place)
+    return connection

@@ -1,0 +1,141 @@
+"""Slower links between containers: a token bucket (``tc`` tbf) at both ends of a container's network interface.
+
+What a container sends is shaped inside its network namespace; what it receives, at the other end of the pair, on this
+machine. ``netem``, which would add latency to every packet, is a module that many kernels lack; tbf's ``latency`` is
+the longest that a packet waits in its queue before it is dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+from typing import Any
+
+from estimators.errors import BackendError, ConfigurationError, UnsupportedError
+
+_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)(?:/s|ps)?", re.IGNORECASE)
+_LATENCY_MS = 50.0
+#: The bucket holds what the rate brings in this time, at least a few packets of the largest size.
+_BURST_SECONDS = 0.004
+_BURST_BYTES = 128 << 10
+_TIMEOUT_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Link:
+    """What a container's link carries.
+
+    Attributes:
+        rate: Bits per second, in each direction.
+        latency_ms: The longest that a packet waits in the queue, in milliseconds.
+    """
+
+    rate: int
+    latency_ms: float = _LATENCY_MS
+
+    def arguments(self) -> list[str]:
+        """As ``tc qdisc`` takes it."""
+        burst = max(_BURST_BYTES, int(self.rate / 8 * _BURST_SECONDS))
+        return ["tbf", "rate", f"{self.rate}bit", "burst", str(burst), "latency", f"{self.latency_ms:g}ms"]
+
+
+def parse(rate: Any, latency: Any = None) -> Link | None:
+    """Read the backend options ``link_rate`` and ``link_latency_ms``.
+
+    Args:
+        rate: ``"100mbit"``, ``"1gbit"`` or a number of bits per second; None for links as they are.
+        latency: Milliseconds.
+
+    Raises:
+        ConfigurationError: a value that makes no sense.
+    """
+    if rate is None:
+        if latency is not None:
+            raise ConfigurationError("backend option 'link_latency_ms' needs 'link_rate', such as '100mbit'.")
+        return None
+    bits: float
+    if isinstance(rate, int | float) and not isinstance(rate, bool):
+        bits = float(rate)
+    else:
+        match = _RATE.fullmatch(rate.strip()) if isinstance(rate, str) else None
+        if match is None:
+            raise ConfigurationError(
+                f"backend option 'link_rate' must be a rate such as '100mbit' or '1gbit', got {rate!r}."
+            )
+        bits = float(match[1]) * _UNITS[match[2].lower()]
+    if not 1e5 <= bits <= 1e12:
+        raise ConfigurationError(f"backend option 'link_rate' must be from 100kbit to 1000gbit, got {rate!r}.")
+    if latency is None:
+        return Link(rate=int(bits))
+    if isinstance(latency, bool) or not isinstance(latency, int | float) or not 1 <= latency <= 10_000:
+        raise ConfigurationError(
+            f"backend option 'link_latency_ms' must be a number of milliseconds from 1 to 10000, got {latency!r}."
+        )
+    return Link(rate=int(bits), latency_ms=float(latency))
+
+
+def refusal() -> str | None:
+    """Why links cannot be shaped here; None when they can."""
+    missing = [name for name in ("tc", "ip", "nsenter") if shutil.which(name, path=system_path()) is None]
+    if missing:
+        return f"{', '.join(missing)} not found; Debian's packages iproute2 and util-linux have them"
+    if os.geteuid() != 0:
+        return "only root may enter a container's network"
+    return None
+
+
+def require() -> None:
+    """Refuse a job whose links cannot be shaped here.
+
+    Raises:
+        UnsupportedError: they cannot.
+    """
+    why = refusal()
+    if why is not None:
+        raise UnsupportedError(f"backend option 'link_rate' cannot be had here: {why}.")
+
+
+def shape(pid: int, link: Link, interface: str = "eth0") -> None:
+    """Shape the link of a running container, in both directions.
+
+    Args:
+        pid: A process of the container.
+        link: How much it carries.
+        interface: Its interface.
+
+    Raises:
+        BackendError: it cannot be shaped; the message has what ``tc`` said.
+    """
+    inside = ["nsenter", "--net", "--target", str(pid)]
+    found = json.loads(_run([*inside, "ip", "-json", "link", "show", "dev", interface]))
+    peer_index = found[0].get("link_index") if found else None
+    peers = [one["ifname"] for one in json.loads(_run(["ip", "-json", "link"])) if one.get("ifindex") == peer_index]
+    if not peers:
+        raise BackendError(
+            "link_rate: the other end of the container's link is not on this machine; the engine must run here."
+        )
+    _run([*inside, "tc", "qdisc", "replace", "dev", interface, "root", *link.arguments()])
+    _run(["tc", "qdisc", "replace", "dev", peers[0], "root", *link.arguments()])
+
+
+def _run(argv: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "PATH": system_path(), "LC_ALL": "C"},
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"link_rate: {argv[0]} could not be run: {error}.") from error
+    if done.returncode != 0:
+        raise BackendError(f"link_rate: `{' '.join(argv)}` failed: {done.stderr.strip() or done.returncode}.")
+    return done.stdout
+
+
+def system_path() -> str:
+    """Where system tools are, which a user's PATH often lacks."""
+    return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"

@@ -1,0 +1,70 @@
+"""Removes a job's containers and network when its supervisor is over, however that came about.
+
+Containers are the engine's children, not the supervisor's: a supervisor that was killed would leave them running. This
+process holds the other end of a pipe; when that ends it removes everything with the label of the job's record, or of
+the pool that the job ran in, unless that is kept for the next job. Then it gives back to the calling user what the
+containers wrote as others. :mod:`.reapers` starts it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from estimators.backends.docker import ownership, warm
+from estimators.backends.docker.engine import Engine
+from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker.reapers import Duty
+
+#: The engine may be in the middle of making something that its list does not show yet: nothing may have been found for
+#: so long, in seconds.
+_QUIET = 1.0
+#: When it gives up, in seconds. What is left then, `fleetfit clean` finds.
+_DEADLINE = 60.0
+
+
+def main(said: bytes, text: str) -> int:
+    """Do a duty.
+
+    Args:
+        said: What the supervisor wrote at its end: ``done``, nothing is being made any more; ``keep``, a pool is for
+            the next job; nothing, if it was killed.
+        text: The duty, see :class:`.reapers.Duty`.
+
+    Returns:
+        0, or 1 when something is left.
+    """
+    duty = Duty.from_text(text)
+    said = said.strip()
+    if said == b"keep":
+        for folder in duty.remove:
+            shutil.rmtree(folder, ignore_errors=True)
+        warm.keep(Path(duty.value), Engine)
+        return 0
+    quiet = 0.0 if said == b"done" else _QUIET
+    since = time.monotonic()
+    until = since + _DEADLINE
+    engine: Engine | None = None
+    while True:
+        try:
+            engine = engine or Engine()
+            if engine.remove_all({duty.label: duty.value}):
+                since = time.monotonic()
+            elif time.monotonic() - since >= quiet:
+                break
+        except EngineError as error:
+            if time.monotonic() > until:
+                print(f"fleetfit: the job's containers could not be removed: {error}", file=sys.stderr)
+                return 1
+        time.sleep(0.05)
+    if duty.label == warm.POOL_LABEL:
+        shutil.rmtree(duty.value, ignore_errors=True)
+    for folder in duty.remove:
+        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        ownership.give_back_all(engine, duty, engine.image(duty.image).user)
+    except EngineError as error:
+        print(f"fleetfit: the files that the containers wrote are still theirs: {error}", file=sys.stderr)
+    return 0

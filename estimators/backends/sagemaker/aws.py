@@ -1,0 +1,163 @@
+"""AWS as a job's caller and its supervisor reach it: clients, the account, and whose credentials.
+
+boto3's own configuration counts: credentials, profiles, ``AWS_ENDPOINT_URL`` and its like. Credentials are never
+written anywhere: a supervisor gets them by its environment, and finds a profile's by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from estimators.errors import ConfigurationError
+
+_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_CONNECT_TIMEOUT = 10.0
+_READ_TIMEOUT = 30.0
+#: Attempts of one call within botocore, whose waits grow; what follows a job tries again beyond that.
+_ATTEMPTS = 5
+
+REGION_REMEDY = (
+    "set AWS_REGION (or AWS_DEFAULT_REGION), give the profile a region (`aws configure`), or give "
+    "sagemaker_session=boto3.Session(region_name='eu-west-1')"
+)
+
+
+class Aws:
+    """The clients of one region; methods may be called by several threads.
+
+    Args:
+        region: The region; None: :func:`find_region` finds it.
+        profile: A profile of AWS's configuration files.
+        session: The user's boto3 or SageMaker session, instead of a new one.
+
+    Raises:
+        ConfigurationError: there is no region, or no such profile.
+    """
+
+    def __init__(self, *, region: str | None = None, profile: str | None = None, session: Any = None) -> None:
+        self.session = boto_session(session) or _new_session(profile)
+        self.sdk_session = session if hasattr(session, "boto_session") else None
+        found = region or find_region(session, self.session)
+        if found is None:
+            raise ConfigurationError(f"no AWS region is known: {REGION_REMEDY}.")
+        self.region = found
+        self._clients: dict[str, Any] = {}
+
+    def client(self, service: str) -> Any:
+        """The client of a service.
+
+        Raises:
+            ConfigurationError: AWS's configuration cannot be used.
+        """
+        if service not in self._clients:
+            from botocore.config import Config
+            from botocore.exceptions import BotoCoreError
+
+            try:
+                self._clients[service] = self.session.client(
+                    service,
+                    region_name=self.region,
+                    config=Config(
+                        connect_timeout=_CONNECT_TIMEOUT,
+                        read_timeout=_READ_TIMEOUT,
+                        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                        tcp_keepalive=True,
+                        user_agent_extra="fleetfit",
+                        request_checksum_calculation="when_required",  # for S3-compatible servers
+                        response_checksum_validation="when_required",
+                    ),
+                )
+            except (BotoCoreError, ValueError) as error:
+                raise ConfigurationError(f"the AWS configuration cannot be used: {error}.") from error
+        return self._clients[service]
+
+    @functools.cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """STS's GetCallerIdentity: ``Account`` and ``Arn``."""
+        return dict(self.client("sts").get_caller_identity())
+
+    @property
+    def account(self) -> str:
+        """The account's number."""
+        return str(self.identity["Account"])
+
+    @property
+    def domain(self) -> str:
+        """The domain of the region's addresses: ``amazonaws.com``, or China's."""
+        return "amazonaws.com.cn" if self.region.startswith("cn-") else "amazonaws.com"
+
+
+def boto_session(session: Any) -> Any:
+    """The boto3 session of what users give as ``sagemaker_session``; None for None."""
+    return getattr(session, "boto_session", None) or session
+
+
+def _new_session(profile: str | None) -> Any:
+    import boto3
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        return boto3.session.Session(profile_name=profile)
+    except BotoCoreError as error:
+        raise ConfigurationError(f"the AWS configuration cannot be used: {error}.") from error
+
+
+def find_region(session: Any = None, boto: Any = None) -> str | None:
+    """The region: the session's, then the environment's, then the profile's; None without any.
+
+    Args:
+        session: The user's boto3 or SageMaker session.
+        boto: A boto3 session that knows the profile.
+    """
+    named = getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
+    environment = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return named or environment or getattr(boto, "region_name", None) or None
+
+
+def profile_of(session: Any) -> str | None:
+    """The profile that a session was made with; None where the environment decides."""
+    boto = boto_session(session)
+    core = getattr(boto, "_session", None)
+    profile = getattr(core, "profile", None)
+    return str(profile) if profile and profile != os.environ.get("AWS_PROFILE") else None
+
+
+def supervisor_environment(session: Any) -> dict[str, str] | None:
+    """The environment of a supervisor that is to use the user's session; None: this process's will do.
+
+    A session with a profile is named by it. One with keys of its own has them passed on; a supervisor cannot renew
+    such keys, and says so when they expire.
+
+    Args:
+        session: The user's boto3 or SageMaker session.
+    """
+    boto = boto_session(session)
+    if boto is None:
+        return None
+    changed = dict(os.environ)
+    endpoint = getattr(getattr(getattr(session, "sagemaker_client", None), "meta", None), "endpoint_url", None)
+    if endpoint and ".amazonaws.com" not in endpoint:
+        changed["AWS_ENDPOINT_URL_SAGEMAKER"] = str(endpoint)
+    profile = profile_of(session)
+    credentials = boto.get_credentials()
+    if credentials is None:
+        return changed
+    if profile is not None and credentials.method != "explicit":
+        for name in _KEYS:
+            changed.pop(name, None)
+        changed["AWS_PROFILE"] = profile
+        return changed
+    if credentials.method in ("env", "iam-role", "container-role") or (
+        profile is None and credentials.method not in ("explicit", "sts-assume-role", None)
+    ):
+        return changed  # the supervisor finds them where this process did
+    frozen = credentials.get_frozen_credentials()
+    for name, value in zip(_KEYS, (frozen.access_key, frozen.secret_key, frozen.token), strict=True):
+        if value:
+            changed[name] = value
+        else:
+            changed.pop(name, None)
+    return changed

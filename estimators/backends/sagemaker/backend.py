@@ -1,0 +1,419 @@
+"""A job on Amazon SageMaker: created, followed and stopped, from its supervisor.
+
+The job is SageMaker's: it goes on when this process ends, and another supervisor follows it on from where this one was.
+Everything that blocks runs in a thread; one look at SageMaker at a time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract import wire
+from container.contract.failures import Cause, Failure
+from container.supervision.loop import Timer
+from estimators.backends.background import Background
+from estimators.backends.base import Backend
+from estimators.backends.sagemaker import mirror, packing, shipping
+from estimators.backends.sagemaker.aws import Aws
+from estimators.backends.sagemaker.explaining import (
+    explain,
+    is_denied,
+    is_missing,
+    is_taken,
+    meaning,
+    needs_login,
+    passes,
+    remedy,
+)  # fmt: skip
+from estimators.backends.sagemaker.logs import Line, LogFollower
+from estimators.backends.sagemaker.options import SageMakerOptions
+from estimators.backends.sagemaker.pace import Pace
+from estimators.backends.sagemaker.place import Place
+from estimators.errors import FleetfitError
+from estimators.jobs import status as statuses
+from estimators.spec import RunOptions, TrainingJobSpec
+
+#: How often creating the job is tried when AWS cannot be reached, beyond botocore's own attempts.
+_CREATE_ATTEMPTS = 4
+#: After so long without an answer the user is told, in seconds; following goes on.
+_TELL_AFTER_S = 30.0
+#: How often streams of hosts that were started again are looked for, in seconds.
+_DISCOVER_S = 60.0
+#: How long after a job's end its logs are tried to be read, in seconds.
+_LAST_LOGS_S = 120.0
+
+
+class _State(enum.Enum):
+    PREPARING = "preparing"  # nothing has been asked of SageMaker yet
+    CREATING = "creating"  # it may have the job
+    FOLLOWING = "following"
+    ENDED = "ended"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Look:
+    """What one look at SageMaker has brought.
+
+    Attributes:
+        description: DescribeTrainingJob's answer; None where it was not asked.
+        lines: New lines.
+        more: Whether there are more.
+        logs_error: Why there are no lines.
+    """
+
+    description: Mapping[str, Any] | None
+    lines: list[Line]
+    more: bool = False
+    logs_error: Exception | None = None
+
+
+class SageMakerBackend(Backend):
+    """Runs one job on SageMaker; see :class:`estimators.backends.base.Backend`."""
+
+    name = "ml"
+    elsewhere = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        given = SageMakerOptions.of(self.options.backend_options)
+        self._aws = self._connect()
+        self._pace = Pace(poll_s=given.poll_seconds, hosts=self.spec.instance_count)
+        self._background = Background(self.loop)
+        self._place = Place(self.record)
+        self._state = _State.PREPARING
+        self._stop_asked = False
+        self._timer: Timer | None = None
+        self._follower: LogFollower | None = None
+        self._saved: dict[str, Any] | None = None
+        self._known: list[mirror.Step] = []  # the steps of the job
+        self._untold: list[mirror.Step] = []  # the last of them, of which the user has not been told
+        self._described: Mapping[str, Any] | None = None  # the last answer
+        self._described_at = -_DISCOVER_S
+        self._discovered_at = -_DISCOVER_S
+        self._news_at = time.monotonic()
+        self._failures = 0
+        self._failing_since = 0.0
+        self._told: set[str] = set()
+        self._attempt = 0
+        self._over_at: float | None = None  # when SageMaker was first seen to be done
+
+    def _connect(self) -> Aws:
+        given = SageMakerOptions.of(self.options.backend_options)
+        return Aws(region=given.region, profile=given.profile)
+
+    @classmethod
+    def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
+        """Refuse what SageMaker or the image cannot do."""
+        SageMakerOptions.of(options.backend_options)
+        shipping.check(spec, options)
+
+    @property
+    def running(self) -> bool:
+        """Whether SageMaker has, or may have, the job."""
+        return self._state in (_State.CREATING, _State.FOLLOWING)
+
+    # --- creating ---
+
+    def start(self, attempt: int) -> None:
+        """Upload the code and create the job; or go on following it."""
+        stored = self.record.stored_status()
+        self._attempt = int((stored or {}).get(statuses.OWN, {}).get("attempt") or 0)
+        if statuses.lives_elsewhere(stored):
+            self._state = _State.FOLLOWING
+            self._follow(self._place.restore())
+            return
+        wanted = shipping.uploads(self.spec, has_source=self.record.source_dir.is_dir())
+        self.callbacks.secondary_status("Starting", "Packing and uploading the code")
+
+        def say(text: str) -> None:
+            self._background.tell(lambda: self._preparing(text))
+
+        def work() -> None:
+            packing.upload(self._aws, self.spec, self.record.source_dir, wanted, say)
+
+        self._background.run(work, lambda done: self._uploaded(), self._not_uploaded)
+
+    def _preparing(self, text: str) -> None:
+        if self._state is _State.PREPARING:
+            self.callbacks.secondary_status("Starting", text)
+            self._say(text)
+
+    def _uploaded(self) -> None:
+        if self._state is not _State.PREPARING:
+            return
+        self._state = _State.CREATING
+        # On record before the request is sent: whatever happens now, the job may be there.
+        self.callbacks.note({"elsewhere": True})
+        request = self.spec.to_request()
+        self._background.run(lambda: self._create(request), self._created, self._not_created)
+
+    def _create(self, request: dict[str, Any]) -> str:
+        """Create the job, once: a request whose answer was lost is recognised by what it made."""
+        client = self._aws.client("sagemaker")
+        since = time.time()
+        for attempt in range(1, _CREATE_ATTEMPTS + 1):
+            try:
+                return str(client.create_training_job(**request)["TrainingJobArn"])
+            except Exception as error:
+                if is_taken(error):
+                    there = client.describe_training_job(TrainingJobName=self.spec.name)
+                    if mirror.same_job(there, request, since):
+                        return str(there["TrainingJobArn"])
+                    raise
+                if not passes(error) or attempt == _CREATE_ATTEMPTS:
+                    raise
+            time.sleep(self._pace.next_look(0.0, attempt))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _created(self, arn: str) -> None:
+        self.callbacks.note({"taken": True})
+        self._state = _State.FOLLOWING
+        if self._stop_asked:
+            self._send_stop()
+        self._follow({})
+
+    def _not_uploaded(self, error: Exception) -> None:
+        if self._state is _State.PREPARING:
+            self._give_up("the code could not be uploaded", error)
+
+    def _not_created(self, error: Exception) -> None:
+        if is_taken(error):
+            text = f"SageMaker has a training job named {self.spec.name!r} already: choose another job_name."
+            self._refused(Failure(cause=Cause.CONFIGURATION, message=text))
+            return
+        hint = "It is not known whether SageMaker has got the request: `aws sagemaker list-training-jobs` tells."
+        self._give_up("SageMaker did not take the job", error, hint if passes(error) else "")
+
+    def _give_up(self, what: str, error: Exception, hint: str = "") -> None:
+        said = str(error) if isinstance(error, FleetfitError) else meaning(error)
+        advice = "" if isinstance(error, FleetfitError) else remedy(error)
+        hints = tuple(text for text in (advice, hint) if text)
+        self._refused(Failure(cause=Cause.LAUNCH, message=f"{what}: {said}", hints=hints))
+
+    def _refused(self, failure: Failure) -> None:
+        self._state = _State.ENDED
+        self.callbacks.note({"elsewhere": False})
+        self.callbacks.failed(failure)
+
+    # --- following ---
+
+    def _follow(self, place: dict[str, Any]) -> None:
+        streams = place.get("streams")
+        self._follower = LogFollower(self._aws.client("logs"), self.spec.name, self.spec.instance_count, streams)
+        self._known = [(float(began), str(text)) for began, text in place.get("steps") or ()]
+        self._place.save(self._here)
+        self._saved = self._here
+        self._look()
+
+    @property
+    def _here(self) -> dict[str, Any]:
+        """How far following has come: the lines that were taken, and the steps that were told."""
+        assert self._follower is not None
+        told = self._known[: len(self._known) - len(self._untold)]
+        return {"streams": self._follower.cursor, "steps": [list(step) for step in told]}
+
+    def _look(self) -> None:
+        """Ask SageMaker and CloudWatch, in a thread. What the last look brought has been written by now."""
+        self._timer = None
+        if self._state is not _State.FOLLOWING:
+            return
+        if (here := self._here) != self._saved:
+            self._place.save(here)
+            self._saved = here
+        self._background.run(self._ask, self._seen, self._unseen)
+
+    def _ask(self) -> _Look:
+        assert self._follower is not None
+        now = time.monotonic()
+        over = self._over_at is not None
+        description = None
+        if not over and now - self._described_at >= self._pace.describe_after(now - self._news_at):
+            description = self._aws.client("sagemaker").describe_training_job(TrainingJobName=self.spec.name)
+        stepped = description is not None and len(mirror.steps_of(description)) != len(self._known)
+        # After a step, hosts may have been started again.
+        discover = over or stepped or not self._follower.complete or now - self._discovered_at >= _DISCOVER_S
+        if discover:
+            self._discovered_at = now
+        try:
+            return _Look(
+                description=description, lines=self._follower.read(discover=discover), more=self._follower.more
+            )
+        except Exception as error:  # noqa: BLE001 - of whatever kind, the status is known all the same
+            return _Look(description=description, lines=[], logs_error=error)
+
+    def _seen(self, look: _Look) -> None:
+        if self._state is not _State.FOLLOWING:
+            return
+        if "unreachable" in self._told:
+            self._told.discard("unreachable")
+            self._say("SageMaker answers again.")
+        waiting = look.logs_error is not None and passes(look.logs_error)  # for logs that will be there
+        if self._failures:
+            self.callbacks.note({"unanswered": 0})
+        self._failures = self._failures + 1 if waiting else 0
+        if look.logs_error is not None and not waiting:
+            self._warn_once("logs", f"the logs cannot be read: {explain(look.logs_error)}")
+        if look.description is not None:
+            self._take_description(look.description)
+        now = time.monotonic()
+        for line in look.lines:
+            self._news_at = now
+            self._tell_steps(until_ns=line.time_ns)
+            self._take_line(line)
+        if self._over_at is None:
+            self._tell_steps()
+            self._again(0.0 if look.more else self._pace.next_look(now - self._news_at, self._failures))
+            return
+        settled = not (look.lines or look.more or waiting) and now - self._over_at >= self._pace.settle_s
+        if settled or (waiting and now - self._over_at >= _LAST_LOGS_S):
+            if look.logs_error is not None:
+                self._warn_once("logs", f"the last of the logs could not be read: {explain(look.logs_error)}")
+            self._end()
+            return
+        self._again(0.0 if look.more else self._pace.next_look(0.0, self._failures))
+
+    def _take_description(self, answer: Mapping[str, Any]) -> None:
+        """Keep how the job stands, and the steps that are to be told."""
+        before, self._described = self._described, answer
+        self._described_at = time.monotonic()
+        status = mirror.status_of(answer)
+        steps = mirror.steps_of(status)
+        self._untold += mirror.news(self._known, steps)
+        self._known = steps
+        if mirror.is_over(answer):
+            self._over_at = time.monotonic()  # it is told when everything that it printed is there
+        elif before is None or mirror.status_of(before) != status:
+            self._news_at = time.monotonic()
+            self.callbacks.described(status)
+
+    def _tell_steps(self, until_ns: float = math.inf) -> None:
+        """Tell the steps up to a time among the lines, where they belong."""
+        while self._untold and self._untold[0][0] * 1e9 <= until_ns:
+            began, text = self._untold.pop(0)
+            self._say(f"SageMaker: {text}", int(began * 1e9))
+
+    def _take_line(self, line: Line) -> None:
+        if line.attempt > self._attempt:
+            self._attempt = line.attempt
+            self.callbacks.attempt(line.attempt)
+        self.callbacks.output(line.host, line.data, line.time_ns)
+
+    def _unseen(self, error: Exception) -> None:
+        """SageMaker could not be asked. The job goes on there: so does following it, at ever longer intervals."""
+        if self._state is not _State.FOLLOWING:
+            return
+        if is_missing(error) and not isinstance(error, OSError):
+            self._gone(error)
+            return
+        if needs_login(error):
+            self._reconnect()
+        now = time.monotonic()
+        if self._failures == 0:
+            self._failing_since = now
+        self._failures += 1
+        self.callbacks.note({"unanswered": self._failures})  # which also notices that the record has been removed
+        if not self.running:
+            return
+        if not passes(error) or now - self._failing_since >= _TELL_AFTER_S:
+            kind = "is not permitted" if is_denied(error) else "could not be asked"
+            self._warn_once(
+                "unreachable",
+                f"SageMaker {kind}: {explain(error)} The job goes on there, and this tries again until it is answered.",
+            )
+        self._again(self._pace.next_look(0.0, self._failures))
+
+    def _reconnect(self) -> None:
+        """Read the credentials again: somebody may have logged in meanwhile."""
+        assert self._follower is not None
+        try:
+            self._aws = self._connect()
+            self._follower.client = self._aws.client("logs")
+        except FleetfitError as error:
+            self._warn_once("configuration", str(error))
+
+    def _gone(self, error: Exception) -> None:
+        """SageMaker has no such job: it never got there, or it was deleted."""
+        stored = self.record.stored_status() or {}
+        if not stored.get(statuses.OWN, {}).get("taken"):
+            text = "the job was not created: its supervisor ended before SageMaker had taken it."
+            self._refused(Failure(cause=Cause.LAUNCH, message=text))
+            return
+        self._state = _State.ENDED
+        failure = Failure(cause=Cause.HOST_LOST, message=f"SageMaker does not have the job any more: {meaning(error)}")
+        now = time.time()
+        last = mirror.status_of(self._described) if self._described is not None else stored
+        ended = {"TrainingJobStatus": "Failed", "SecondaryStatus": "Failed", "LastModifiedTime": now}
+        kept = {name: value for name, value in last.items() if name != statuses.OWN}
+        self.callbacks.over({**kept, **ended, "TrainingEndTime": now, "FailureReason": failure.reason()}, failure)
+
+    def _again(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._look)
+
+    def _end(self) -> None:
+        self._tell_steps()
+        self._state = _State.ENDED
+        assert self._described is not None
+        self.callbacks.over(mirror.status_of(self._described), mirror.failure_of(self._described))
+
+    def _say(self, text: str, time_ns: int | None = None) -> None:
+        """A line of ours among the logs."""
+        host = self.spec.hosts[0]
+        tag = wire.prefix(host, None).encode()
+        self.callbacks.output(host, wire.encode_piece(tag, f"{text}\n".encode()), time_ns)
+
+    def _warn_once(self, key: str, text: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            event = wire.Event(kind="warning", host=self.spec.hosts[0], data={"message": text})
+            self.callbacks.output(self.spec.hosts[0], event.to_line())
+
+    # --- ending ---
+
+    def stop(self) -> None:
+        """Ask SageMaker to stop the job; it gives the scripts two minutes."""
+        if self._state is _State.FOLLOWING:
+            self._send_stop()
+        self._stop_asked = True
+
+    def _send_stop(self, attempt: int = 1) -> None:
+        """Tried until it is answered or the job is over: somebody counts on it."""
+
+        def failed(error: Exception) -> None:
+            login = needs_login(error)
+            if self._state is not _State.FOLLOWING or not (passes(error) or login or is_denied(error)):
+                return  # it is ending already; its status tells
+            if not passes(error):
+                self._warn_once("stop", f"the job could not be stopped yet: {explain(error)}")
+            if login:
+                self._reconnect()
+            self.loop.call_later(self._pace.next_look(0.0, attempt), lambda: self._send_stop(attempt + 1))
+
+        def work() -> None:
+            self._aws.client("sagemaker").stop_training_job(TrainingJobName=self.spec.name)
+
+        if self._state is _State.FOLLOWING:
+            self._described_at = -_DISCOVER_S  # what it does now is news
+            self._background.run(work, lambda done: None, failed)
+
+    def kill_host(self, host: str) -> None:
+        """Only SageMaker ends its hosts; what would order it here is refused by :meth:`check`."""
+
+    def end_now(self) -> None:
+        """Before the job was asked for there is nothing to end; afterwards nothing of it ends with us."""
+        if self._state is _State.PREPARING:
+            self._state = _State.ENDED
+
+    def collect_outputs(self) -> None:
+        """SageMaker has brought them where they belong."""
+        self.callbacks.outputs_collected(None)
+
+    def cleanup(self) -> None:
+        """Stop asking. What was read and not written yet is read again by the next supervisor."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._state = _State.ENDED

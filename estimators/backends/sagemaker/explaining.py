@@ -1,0 +1,149 @@
+"""What AWS's errors mean: whether they pass, and what a user may do about those that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Error codes that pass by themselves. Source: botocore's ``retries/standard.py`` and the services' API references.
+_PASSING = frozenset(
+    {
+        "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException",
+        "TooManyRequestsException", "ProvisionedThroughputExceededException",
+        "TransactionInProgressException", "RequestLimitExceeded",
+        "BandwidthLimitExceeded", "LimitExceededException", "RequestThrottled", "SlowDown", "PriorRequestNotComplete",
+        "EC2ThrottledException", "InternalError", "InternalFailure", "InternalServerError", "InternalServerException",
+        "ServiceUnavailable", "ServiceUnavailableException", "RequestTimeout", "RequestTimeoutException",
+        "RequestTimeTooSkewed", "OperationAborted",
+    }
+)  # fmt: skip
+
+#: Those that a new login cures: a job that is followed waits for it.
+_CREDENTIALS = frozenset(
+    {
+        "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId",
+        "UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSignatureException",
+        "IncompleteSignature",
+        "InvalidToken",
+    }
+)  # fmt: skip
+
+_MISSING = frozenset(
+    {"ResourceNotFound", "ResourceNotFoundException", "RepositoryNotFoundException", "ImageNotFoundException"}
+)
+
+_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "AccessDeniedError", "UnauthorizedOperation", "403"})
+
+_LOGIN = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN or the profile, or log in again."
+_NO_CREDENTIALS = (
+    "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`; or give "
+    "sagemaker_session=boto3.Session(…)."
+)
+
+
+def needs_login(error: BaseException) -> bool:
+    """Whether it is the credentials that are missing, expired or wrong."""
+    from botocore import exceptions
+
+    return code_of(error) in _CREDENTIALS or isinstance(
+        error,
+        exceptions.NoCredentialsError
+        | exceptions.PartialCredentialsError
+        | exceptions.TokenRetrievalError
+        | exceptions.CredentialRetrievalError
+        | exceptions.UnauthorizedSSOTokenError,
+    )
+
+
+def code_of(error: BaseException) -> str:
+    """The error code of an answer; empty for what is none."""
+    response: Any = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return ""
+    return str((response.get("Error") or {}).get("Code") or "")
+
+
+def said_by(error: BaseException) -> str:
+    """What the service said, or the library."""
+    response: Any = getattr(error, "response", None)
+    said = (response.get("Error") or {}).get("Message") if isinstance(response, dict) else None
+    return str(said or error or type(error).__name__).strip()
+
+
+def passes(error: BaseException) -> bool:
+    """Whether it may pass when it is tried again: throttling, faults of the service, lost connections."""
+    from botocore import exceptions, parsers
+
+    if isinstance(error, exceptions.ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return code_of(error) in _PASSING or status >= 500 or status == 429
+    if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError | exceptions.NoCredentialsError):
+        return False
+    return isinstance(error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError)
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether the service says that there is no such job, log group, repository …"""
+    code, text = code_of(error), said_by(error)
+    if code in _MISSING:
+        return True
+    return code == "ValidationException" and "not found" in text.lower()
+
+
+def is_taken(error: BaseException) -> bool:
+    """Whether the service says that there is a job of that name already."""
+    return code_of(error) in ("ResourceInUse", "ResourceInUseException")
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether the credentials are good, and not for this."""
+    return code_of(error) in _DENIED
+
+
+def meaning(error: BaseException) -> str:
+    """One sentence, or a few: what happened."""
+    from botocore import exceptions
+
+    text = said_by(error).rstrip(".")
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        return "there are no AWS credentials."
+    if isinstance(error, exceptions.ProfileNotFound):
+        return f"{text}."
+    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError):
+        return f"AWS could not be reached: {text}."
+    code = code_of(error)
+    operation = getattr(error, "operation_name", "")
+    if code:
+        return f"{operation}: {text} ({code})." if operation else f"{text} ({code})."
+    return f"{text}."
+
+
+def remedy(error: BaseException) -> str:
+    """What the user may do; empty where nothing is known."""
+    from botocore import exceptions
+
+    code, text = code_of(error), said_by(error)
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        return _NO_CREDENTIALS
+    if isinstance(error, exceptions.ProfileNotFound):
+        return "`aws configure list-profiles` lists those that there are."
+    if isinstance(error, exceptions.TokenRetrievalError | exceptions.CredentialRetrievalError) or code in _CREDENTIALS:
+        return _LOGIN
+    if isinstance(error, exceptions.SSLError):
+        return "AWS_CA_BUNDLE names the certificates of a proxy that inspects the traffic."
+    if code in _DENIED:
+        return "Have this action allowed to the caller's role or user; the message names it."
+    if code == "ResourceLimitExceeded":
+        return (
+            "The account's quota is used up: wait for other jobs, choose another instance type, or have it raised "
+            "(Service Quotas, Amazon SageMaker)."
+        )
+    if "assume role" in text.lower() or "RoleArn" in text:
+        return "The role must trust sagemaker.amazonaws.com, and the caller needs iam:PassRole for it."
+    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError):
+        return "Check the region's name, the network and AWS_ENDPOINT_URL."
+    return ""
+
+
+def explain(error: BaseException) -> str:
+    """The meaning with the remedy."""
+    return " ".join(part for part in (meaning(error), remedy(error)) if part)

@@ -1,0 +1,125 @@
+"""Which image a job on SageMaker runs: a named one, AWS's by TensorFlow's version, or ours from the user's ECR."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from estimators import instances
+from estimators.backends.sagemaker.aws import Aws
+from estimators.backends.sagemaker.explaining import explain, is_denied, is_missing
+from estimators.errors import ConfigurationError
+from estimators.settings import Settings
+
+#: The repository that ``fleetfit image push`` pushes to, and its tags for instances without and with GPUs.
+REPOSITORY = "fleetfit-training"
+TAGS = {False: "latest", True: "gpu"}
+
+#: A tag of every image that was pushed: which toolkit is in it.
+TOOLKIT_TAG = "toolkit-"
+
+_AWS_TENSORFLOW = re.compile(r"\.amazonaws\.com(\.cn)?/(tensorflow-training|sagemaker-tensorflow(-scriptmode)?):")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """An image, and what to say about it."""
+
+    uri: str
+    warnings: tuple[str, ...] = ()
+
+
+def choose(settings: Settings, aws: Aws) -> Choice:
+    """The image of a job.
+
+    Raises:
+        ConfigurationError: there is none; the message says how to get one.
+    """
+    if settings.image_uri is not None:
+        return Choice(settings.image_uri)
+    if settings.framework_version is not None:
+        return Choice(aws_image(settings, aws))
+    return own_image(settings, aws)
+
+
+def is_ours(uri: str) -> bool:
+    """Whether an image is fleetfit's own, by the name of its repository."""
+    return repository_of(uri).rpartition("/")[2].startswith(REPOSITORY)
+
+
+def is_aws_tensorflow(uri: str) -> bool:
+    """Whether an image is one of AWS's for TensorFlow."""
+    return _AWS_TENSORFLOW.search(uri) is not None
+
+
+def repository_of(uri: str) -> str:
+    """The image's name without its tag or digest."""
+    name = uri.partition("@")[0]
+    head, colon, tag = name.rpartition(":")
+    return head if colon and "/" not in tag else name
+
+
+def aws_image(settings: Settings, aws: Aws) -> str:
+    """AWS's TensorFlow image of a version, as the SageMaker SDK knows it."""
+    version = str(settings.framework_version)
+    try:
+        from sagemaker import image_uris
+    except ImportError:
+        raise ConfigurationError(
+            f"framework_version={version!r}: the addresses of AWS's images come with the SageMaker SDK 2.x: "
+            "`pip install 'fleetfit[sagemaker]'`. Or give image_uri, or leave framework_version out for fleetfit's own "
+            "image."
+        ) from None
+    if settings.py_version is None:
+        raise ConfigurationError(
+            f"framework_version={version!r} needs py_version too: AWS's images have one Python each, py310 say."
+        )
+    try:
+        return str(
+            image_uris.retrieve(
+                "tensorflow",
+                aws.region,
+                version=version,
+                py_version=settings.py_version,
+                instance_type=settings.instance_type,
+                image_scope="training",
+            )
+        )
+    except (ValueError, KeyError) as error:
+        raise ConfigurationError(f"AWS has no such TensorFlow image: {error}") from error
+
+
+def own_image(settings: Settings, aws: Aws) -> Choice:
+    """Our image in the user's own registry."""
+    tag = TAGS[instances.gpus(settings.instance_type) > 0]
+    uri = f"{registry(aws.account, aws)}/{REPOSITORY}:{tag}"
+    push = "`fleetfit image push`" if tag != "gpu" else "`fleetfit image build --gpu`, then `fleetfit image push`,"
+    others = "or give image_uri, or framework_version and py_version for one of AWS's images"
+    try:
+        answer = aws.client("ecr").describe_images(repositoryName=REPOSITORY, imageIds=[{"imageTag": tag}])
+    except Exception as error:
+        if is_missing(error):
+            raise ConfigurationError(f"there is no image {uri}: {push} brings it there; {others}.") from None
+        if is_denied(error):
+            return Choice(uri, (f"whether there is an image {uri} could not be seen: {explain(error)}",))
+        raise
+    return Choice(uri, _outdated(answer, uri, push))
+
+
+def registry(account: str, aws: Aws) -> str:
+    """The address of an account's registry."""
+    return f"{account}.dkr.ecr.{aws.region}.{aws.domain}"
+
+
+def _outdated(answer: Any, uri: str, push: str) -> tuple[str, ...]:
+    from estimators.images.toolkit import toolkit_digest
+
+    tags = [tag for image in answer.get("imageDetails") or () for tag in image.get("imageTags") or ()]
+    pushed = [tag.removeprefix(TOOLKIT_TAG) for tag in tags if tag.startswith(TOOLKIT_TAG)]
+    if not pushed or toolkit_digest() in pushed:
+        return ()
+    return (
+        f"image {uri} holds another version of fleetfit's toolkit than the one that is installed here; {push} brings "
+        "this one there.",
+    )

@@ -1,0 +1,115 @@
+"""The SageMaker SDK's configuration file: what of it concerns a training job.
+
+Source: SageMaker SDK 2.x, ``sagemaker/config/config.py`` and ``config_schema.py``: a file of the machine and one of the
+user, which wins; the variables name other files or folders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from estimators.errors import ConfigurationError
+
+_FILES = (
+    ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
+    ("SAGEMAKER_USER_CONFIG_OVERRIDE", "{config}/sagemaker/config.yaml"),
+)
+_ROLE = ("SageMaker", "TrainingJob", "RoleArn")
+_BUCKET = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3Bucket")
+_PREFIX = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3ObjectKeyPrefix")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SdkConfig:
+    """What the files say.
+
+    Attributes:
+        role: ARN of the role of training jobs.
+        bucket: The default bucket.
+        prefix: A prefix for everything in it.
+        unused: What the files say of training jobs beyond that, which fleetfit does not look at.
+        files: The files that were read.
+    """
+
+    role: str | None = None
+    bucket: str | None = None
+    prefix: str | None = None
+    unused: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def load(environment: Mapping[str, str] = os.environ) -> SdkConfig:
+    """Read the configuration files that there are.
+
+    Raises:
+        ConfigurationError: a file that was named is not there, or one cannot be read.
+    """
+    merged: dict[str, Any] = {}
+    files = []
+    for path in _paths(environment):
+        files.append(str(path))
+        merged = _merge(merged, _read(path))
+    training = _at(merged, _ROLE[:-1])
+    return SdkConfig(
+        role=_text(merged, _ROLE),
+        bucket=_text(merged, _BUCKET),
+        prefix=(_text(merged, _PREFIX) or "").strip("/") or None,
+        unused=tuple(sorted(set(training) - {_ROLE[-1]})) if isinstance(training, Mapping) else (),
+        files=tuple(files),
+    )
+
+
+def _paths(environment: Mapping[str, str]) -> Iterator[Path]:
+    home = environment.get("HOME") or str(Path.home())
+    config = environment.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    for variable, default in _FILES:
+        named = environment.get(variable)
+        if named and named.startswith("s3://"):
+            raise ConfigurationError(
+                f"{variable}={named}: fleetfit reads the SDK's configuration from local files only."
+            )
+        path = Path(named or default.format(config=config)).expanduser()
+        if path.is_dir():
+            path = path / "config.yaml"
+        if path.is_file():
+            yield path
+        elif named:
+            raise ConfigurationError(f"{variable}={named}: there is no such file.")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigurationError(
+            f"{path} is the SageMaker SDK's configuration, and reading it needs PyYAML: `pip install pyyaml`."
+        ) from None
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{path}, the SageMaker SDK's configuration, cannot be read: {error}") from error
+    return dict(content) if isinstance(content, Mapping) else {}
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        old = merged.get(name)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _at(values: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def _text(values: Any, path: tuple[str, ...]) -> str | None:
+    value = _at(values, path)
+    return str(value) if value else None

@@ -1,0 +1,202 @@
+"""What an image cannot run as fleetfit does, and how our toolkit gets into images that lack it. Pure.
+
+Three kinds of image:
+
+* fleetfit's own, and those that bring their own program: they run as they are;
+* any other, with a script of the user's: the toolkit is sent along in the job's code channel, and the container is
+  started with it, so that every strategy, the logs and the endings are those of all other backends;
+* any other that was asked to start the script by itself (``toolkit="image"``): AWS's toolkit does, and what it cannot
+  do is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from container.contract import hyperparameters as codec
+from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR
+from container.contract.strategies import ParameterServer
+from estimators.backends.sagemaker import images
+from estimators.errors import ConfigurationError, UnsupportedError
+from estimators.spec import Channel, DataSource, RunOptions, S3DataSource, TrainingJobSpec
+
+#: The names of what a code channel holds.
+SOURCE_ARCHIVE = "sourcedir.tar.gz"
+TOOLKIT_ARCHIVE = "toolkit.tar.gz"
+STARTER = "start.py"
+
+_FOLDER = f"{DEFAULT_BASE_DIR}/input/data/{CODE_CHANNEL}"
+#: How such a container is started.
+ENTRY_POINT = ("python3", f"{_FOLDER}/{STARTER}")
+#: Where the code is for it.
+SOURCE_PATH = f"{_FOLDER}/{SOURCE_ARCHIVE}"
+
+#: What SageMaker gives a script after SIGTERM, in seconds.
+STOP_GRACE = 120.0
+
+#: Options for which SageMaker has something of its own.
+_THEIRS = ("failure_policy", "spot_market")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Uploads:
+    """What a job needs on S3 before it is created; None for what it does not.
+
+    Attributes:
+        source: Where the code's archive goes.
+        toolkit: Where the toolkit's goes.
+        starter: Where the program goes that unpacks it.
+    """
+
+    source: str | None = None
+    toolkit: str | None = None
+    starter: str | None = None
+
+
+def is_shipped(spec: TrainingJobSpec) -> bool:
+    """Whether our toolkit is sent along with a job."""
+    return spec.algorithm.entry_point == ENTRY_POINT
+
+
+def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
+    """Whether our toolkit is to be sent along.
+
+    Args:
+        spec: The job, before :func:`with_code_channel`.
+        toolkit: What the options say: ``auto``, ``image`` or ``shipped``.
+    """
+    if spec.program is None or spec.algorithm.entry_point:
+        return False
+    if toolkit == "auto":
+        return spec.algorithm.image is not None and not images.is_ours(spec.algorithm.image)
+    return toolkit == "shipped"
+
+
+def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> TrainingJobSpec:
+    """The job with its code channel, where it needs one: for our toolkit, or because its containers have no network.
+
+    Args:
+        spec: The job.
+        toolkit: What the options say.
+        prefix: ``s3://…/<job>/source``, where its code is uploaded to.
+
+    Raises:
+        ConfigurationError: a channel of the user's has that name, or there is no room for one.
+        UnsupportedError: the code is on S3 already and cannot come by a channel.
+    """
+    shipped = wants_toolkit(spec, toolkit)
+    if toolkit == "shipped" and not shipped:
+        raise UnsupportedError(
+            "backend_options: toolkit='shipped' needs an entry_point, which the toolkit starts, and no "
+            "container_entry_point."
+        )
+    if spec.program is None or not (shipped or spec.network_isolation):
+        return spec
+    if any(channel.name == CODE_CHANNEL for channel in spec.inputs):
+        raise ConfigurationError(f"inputs: the channel name {CODE_CHANNEL!r} is fleetfit's own; rename it.")
+    uploaded = spec.submit_directory == f"{prefix}/{SOURCE_ARCHIVE}"
+    if spec.network_isolation and not uploaded:
+        raise UnsupportedError(
+            f"enable_network_isolation=True: its containers cannot fetch source_dir={spec.submit_directory!r}; give a "
+            "local folder."
+        )
+    moved = codec.encode({codec.SUBMIT_DIRECTORY: SOURCE_PATH}) if uploaded else {}
+    channel = Channel(
+        name=CODE_CHANNEL,
+        source=DataSource(s3=S3DataSource(uri=f"{prefix}/", distribution="FullyReplicated")),
+        input_mode="File",
+    )
+    algorithm = dataclasses.replace(spec.algorithm, entry_point=ENTRY_POINT) if shipped else spec.algorithm
+    return dataclasses.replace(
+        spec,
+        algorithm=algorithm,
+        inputs=(*spec.inputs, channel),
+        hyperparameters={**spec.hyperparameters, **moved},
+    )
+
+
+def uploads(spec: TrainingJobSpec, *, has_source: bool) -> Uploads:
+    """What is to be uploaded.
+
+    Args:
+        spec: The job.
+        has_source: Whether the code is on this machine.
+    """
+    by_channel = next(
+        (item.source.s3.uri for item in spec.inputs if item.name == CODE_CHANNEL and item.source.s3 is not None), None
+    )
+    source = spec.submit_directory if has_source else None
+    if source is not None and by_channel is not None:
+        source = by_channel + SOURCE_ARCHIVE
+    shipped = by_channel is not None and is_shipped(spec)
+    return Uploads(
+        source=source,
+        toolkit=f"{by_channel}{TOOLKIT_ARCHIVE}" if shipped else None,
+        starter=f"{by_channel}{STARTER}" if shipped else None,
+    )
+
+
+def check(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """Refuse by name what SageMaker or the image cannot do.
+
+    Raises:
+        UnsupportedError: with the reason and the remedy.
+    """
+    _check_run_options(options)
+    image = spec.algorithm.image or ""
+    if spec.program is None or is_shipped(spec) or images.is_ours(image):
+        return
+    remedy = "leave toolkit='image' out of backend_options, and fleetfit's toolkit is sent along and starts it"
+    strategy = spec.strategy
+    if isinstance(strategy, ParameterServer) and strategy.cluster_spec == "coordinator":
+        raise UnsupportedError(
+            f"distribution 'parameter_server' with image {image!r}: AWS's toolkit starts TensorFlow 1's cluster, in "
+            "which each worker trains by itself, and neither a chief nor TensorFlow 2's coordinator: "
+            f"{remedy}; or ParameterServer(cluster_spec='sagemaker') for scripts of that form."
+        )
+    own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
+    own = [name for name in own if name != "fleetfit_parameter_server_cluster_spec"]
+    if own:
+        raise UnsupportedError(
+            f"image {image!r} would start the script by itself, and its toolkit does not know {', '.join(own)}: "
+            f"{remedy}."
+        )
+
+
+def warnings(spec: TrainingJobSpec) -> list[str]:
+    """What the user should know of a job's image."""
+    image = spec.algorithm.image or ""
+    found = []
+    # Which image it will be is not known where AWS cannot be asked: plan() then says what to set.
+    if image and spec.program is not None and not images.is_ours(image) and not is_shipped(spec):
+        found.append(
+            f"image {image!r} starts the script with its own toolkit: what plan() shows of processes is how fleetfit's "
+            "would do it."
+        )
+    is_mpi = spec.program is not None and spec.strategy is not None and spec.strategy.name == "mpi"
+    if is_mpi and images.is_aws_tensorflow(image):
+        found.append(
+            "distribution 'mpi': AWS's TensorFlow images of recent versions come without Horovod; fleetfit's own image "
+            "has it (`fleetfit image push`)."
+        )
+    if is_shipped(spec) and (spec.submit_directory or "").startswith("s3://"):
+        found.append(
+            f"source_dir={spec.submit_directory!r} is fetched in the container, which needs boto3 in the image."
+        )
+    return found
+
+
+def _check_run_options(options: RunOptions) -> None:
+    if options.stop_grace != STOP_GRACE:
+        raise UnsupportedError(
+            f"RunOptions(stop_grace={options.stop_grace!r}): SageMaker gives a script {STOP_GRACE:g} s after SIGTERM, "
+            "and nothing else; leave it out."
+        )
+    defaults = RunOptions()
+    for name in ("interrupt_grace", "start_timeout", "python", "failure_policy", "spot_market", "chaos"):
+        if getattr(options, name) != getattr(defaults, name):
+            instead = "; max_retry_attempts and use_spot_instances are SageMaker's" if name in _THEIRS else ""
+            raise UnsupportedError(
+                f"RunOptions({name}={getattr(options, name)!r}) is for jobs of this machine; on SageMaker it has no "
+                f"effect: leave it out{instead}."
+            )

@@ -1,0 +1,39 @@
+"""Which version of our toolkit an image holds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import container
+from estimators.backends.docker.containers import TOOLKIT_LABEL
+
+#: Folders of the package that are not part of it.
+SKIPPED = ("__pycache__",)
+
+
+def package() -> Path:
+    """The folder of the ``container`` package, which has the Dockerfile."""
+    return Path(next(iter(container.__path__))).resolve()
+
+
+def toolkit_digest() -> str:
+    """What tells one version of our toolkit from another: a digest of its source."""
+    digest = hashlib.sha256()
+    root = str(package())
+    files = []
+    for folder, below, names in os.walk(root):  # a job's start waits for it, and pathlib's walk takes twice as long
+        below[:] = [name for name in below if name not in SKIPPED]
+        files += [os.path.relpath(os.path.join(folder, name), root) for name in names]
+    for file in sorted(files, key=lambda file: file.split(os.sep)):
+        digest.update(f"{file}\0".encode())
+        with open(os.path.join(root, file), "rb") as content:
+            digest.update(hashlib.sha256(content.read()).digest())
+    return digest.hexdigest()[:16]
+
+
+def outdated(labels: Mapping[str, str]) -> bool:
+    """Whether an image holds another version of our toolkit than the one that is installed here."""
+    return labels.get(TOOLKIT_LABEL) not in (None, toolkit_digest())

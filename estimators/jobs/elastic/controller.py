@@ -1,0 +1,688 @@
+"""An elastic job's membership, in its supervisor: hosts and workers (:mod:`.members`) that come and go.
+
+Horovod's driver is told which workers there are, and says which get a place; it learns of a new one only when that has
+imported all it needs, so that the others go on training until then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from container.contract import elastic as messages
+from container.contract import variables
+from container.contract.failures import Cause, Failure
+from container.contract.membership import natural_key
+from container.contract.strategies import ElasticHorovod
+from container.contract.wire import Event
+from container.supervision.loop import Loop, Timer
+from estimators.backends import local
+from estimators.backends.base import Backend, HostEnd
+from estimators.errors import FleetfitError
+from estimators.jobs.elastic.driver import Driver
+from estimators.jobs.elastic.exclusion import Exclusion
+from estimators.jobs.elastic.members import Host, HostState, Job, Worker, WorkerState, changes, listed
+from estimators.jobs.elastic.outside import Outside
+from estimators.jobs.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits, next_offer
+from estimators.jobs.elastic.telling import Telling
+
+#: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
+LEAVE_TIMEOUT = 30.0
+#: How long the others may take to meet after a member was lost, in seconds, until changes are told again.
+_SETTLE_S = 2.0
+#: How long after a spare host has joined the next one is started, in seconds: its imports would slow that down.
+_SPARE_PAUSE_S = 3.0
+#: How often workers may end before any of them had a place, until the job fails.
+_HOPELESS = 3
+
+
+class ElasticController:
+    """Runs the membership of one elastic job.
+
+    Args:
+        loop: The supervisor's loop.
+        job: The supervisor.
+        backend: Where the hosts run; one that can add hosts.
+        strategy: The job's strategy.
+        initial: The hosts that it starts with.
+        python: The interpreter that has Horovod.
+        start_timeout: Seconds in which the first hosts must have come up.
+        planned_hosts: How many hosts the job was planned for, if this attempt does not begin with all of them.
+        exclusion: Decides how long a host is left out after a failure, over the strategy's cooldown.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        job: Job,
+        backend: Backend,
+        strategy: ElasticHorovod,
+        initial: tuple[str, ...],
+        *,
+        python: str,
+        start_timeout: float,
+        planned_hosts: int | None = None,
+        exclusion: ExclusionPolicy | None = None,
+    ) -> None:
+        self._loop = loop
+        self._job = job
+        self._backend = backend
+        self._strategy = strategy
+        self._python = python
+        self._start_timeout = start_timeout
+        self._telling = Telling()
+        self._exclusion = Exclusion(GrowingCooldown(*strategy.cooldown), exclusion, job.say)
+        planned_hosts = planned_hosts or len(initial)
+        self.limits = Limits(
+            least=strategy.least_workers,
+            most=strategy.most_workers(planned_hosts),
+            max_join=strategy.max_join,
+            max_leave=strategy.max_leave,
+            grow_every=strategy.grow_every,
+        )
+        self._planned = planned_hosts * strategy.processes_per_host
+        self._most_hosts = strategy.most_hosts(planned_hosts)
+        per_host = strategy.processes_per_host
+        self.hosts: dict[str, Host] = {name: Host(name, slots=per_host) for name in initial}
+        self._outside: Outside | None = None
+        self._leaving: list[str] = []
+        self._workers: dict[str, Worker] = {}
+        self._members: tuple[str, ...] = ()  # of the last membership, by rank
+        self._offered: tuple[str, ...] = ()
+        self._met = False  # whether there has been a membership
+        self._training = False  # whether the script has said that it trains
+        self._settling = False
+        self._waiting = False  # whether too few are left to go on with
+        self._hopeless = 0
+        self._grown_at: float | None = None
+        self._spares_from = 0.0  # when spare hosts may be started again, by the monotonic clock
+        self._generation = -1
+        self._failures: dict[str, Failure] = {}  # by worker, of those that have failed last
+        self._timers: list[Timer] = []
+        self._driver: Driver | None = None
+        #: Whether it decides nothing any more: the job is complete, fails, or is being stopped.
+        self.over = False
+
+    # --- the course of the job ---
+
+    def start(self) -> None:
+        """Begin; the backend starts the first hosts."""
+        self._later(self._start_timeout, self._start_is_over)
+        self._note()
+        if self._strategy.discovery is not None:
+            self._outside = Outside(
+                self._loop,
+                self._backend.record.path,
+                self._strategy,
+                self.hosts,
+                most=self._most_hosts,
+                pipes=local.has_pipes(self._backend.spec),
+                start=lambda slots: self._add(slots=slots),
+                leave=self._leave,
+                say=self._job.say,
+                hopeless=lambda problem: self._fail(f"nobody says which hosts there are: {problem}", Cause.LAUNCH),
+            )
+
+    def _start_driver(self) -> None:
+        """Start the driver: with the first host there is a network to meet in."""
+        try:
+            address, interface = self._backend.meeting_place()
+            self._driver = Driver(
+                self._loop,
+                python=self._python,
+                folder=self._backend.record.path,
+                strategy=self._strategy,
+                planned=self._planned,
+                limits=self.limits,
+                address=address,
+                interface=interface,
+                received=self._from_driver,
+                ended=self._driver_lost,
+            )
+        except (OSError, FleetfitError) as error:
+            self._fail(f"Horovod's elastic driver could not be started: {error}", Cause.LAUNCH)
+            return
+        self._backend.protected.add(self._driver.pid)
+
+    def close(self) -> None:
+        """Nothing is decided any more; the driver ends."""
+        self.over = True
+        if self._outside is not None:
+            self._outside.close()
+        for timer in self._timers:
+            timer.cancel()
+        if self._driver is not None:
+            self._driver.close()
+            self._backend.protected.discard(self._driver.pid)
+
+    @property
+    def running(self) -> list[str]:
+        """The hosts that have not ended."""
+        return [name for name, host in self.hosts.items() if host.state is not HostState.GONE]
+
+    def _later(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._timers = [timer for timer in self._timers if not timer.cancelled]
+
+        def call() -> None:
+            timer.cancel()
+            if not self.over:
+                callback()
+
+        timer = self._loop.call_later(seconds, call)
+        self._timers.append(timer)
+
+    def _start_is_over(self) -> None:
+        """Who has not come by now is not waited for."""
+        if not self._met:
+            late = [host.name for host in self.hosts.values() if host.state is HostState.STARTING]
+            if late:
+                self._job.say(f"{', '.join(late)} did not come up within {self._start_timeout:g} s; going on without.")
+            self._offer(all_there=False)
+
+    # --- what hosts say ---
+
+    def host_event(self, event: Event) -> None:
+        """Take an event of a host's toolkit."""
+        if (told := self._telling.line(event)) is not None:
+            self._job.say(told)
+        if self.over:
+            return
+        host = self.hosts.get(event.host)
+        if host is None:
+            return
+        if event.kind == "data":
+            self._training = True
+        elif event.kind == "host_ready":
+            if self._driver is None:
+                self._start_driver()
+            if host.state is HostState.STARTING:
+                host.state = HostState.READY
+            for slot in range(host.slots):
+                self._prepare(host, slot)
+            self._keep_spares()
+        elif event.kind == "worker_ready":
+            worker = self._workers.get(str(event.data.get("worker")))
+            if worker is not None and worker.state is WorkerState.PREPARING:
+                worker.state = WorkerState.READY
+                self._offer()
+        elif event.kind == "worker_ended":
+            worker = self._workers.get(str(event.data.get("worker")))
+            if worker is not None:
+                failure = event.data.get("failure")
+                code = event.data.get("exit_code")
+                number = event.data.get("signal")
+                self._worker_ended(
+                    worker,
+                    int(code) if code is not None else 128 + int(number or signal.SIGKILL),
+                    Failure.from_dict(failure) if isinstance(failure, dict) else None,
+                )
+
+    def host_ended(self, end: HostEnd) -> None:
+        """A host's toolkit has ended."""
+        host = self.hosts.get(end.host)
+        if host is None or host.state is HostState.GONE:
+            return
+        expected = host.state is HostState.LEAVING
+        host.state = HostState.GONE
+        if self.over:
+            return
+        lost = end.failure or Failure(
+            cause=Cause.HOST_LOST, message="the host's training process ended.", host=host.name, exit_code=end.exit_code
+        )
+        for worker in host.workers.values():
+            if worker.state is not WorkerState.ENDED:
+                self._worker_ended(worker, 128 + signal.SIGKILL, None if expected else lost, of_host=True)
+        if host.name in self._leaving:
+            self._leaving.remove(host.name)
+        self._job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
+        self._job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")
+        if not expected and host.replace:
+            spare = any(other.spare and other.state is HostState.READY for other in self.hosts.values())
+            wait = 0.0 if spare else max(0.0, host.excluded_until - time.monotonic())
+            if not math.isinf(wait):
+                self._later(wait, lambda: self._replace(host))
+        self._note()
+        self._offer()
+
+    def _replace(self, lost: Host) -> None:
+        """Another host in the place of one that was lost, under a name of its own."""
+        if len(self._taking_part) < self._most_hosts:
+            name = self._add(slots=lost.slots)
+            if self._outside is not None:
+                self._outside.replaced(lost.name, name)
+
+    @property
+    def _taking_part(self) -> list[str]:
+        return [name for name in self.running if not self.hosts[name].spare]
+
+    def _keep_spares(self) -> None:
+        """Start as many spare hosts as there are to be, once the first ones train."""
+        if not self._met or self.over or time.monotonic() < self._spares_from:
+            return
+        lacking = self._strategy.spares - sum(self.hosts[name].spare for name in self.running)
+        for _ in range(lacking):
+            self._start_host(spare=True, slots=self._strategy.processes_per_host)
+
+    def _prepare(self, host: Host, slot: int) -> None:
+        if self.over or host.state is not HostState.READY:
+            return
+        number = host.counts.get(slot, 0)
+        host.counts[slot] = number + 1
+        worker = Worker(messages.worker_name(host.name, slot, number), host.name, slot)
+        host.workers[slot] = self._workers[worker.name] = worker
+        self._tell(host.name, "prepare", worker=worker.name, slots=host.slots, warm=self._strategy.warm)
+        if not self._strategy.warm:
+            worker.state = WorkerState.READY
+            self._offer()
+
+    def _worker_ended(self, worker: Worker, code: int, failure: Failure | None, *, of_host: bool = False) -> None:
+        if worker.state is WorkerState.ENDED:
+            return
+        before, worker.state, worker.ended_with = worker.state, WorkerState.ENDED, code
+        host = self.hosts[worker.host]
+        if self._driver is not None and before is WorkerState.PLACED:
+            self._driver.say("ended", worker=worker.name, code=code)
+        placed = before is WorkerState.PLACED and worker.name in self._members
+        if placed and code == 0:
+            return  # the others are about to end as well
+        if placed:
+            self._settle()
+        if host.state is HostState.LEAVING:
+            self._finish_leaving(host)
+            self._count_members()
+            self._offer()
+            return
+        if before is WorkerState.PLACED and not placed:
+            # It had no place in the last membership, and left as it was told to.
+            self._again(host, worker.slot)
+            return
+        seconds = self._exclude(host)
+        if failure is not None:
+            self._failures[worker.name] = failure
+        if not placed:
+            self._hopeless += 1
+            if self._hopeless >= _HOPELESS and not self._met:
+                self._fail_with(failure or self._failure("its workers end before they train"))
+                return
+        self._job.event(
+            "worker_lost",
+            worker=worker.name,
+            name=host.name,
+            exit_code=code,
+            rank=worker.rank,
+            reason=failure.summary() if failure is not None else "",
+        )
+        if not of_host:
+            ever = math.isinf(seconds)
+            self._job.event("host_excluded", name=host.name, seconds=None if ever else round(seconds, 3))
+            self._job.say(
+                f"a worker of {host.name} was lost{f' ({failure.summary()})' if failure else ''}; nothing new starts "
+                f"there {'any more' if ever else f'for {seconds:.1f} s'}."
+            )
+            self._again(host, worker.slot)
+        self._count_members()
+        self._offer()
+
+    def _count_members(self) -> None:
+        """A training with too few workers waits for others, unless nobody is left that has its state."""
+        if self.over:
+            return
+        left = sum(worker.name in self._members for worker in self._alive)
+        if self._waiting and not left:
+            self._later(0.0, self._end_in_vain)  # not before what has just ended is told
+        elif not self._waiting and 0 < left < self.limits.least:
+            self._waiting = True
+            self._job.say(
+                f"{left} of at least {self.limits.least} workers left: the training waits for others, "
+                f"{self._strategy.elastic_timeout:g} s at the most."
+            )
+
+    def _end_in_vain(self) -> None:
+        if self._waiting and not any(worker.name in self._members for worker in self._alive):
+            self._finished("")
+
+    def _exclude(self, host: Host) -> float:
+        """Leave a host out after a failure, for so many seconds."""
+        now = time.monotonic()
+        host.excluded_until = self._exclusion.failed(host.name, now)
+        return host.excluded_until - now
+
+    def _settle(self) -> None:
+        """A member is lost: the others meet anew by themselves, and must not be told to once more."""
+        self._settling = True
+
+        def over() -> None:
+            self._settling = False
+            self._offer()
+
+        self._later(_SETTLE_S, over)
+
+    def _again(self, host: Host, slot: int) -> None:
+        def prepare() -> None:
+            if host.workers[slot].state is WorkerState.ENDED:
+                self._prepare(host, slot)
+
+        if not math.isinf(host.excluded_until):
+            self._later(max(0.05, host.excluded_until - time.monotonic()), prepare)
+
+    # --- what the driver says ---
+
+    def _from_driver(self, message: messages.Message) -> None:
+        if self.over:
+            return
+        operation = message["op"]
+        if operation == "start":
+            worker = self._workers.get(str(message["worker"]))
+            if worker is not None and worker.state is WorkerState.READY:
+                worker.state = WorkerState.PLACED
+                late = {variables.ELASTIC_LATE: "1"} if self._training else {}
+                environment = {**message["environment"], **late}
+                self._tell(worker.host, "place", worker=worker.name, environment=environment)
+        elif operation == "end":
+            worker = self._workers.get(str(message["worker"]))
+            if worker is not None and worker.state is not WorkerState.ENDED:
+                self._tell(worker.host, "end", worker=worker.name)
+        elif operation == "membership":
+            self._membership(int(message["generation"]), tuple(str(name) for name in message["workers"]))
+        elif operation == "too_few":
+            self._too_few()
+        elif operation == "finished":
+            self._finished(str(message.get("error") or ""))
+
+    def _membership(self, generation: int, members: tuple[str, ...]) -> None:
+        before, self._members = self._members, members
+        self._settling = self._waiting = False
+        if before == members:
+            return
+        self._generation += 1
+        if len(members) > len(before) and before:
+            self._grown_at = time.monotonic()
+        for worker in self._workers.values():
+            worker.rank = members.index(worker.name) if worker.name in members else None
+        self._met = True
+        joined = [name for name in members if name not in before]
+        left = [name for name in before if name not in members]
+        self._job.event(
+            "resized", size=len(members), before=len(before), workers=list(members), joined=joined, left=left
+        )
+        self._keep_spares()
+        if before:
+            self._job.say(f"{len(before)} -> {len(members)} workers{changes(joined, left)}")
+        self._offer()
+        for host in list(self.hosts.values()):
+            if host.state is HostState.LEAVING:
+                self._later(LEAVE_TIMEOUT, lambda host=host: self._end_leaving(host))  # type: ignore[misc]
+        self._note()
+
+    def _too_few(self) -> None:
+        """The workers that are needed have not come within ``elastic_timeout``."""
+        strategy = self._strategy
+        if awaited := self._job.await_hosts():  # it is not the training that has failed
+            self._job.say(
+                f"too few workers for {strategy.elastic_timeout:g} s (elastic_timeout): another attempt begins when "
+                f"{', '.join(awaited)} {'is' if len(awaited) == 1 else 'are'} back."
+            )
+            return
+        least = f"min_workers={strategy.min_workers}" if strategy.min_workers else f"min_hosts={strategy.min_hosts}"
+        coming = sum(worker.state is WorkerState.PREPARING for worker in self._workers.values())
+        self._fail_with(
+            Failure(
+                cause=Cause.TIMEOUT,
+                message=(
+                    f"elastic training: too few workers for {strategy.elastic_timeout:g} s (elastic_timeout): "
+                    f"{len(self._alive)} of at least {self.limits.least} ({least})"
+                    f"{f'; {coming} more had not come to hvd.init()' if coming else ''}."
+                ),
+                hints=self._last_failure,
+            )
+        )
+
+    def _finished(self, error: str) -> None:
+        codes = [self._workers[name].ended_with for name in self._members if name in self._workers]
+        if any(code == 0 for code in codes) and not error:
+            self.over = True
+            self._job.event("phase", name="elastic_finished")
+            for host in self.hosts.values():
+                if host.state is not HostState.GONE:
+                    self._tell(host.name, "finish")
+            self.close()
+            return
+        failures = [self._failures[name] for name in self._members if name in self._failures]
+        if not failures:
+            failures = list(self._failures.values())[-1:]
+        if error and not error.startswith("no worker is left"):
+            # What Horovod says of its own limits is the reason; why it came to that is the hint.
+            self._fail_with(dataclasses.replace(self._failure(error), hints=self._last_failure))
+        else:
+            self._fail_with(failures[0] if failures else self._failure(error or "every worker ended with an error"))
+
+    @property
+    def _last_failure(self) -> tuple[str, ...]:
+        """The hint that names it; none where no worker has failed."""
+        return tuple(
+            f"the last failure of a worker: {failure.summary()}" for failure in list(self._failures.values())[-1:]
+        )
+
+    def _driver_lost(self, log: str) -> None:
+        if not self.over:
+            failure = self._failure("Horovod's elastic driver ended unexpectedly")
+            missing = "No module named 'horovod'" in log
+            hints = ("`fleetfit install horovod` builds it." if missing else "Its last words are below.",)
+            self._fail_with(dataclasses.replace(failure, cause=Cause.LAUNCH, log_tail=log or None, hints=hints))
+
+    # --- what is decided here ---
+
+    @property
+    def _alive(self) -> list[Worker]:
+        """The workers that have a place or can take one."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.state in (WorkerState.READY, WorkerState.PLACED) and not self.hosts[worker.host].spare
+        ]
+
+    def _offer(self, *, all_there: bool = True) -> None:
+        """Tell the driver who is there, unless the first ones are still coming."""
+        if self.over or self._driver is None:
+            return
+        alive = self._alive
+        if not self._offered and all_there:
+            coming = [host for host in self.hosts.values() if host.state is HostState.STARTING]
+            preparing = [worker for worker in self._workers.values() if worker.state is WorkerState.PREPARING]
+            if self._outside is not None and not self._outside.known:
+                return
+            if coming or preparing:
+                return
+        if not self._offered:
+            alive.sort(key=lambda worker: natural_key(worker.name))  # rank 0 is on algo-1, whoever was ready first
+        now = time.monotonic()
+        current = [name for name in self._offered if self._workers[name].state is not WorkerState.ENDED]
+        if self._settling and len(current) >= self.limits.least:
+            return
+        offer = next_offer(
+            current,
+            [(worker.name, worker.host) for worker in alive],
+            self._leaving,
+            self.limits,
+            now=now,
+            grown_at=self._grown_at,
+        )
+        if not self._offered and len(offer.workers) < self.limits.least:
+            return
+        if offer.workers != self._offered:
+            self._offered = offer.workers
+            self._driver.say("workers", workers=list(offer.workers))
+        if offer.again_at is not None:
+            self._later(max(0.1, offer.again_at - now), self._offer)
+
+    def add_hosts(self, count: int) -> list[str]:
+        """Start more hosts.
+
+        Returns:
+            Their names.
+
+        Raises:
+            ValueError: there would be more than the job may have.
+        """
+        if len(self._taking_part) + count > self._most_hosts:
+            raise ValueError(
+                f"{len(self._taking_part)} hosts and {count} more would be over max_hosts={self._most_hosts}; "
+                "ElasticHorovod(max_hosts=…) sets how many there may be."
+            )
+        return [self._add() for _ in range(count)]
+
+    def _add(self, slots: int | None = None) -> str:
+        """A spare host takes part, or another one is started."""
+        spare = next((host for host in self.hosts.values() if host.spare and host.state is HostState.READY), None)
+        if spare is not None and slots in (None, spare.slots):
+            spare.spare = False
+            self._job.event("host_added", name=spare.name, spare=True)
+            self._job.say(f"{spare.name}, a spare host, joins")
+            self._offer()
+            self._spares_from = time.monotonic() + _SPARE_PAUSE_S
+            self._later(_SPARE_PAUSE_S + 0.1, self._keep_spares)
+            return spare.name
+        return self._start_host(spare=False, slots=slots or self._strategy.processes_per_host)
+
+    def _start_host(self, *, spare: bool, slots: int) -> str:
+        name = self._backend.next_host()
+        self.hosts[name] = Host(name, slots=slots, spare=spare)
+        if not spare:
+            self._job.event("host_added", name=name)
+            self._job.say(f"{name} is being added")
+        self._backend.add_host(name)
+        self._note()
+        return name
+
+    def remove_host(self, name: str) -> None:
+        """Let a host leave: the others go on without it from their next commit on.
+
+        Raises:
+            ValueError: there is no such host, or too few would be left.
+        """
+        host = self._present(name)
+        if host.state is HostState.LEAVING:
+            return
+        left = [
+            other for other in self._taking_part if other != name and self.hosts[other].state is not HostState.LEAVING
+        ]
+        if len(left) * self._strategy.processes_per_host < self.limits.least:
+            raise ValueError(
+                f"without {name} {len(left)} of the at least {self._strategy.min_hosts} hosts would be left that the "
+                "training needs; add_hosts() first, or stop() the job."
+            )
+        self._leave(host)
+
+    def interrupt(self, name: str, notice_s: float) -> None:
+        """A spot interruption: the host leaves within ``notice_s`` seconds, or is killed then.
+
+        If nobody trains on the others, the whole job has the notice.
+
+        Raises:
+            ValueError: there is no such host.
+        """
+        host = self._present(name)
+        self._job.event("notice", name=name, seconds=notice_s)
+        self._job.say(f"{name} has notice: it goes in {notice_s:g} s")
+        if self._met and not any(
+            worker.name in self._members
+            and worker.state is WorkerState.PLACED
+            and worker.host != name
+            and self.hosts[worker.host].state is not HostState.LEAVING
+            for worker in self._workers.values()
+        ):
+            self._job.preempt(name, notice_s)
+            return
+        self._leave(host)
+
+        def take() -> None:
+            if host.state is not HostState.GONE:
+                self._backend.kill_host(name)
+
+        self._later(notice_s, take)
+
+    def lose_host(self, name: str) -> None:
+        """A host is lost at once, and not replaced by itself.
+
+        Raises:
+            ValueError: there is no such host.
+        """
+        host = self._present(name)
+        host.replace = False
+        self._backend.kill_host(name)
+
+    def signal_worker(self, rank: int, number: int) -> None:
+        """Send a signal to the worker that has a rank now.
+
+        Raises:
+            ValueError: there is none.
+        """
+        worker = next((w for w in self._workers.values() if w.rank == rank and w.state is WorkerState.PLACED), None)
+        if worker is None:
+            raise ValueError(f"there is no rank {rank}; there are {len(self._members)} workers.")
+        self._tell(worker.host, "signal", worker=worker.name, number=number)
+
+    def rank_of(self, host: str, process: str | None) -> int | None:
+        """The rank that a host's process has now; None for one without."""
+        name, _, slot = (process or "").partition(" ")
+        if host not in self.hosts or name != "worker" or not slot.isdecimal():
+            return None
+        worker = self.hosts[host].workers.get(int(slot))
+        return worker.rank if worker is not None else None
+
+    def _present(self, name: str) -> Host:
+        host = self.hosts.get(name)
+        if host is None or host.state is HostState.GONE:
+            raise ValueError(f"{name!r} is not a host of the job; its hosts: {', '.join(self.running) or 'none'}.")
+        return host
+
+    def _leave(self, host: Host) -> None:
+        if host.state is HostState.LEAVING:
+            return
+        host.state = HostState.LEAVING
+        host.replace = False
+        self._leaving.append(host.name)
+        self._job.event("host_leaving", name=host.name)
+        self._note()
+        self._offer()
+        self._finish_leaving(host)
+
+    def _finish_leaving(self, host: Host) -> None:
+        if host.state is not HostState.LEAVING:
+            return
+        inside = [worker for worker in host.workers.values() if worker.state is WorkerState.PLACED]
+        if not inside:
+            self._tell(host.name, "finish")
+
+    def _end_leaving(self, host: Host) -> None:
+        """Its workers have no place any more and do not notice: end them."""
+        if host.state is HostState.LEAVING:
+            for worker in host.workers.values():
+                if worker.state is WorkerState.PLACED and worker.name not in self._members:
+                    self._tell(host.name, "end", worker=worker.name)
+
+    # --- words ---
+
+    def _tell(self, host: str, operation: str, **values: Any) -> None:
+        self._backend.say(host, messages.encode(operation, **values))
+
+    def _failure(self, message: str, cause: Cause = Cause.PROCESS) -> Failure:
+        return Failure(cause=cause, message=f"elastic training: {message}.")
+
+    def _fail(self, message: str, cause: Cause) -> None:
+        self._fail_with(self._failure(message, cause))
+
+    def _fail_with(self, failure: Failure) -> None:
+        self.close()
+        self._job.fail_job(failure)
+
+    def _note(self) -> None:
+        self._job.note_hosts(self.to_list())
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The hosts, as they are shown: name, state, ranks."""
+        return listed(self.hosts.values(), self._workers.values())

@@ -1,0 +1,78 @@
+"""What an elastic job's script tells, in words: commits and restores, for the log and for plots. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract.wire import Event
+
+
+def committed(data: Mapping[str, Any]) -> str:
+    """The words for a ``commit``."""
+    every = number(data, "every")
+    return f"step {number(data, 'step')} is committed; commits are {every} step{'' if every == 1 else 's'} apart"
+
+
+def restored(data: Mapping[str, Any]) -> str:
+    """The words for a ``restored``."""
+    lost = number(data, "steps_lost")
+    again = f"{lost} step{'' if lost == 1 else 's'} to train again" if lost else "nothing is lost"
+    return f"back to the last commit, step {number(data, 'step')}: {again}"
+
+
+def lost(data: Mapping[str, Any]) -> str:
+    """The words for a ``state_lost``."""
+    return (
+        "every worker that had the training's state was lost before another one had taken it: back to the checkpoint "
+        f"of step {number(data, 'step')}"
+    )
+
+
+def number(data: Mapping[str, Any], name: str) -> int:
+    """A value of an event as a whole number; 0 where it is none."""
+    value = data.get(name)
+    return int(value) if isinstance(value, int | float) else 0
+
+
+class Restores:
+    """Tells restores from each other: every rank that goes back says so."""
+
+    def __init__(self) -> None:
+        self._step = -1
+        self._ranks: set[int | None] = set()
+
+    def begins(self, event: Event) -> bool:
+        """Whether a ``restored`` is the first to tell of its restore."""
+        step = number(event.data, "step")
+        if step != self._step or event.rank in self._ranks:
+            self._step = step
+            self._ranks = {event.rank}
+            return True
+        self._ranks.add(event.rank)
+        return False
+
+
+class Telling:
+    """Decides which of them are lines of the log: every restore and loss, and a commit when its interval is another.
+
+    Commits come by the second; all that the script tells are on record.
+    """
+
+    def __init__(self) -> None:
+        self._every = 0
+        self._restores = Restores()
+
+    def line(self, event: Event) -> str | None:
+        """The line for an event, or None."""
+        if event.kind == "commit":
+            every = number(event.data, "every")
+            if self._every and self._every / 2 <= every <= 2 * self._every:
+                return None
+            self._every = every
+            return committed(event.data)
+        if event.kind == "restored" and self._restores.begins(event):
+            return restored(event.data)
+        if event.kind == "state_lost":
+            return lost(event.data)
+        return None

@@ -1,0 +1,79 @@
+"""The library with which TensorFlow reads FIFOs, compiled from ``container/pipe_dataset/reader.cc``.
+
+It is a second's work for the compiler, and needs TensorFlow's C headers, which come with its wheel. Without it channels
+in Pipe mode are read all the same, more slowly.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from container.contract.native import library_file
+from estimators.provision import commands, horovod
+from estimators.provision.errors import CompilerMissing, PipeReaderUnavailable
+from estimators.provision.packages import Installation
+
+SOURCE = Path(__file__).resolve().parents[2] / "container" / "pipe_dataset" / "reader.cc"
+_LOG = "pipe-reader"
+_OPTIONS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-s", "-Wl,--no-undefined")
+
+
+def target(prefix: Path) -> Path:
+    """Where an environment has it."""
+    return library_file(prefix, SOURCE)
+
+
+def install(installation: Installation, *, on_detail: Callable[[str], None] = lambda text: None) -> Path:
+    """Compile it for an environment's TensorFlow.
+
+    Args:
+        installation: The environment.
+        on_detail: Told what is being done.
+
+    Returns:
+        The library.
+
+    Raises:
+        PipeReaderUnavailable: there is no compiler, no TensorFlow, or it does not compile.
+    """
+    tensorflow = installation.packages / "tensorflow"
+    framework = next(iter(sorted(tensorflow.glob("libtensorflow_framework.so.*"))), None)
+    if framework is None:
+        raise PipeReaderUnavailable(
+            f"The reader of Pipe mode is compiled for TensorFlow, which {installation.prefix} does not have",
+            "Install it, and run the same command again.",
+        )
+    try:
+        cxx = horovod.compiler()
+    except CompilerMissing:
+        raise PipeReaderUnavailable(
+            "Channels in Pipe mode will be read more slowly: there is no C++ compiler to build their reader with",
+            "Install one, for example with `sudo apt-get install g++`, and run the same command again.",
+        ) from None
+    made = target(installation.prefix)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    staged = made.with_name(f".{uuid.uuid4().hex}.so")
+    libraries = (f"-L{tensorflow}", f"-l:{framework.name}")
+    on_detail("compiling")
+    try:
+        finished = commands.run(
+            [cxx, *_OPTIONS, f"-I{tensorflow / 'include'}", str(SOURCE), "-o", str(staged), *libraries],
+            log=installation.log(_LOG),
+            environment=installation.environment(),
+        )
+        if finished.returncode:
+            raise PipeReaderUnavailable(
+                "Channels in Pipe mode will be read more slowly: their reader does not compile",
+                f"The compiler's words are in {installation.log(_LOG)}.",
+            )
+        os.replace(staged, made)
+    finally:
+        staged.unlink(missing_ok=True)
+    for old in made.parent.glob("pipe_reader-*.so"):
+        if old != made:
+            old.unlink()
+    on_detail("")
+    return made

@@ -1,0 +1,76 @@
+"""What a job costs: hosts × hours × price. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from estimators import instances
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The price of a job.
+
+    Attributes:
+        total: In US dollars, for the billable time of all hosts.
+        on_demand: The same for the whole training time: what it costs without spot capacity.
+        per_hour: The price of one host per hour.
+        source: Where that price is from.
+        at_spot: What the training time would have cost at EC2's published spot price (:data:`instances.SPOT_PRICES`);
+            None where none is known.
+    """
+
+    total: float
+    on_demand: float
+    per_hour: float
+    source: str
+    at_spot: float | None = None
+
+    @property
+    def saved(self) -> float:
+        """What spot capacity saved, in US dollars."""
+        return self.on_demand - self.total
+
+
+def cost_of(
+    instance_type: str,
+    *,
+    hosts: int,
+    training_s: float | None,
+    billable_s: float | None,
+    per_hour: float | None = None,
+) -> Cost | None:
+    """The price of a job; SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
+
+    Args:
+        instance_type: Its type.
+        hosts: How many.
+        training_s: ``TrainingTimeInSeconds``.
+        billable_s: ``BillableTimeInSeconds``.
+        per_hour: The price of one host per hour, instead of the published one.
+
+    Returns:
+        None without a time or a price.
+
+    Raises:
+        ValueError: a price below 0.
+    """
+    if per_hour is not None and not per_hour >= 0:
+        raise ValueError(f"a price per hour must be 0 or more, got {per_hour!r}.")
+    source = "given by the user"
+    known = instances.describe(instance_type)
+    spot = known.spot if known is not None else None
+    if per_hour is None:
+        if known is None or known.on_demand is None:
+            return None
+        per_hour, source = known.on_demand, instances.price_source(instance_type)
+    if training_s is None:
+        return None
+    billed = billable_s if billable_s is not None else training_s
+    return Cost(
+        total=hosts * billed / 3600.0 * per_hour,
+        on_demand=hosts * training_s / 3600.0 * per_hour,
+        per_hour=per_hour,
+        source=source,
+        at_spot=hosts * training_s / 3600.0 * spot if spot is not None else None,
+    )

@@ -1,0 +1,100 @@
+"""A result as HTML that takes its colours from the page, for notebooks and reports. Pure."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import TYPE_CHECKING
+
+from estimators.results.summary import bytes_text, count_text, dollars_text, percent_text, time_text
+
+if TYPE_CHECKING:
+    from estimators.result import Result
+
+_HEAD = "text-align:left;vertical-align:top;font-weight:600;padding:2px 12px 2px 0"
+_CELL = "padding:2px 12px 2px 0;text-align:right"
+
+
+def result_html(result: Result) -> str:
+    """The job's table, and what is known beyond it: steps, ranks, messages, cost, provenance."""
+    from estimators.display import job_html
+
+    return f"{job_html(result)}{_facts(result)}{_ranks(result)}{_provenance(result)}"
+
+
+def facts(result: Result) -> list[tuple[str, str]]:
+    """What there is to say of speed, messages and cost: label and text."""
+    times = result.step_times
+    found: list[tuple[str, str]] = []
+    if result.steps_per_second is not None:
+        speed = f"{result.steps_per_second:.3g} steps/s"
+        if result.samples_per_second is not None:
+            speed += f", {result.samples_per_second:,.4g} samples/s (global batch {result.global_batch_size})"
+        found.append(("speed", speed))
+    if times.count:
+        shown = [("median", 0.5), ("95 %", 0.95), ("99 %", 0.99)]
+        text = ", ".join(f"{name} {time_text(times.quantile(share))}" for name, share in shown)
+        found.append(("steps", f"{text}, longest {time_text(times.longest_s)}"))
+    if result.model is not None:
+        text = f"{count_text(result.model.parameters)} parameters"
+        found.append(("model", f"{text}, {bytes_text(result.model.gradient_bytes)} of gradients per step"))
+    if result.link_bytes is not None:
+        text = f"{bytes_text(result.link_bytes)} per step and rank at least"
+        if result.exchange_s is not None and result.bus_bandwidth is not None:
+            text += f"; waited for {time_text(result.exchange_s)}, {bytes_text(result.bus_bandwidth)}/s"
+        found.append(("exchanged", text))
+    if (slow := result.straggler) is not None:
+        found.append(("straggler", f"rank {slow.rank} on {slow.host}: {time_text(slow.own_s)} of its own per step"))
+    if result.checkpointing is not None:
+        kept = result.checkpointing
+        text = f"{kept.count} saved, {time_text(kept.blocked_s)} of standing still, {time_text(kept.write_s)} writing"
+        found.append(("checkpoints", text + (f", {kept.failed} failed" if kept.failed else "")))
+    cost = result.cost()
+    if cost is not None:
+        found.append(("cost", f"{dollars_text(cost.total)} ({cost.source}, ${cost.per_hour:g} per host and hour)"))
+    if result.spot and result.spot_savings is not None:
+        found.append(("spot savings", percent_text(result.spot_savings / 100)))
+    return found
+
+
+def _facts(result: Result) -> str:
+    rows = "".join(
+        f'<tr><th style="{_HEAD}">{_e(name)}</th><td style="text-align:left">{_e(text)}</td></tr>'
+        for name, text in facts(result)
+    )
+    return f'<table style="border-collapse:collapse">{rows}</table>' if rows else ""
+
+
+def _ranks(result: Result) -> str:
+    if not result.ranks:
+        return ""
+    head = "".join(
+        f'<th style="{_CELL}">{text}</th>'
+        for text in ("rank", "host", "step, median", "of its own", "waited", "peak memory", "end")
+    )
+    rows = ""
+    for rank in result.ranks:
+        end = "–" if rank.exit_code is None and rank.signal is None else f"exit code {rank.exit_code}"
+        if rank.signal is not None:
+            end = f"signal {rank.signal}"
+        texts = (
+            str(rank.rank), rank.host, time_text(rank.steps.quantile(0.5)), time_text(rank.own_s),
+            time_text(rank.exchange_s), bytes_text(rank.peak_memory_bytes), end,
+        )  # fmt: skip
+        rows += "<tr>" + "".join(f'<td style="{_CELL}">{_e(text)}</td>' for text in texts) + "</tr>"
+    return (
+        f"<details><summary>{len(result.ranks)} ranks</summary>"
+        f'<table style="border-collapse:collapse"><tr>{head}</tr>{rows}</table></details>'
+    )
+
+
+def _provenance(result: Result) -> str:
+    if not result.provenance and not result.hyperparameters:
+        return ""
+    kept = {"hyperparameters": dict(result.hyperparameters), **result.provenance}
+    text = json.dumps(kept, indent=1, ensure_ascii=False, default=str)
+    return f"<details><summary>provenance</summary><pre>{_e(text)}</pre></details>"
+
+
+def _e(text: str) -> str:
+    return html.escape(text)

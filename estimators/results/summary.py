@@ -1,0 +1,92 @@
+"""A result as one row of a table, and numbers as texts. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from estimators.result import Result
+
+
+def summary(result: Result) -> dict[str, Any]:
+    """A flat row; None for what is not known. Times in seconds, memory and messages in bytes."""
+    times = result.step_times
+    cost = result.cost()
+    straggler = result.straggler
+    return {
+        "job": result.job_name,
+        "status": result.status,
+        "strategy": result.strategy or "none",
+        "instance_type": result.instance_type,
+        "hosts": result.hosts,
+        "processes": result.processes,
+        "global_batch_size": result.global_batch_size,
+        "seconds": result.seconds,
+        **{f"{name}_s": seconds for name, seconds in result.phases.items()},
+        "steps": result.steps,
+        "steps_per_second": result.steps_per_second,
+        "samples_per_second": result.samples_per_second,
+        "step_median_s": times.quantile(0.5),
+        "step_p95_s": times.quantile(0.95),
+        "step_p99_s": times.quantile(0.99),
+        "step_longest_s": times.longest_s if times.count else None,
+        "parameters": result.model.parameters if result.model is not None else None,
+        "reduced_bytes": result.reduced_bytes,
+        "link_bytes": result.link_bytes,
+        "exchange_s": result.exchange_s,
+        "bus_bandwidth": result.bus_bandwidth,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "checkpoints": result.checkpointing.count if result.checkpointing is not None else None,
+        "checkpoint_blocked_s": result.checkpointing.blocked_s if result.checkpointing is not None else None,
+        "cost": cost.total if cost is not None else None,
+        "spot_savings": result.spot_savings,
+        "straggler": straggler.rank if straggler is not None else None,
+        **{f"metric_{name}": value for name, value in result.metrics.items()},
+    }
+
+
+def bytes_text(count: float | None) -> str:
+    """``1.5 MB``; decimal units, as links and disks are sold. ``–`` for None."""
+    if count is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000.0
+    return f"{count:.3g} TB"
+
+
+def count_text(count: float | None) -> str:
+    """``12.6 k``, ``138 M``. ``–`` for None."""
+    if count is None:
+        return "–"
+    for unit in ("", " k", " M", " G"):
+        if abs(count) < 999.5:
+            return f"{count:.3g}{unit}"
+        count /= 1000.0
+    return f"{count:.3g} T"
+
+
+def time_text(seconds: float | None) -> str:
+    """``850 µs``, ``12.3 ms``, ``1.5 s``, ``4 min 05 s``. ``–`` for None."""
+    if seconds is None:
+        return "–"
+    if 0 < seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.3g} µs"
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.3g} ms"
+    from estimators.display import seconds_text
+
+    return seconds_text(seconds)
+
+
+def percent_text(share: float | None) -> str:
+    """``93 %``. ``–`` for None."""
+    return "–" if share is None else f"{share * 100:.0f} %"
+
+
+def dollars_text(dollars: float | None) -> str:
+    """``$12.30``, ``$0.0042``. ``–`` for None."""
+    if dollars is None:
+        return "–"
+    return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.2g}"

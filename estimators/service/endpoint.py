@@ -1,0 +1,125 @@
+"""The endpoint: from a signed request to an operation's answer. The table of operations is here."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from estimators.errors import FleetfitError
+from estimators.service import identity, protocol, signing
+from estimators.service.errors import ServiceError
+from estimators.service.logs import Logs
+from estimators.service.metrics import Metrics
+from estimators.service.models import Model, unknown_operation
+from estimators.service.protocol import Answer
+from estimators.service.settings import DEFAULT_REGION, Keys
+from estimators.service.signing import Headers
+from estimators.service.training import Training
+
+Operation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+_log = logging.getLogger(__name__)
+
+#: Members whose text local jobs may have in another form; they are checked as those of local jobs are.
+_LOCAL_FORMS = frozenset(
+    {
+        "ResourceConfig.InstanceType",
+        "InputDataConfig[].DataSource.S3DataSource.S3Uri",
+        "OutputDataConfig.S3OutputPath",
+        "CheckpointConfig.S3Uri",
+    }
+)
+
+
+def operations(training: Training, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
+    """Every operation that the endpoint has: service -> name -> function from parameters to result."""
+    return {
+        "sagemaker": {
+            "CreateTrainingJob": training.create,
+            "DescribeTrainingJob": training.describe,
+            "StopTrainingJob": training.stop,
+            "ListTrainingJobs": training.list_jobs,
+            "UpdateTrainingJob": training.update,
+            "DeleteTrainingJob": training.delete,
+            "ListTags": training.list_tags,
+            "AddTags": training.add_tags,
+            "DeleteTags": training.delete_tags,
+        },
+        "logs": {
+            "DescribeLogStreams": logs.describe_streams,
+            "GetLogEvents": logs.get_events,
+            "FilterLogEvents": logs.filter_events,
+        },
+        "cloudwatch": {"GetMetricStatistics": metrics.statistics},
+        "sts": {"GetCallerIdentity": identity.caller_identity},
+        "iam": {"GetRole": identity.get_role, "SimulatePrincipalPolicy": identity.simulate},
+    }
+
+
+class Endpoint:
+    """Answers requests; any number of threads may ask at once.
+
+    Args:
+        keys: The keys that requests must be signed with.
+        table: The operations, as :func:`operations` gives them.
+        clock: The time in UTC.
+        region: The region that it is in.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        table: Mapping[str, Mapping[str, Operation]],
+        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
+        region: str = DEFAULT_REGION,
+    ) -> None:
+        self._keys = keys
+        self._table = table
+        self._clock = clock
+        self._region = region
+        self._models = {service: Model(service, names) for service, names in table.items()}
+
+    def respond(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
+        """Answer a request; raises nothing."""
+        named = {name.lower(): value for name, value in headers}
+        json_version = None
+        if "x-amz-target" in named or named.get("content-type", "").startswith("application/x-amz-json"):
+            json_version = "1.0" if "json-1.0" in named.get("content-type", "") else "1.1"
+        prefix = named.get("x-amz-target", "").rpartition(".")[0]
+        try:
+            scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
+            if method != "POST" or target.partition("?")[0] != "/":
+                raise ServiceError("UnknownOperationException", "requests are sent by POST to /.", 404)
+            return self._call(protocol.read_call(named, body, scope.service))
+        except ServiceError as error:
+            failed = error
+        except FleetfitError as error:
+            failed = ServiceError("InternalFailure", str(error), 500)
+        except OSError as error:
+            _log.exception("a request failed")
+            failed = ServiceError("InternalFailure", f"the endpoint's machine: {error.strerror or error}.", 500)
+        except Exception:  # noqa: BLE001 - a fault of ours must not end the endpoint
+            _log.exception("a request failed")
+            failed = ServiceError("InternalFailure", "the endpoint failed; its log has the traceback.", 500)
+        return protocol.render_error(
+            failed, json_version=json_version, query_service=protocol.TARGETS.get(prefix) == "cloudwatch"
+        )
+
+    def _call(self, call: protocol.Call) -> Answer:
+        model = self._models.get(call.service or "")
+        function = self._table.get(call.service or "", {}).get(call.operation)
+        if model is None or function is None:
+            raise unknown_operation(model, call.operation)
+        request = protocol.parameters(call, model)
+        model.check(call.operation, request, spare=_spare(call.operation, request))
+        given = {name: value for name, value in request.items() if value is not None}
+        return protocol.render(call, model, function(given))
+
+
+def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
+    resources = request.get("ResourceConfig")
+    asked = resources.get("InstanceType") if isinstance(resources, Mapping) else None
+    local = operation == "CreateTrainingJob" and isinstance(asked, str) and asked.startswith("local")
+    return _LOCAL_FORMS if local else frozenset()

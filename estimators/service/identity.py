@@ -1,0 +1,48 @@
+"""What clients ask of STS and IAM before they train: who they are, and what a role's ARN is."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from estimators.service.errors import denied
+from estimators.service.settings import ACCOUNT
+
+#: The role that callers seem to have taken on: SageMaker's own tools read a role's name out of such an ARN.
+ROLE = "fleetfit"
+_ID = "AROAFLEETFIT00000000"
+_CREATED = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc).timestamp()
+
+
+def role_arn(name: str) -> str:
+    """The ARN of a role."""
+    return f"arn:aws:iam::{ACCOUNT}:role/{name}"
+
+
+def caller_identity(request: Mapping[str, Any]) -> dict[str, Any]:
+    """GetCallerIdentity."""
+    return {
+        "UserId": f"{_ID}:{ROLE}",
+        "Account": ACCOUNT,
+        "Arn": f"arn:aws:sts::{ACCOUNT}:assumed-role/{ROLE}/{ROLE}",
+    }
+
+
+def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
+    """GetRole: every role exists, since none is looked at."""
+    name = str(request["RoleName"])
+    return {
+        "Role": {
+            "Path": "/",
+            "RoleName": name,
+            "RoleId": _ID,
+            "Arn": role_arn(name),
+            "CreateDate": _CREATED,
+        }
+    }
+
+
+def simulate(request: Mapping[str, Any]) -> dict[str, Any]:
+    """SimulatePrincipalPolicy: there are no policies. The SDK 3.x goes on when it may not ask."""
+    raise denied("there are no policies on a fleetfit endpoint, and nobody may simulate them.")

@@ -1,0 +1,337 @@
+"""CloudWatch Logs' operations, out of the jobs' logs.
+
+The group is ``/aws/sagemaker/TrainingJobs``; a host's stream is ``<job>/algo-<n>-<time of creation>``.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import heapq
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from container.contract.strategies import ParameterServer
+from estimators.errors import FleetfitError
+from estimators.jobs.masking import text_mask
+from estimators.secrets import MASK
+from estimators.service.errors import ServiceError
+from estimators.service.records import Job, Jobs
+from estimators.service.settings import ACCOUNT
+from estimators.service.streams import Event, Stream, Streams
+from estimators.spec import TrainingJobSpec
+
+GROUP = "/aws/sagemaker/TrainingJobs"
+
+#: CloudWatch's own bounds of one answer: events, and bytes.
+_MOST_EVENTS = 10_000
+_MOST_BYTES = 1 << 20
+_MOST_STREAMS = 50
+
+#: How many jobs' facts are kept in memory.
+_KEPT = 4096
+
+_STREAM = re.compile(r"([A-Za-z0-9-]{1,63})/(algo-[1-9]\d{0,4})-(\d{1,12})")
+_TOKEN = re.compile(r"([fb])/(\d{1,56})")
+
+#: While a job is in one of these, no host has begun.
+_BEFORE = ("Starting", "Pending", "DownloadingTrainingImage")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Facts:
+    """What a job's request says of its streams.
+
+    Attributes:
+        hosts: Its hosts.
+        labelled: Whether lines say which process printed them.
+        mask: Hides the job's secrets, if it has any.
+    """
+
+    hosts: tuple[str, ...]
+    labelled: bool
+    mask: Callable[[str], str] | None
+
+
+class _Opened:
+    """A stream that was found."""
+
+    def __init__(self, name: str, job: Job, stream: Stream, mask: Callable[[str], str] | None) -> None:
+        self.name = name
+        self.job = job
+        self._stream = stream
+        self._mask = mask
+        self.count = stream.extend(over=job.over)
+
+    def events(self, start: int, stop: int) -> list[Event]:
+        """Events with the job's secrets masked."""
+        found = self._stream.read(start, stop, most_bytes=_MOST_BYTES)
+        if self._mask is None:
+            return found
+        whole = "\n".join([event.text for event in found])
+        if self._mask(whole) == whole:
+            return found
+        return [Event(time, self._mask(text)) for time, text in found]
+
+    def between(self, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:
+        """The numbers of the events in a time: from ``start_ms`` on, before ``end_ms``."""
+        first = self._stream.first_at(start_ms, self.count) if start_ms else 0
+        last = self._stream.first_at(end_ms, self.count) if end_ms is not None else self.count
+        return first, max(first, last)
+
+    def edges(self) -> tuple[int, int] | None:
+        """The times of the first and the last event, in ms."""
+        if not self.count:
+            return None
+        return self._stream.times(0, 1)[0], self._stream.times(self.count - 1, self.count)[0]
+
+
+class Logs:
+    """The operations.
+
+    Args:
+        jobs: The jobs on record.
+        secret: The secret key that jobs inherit, which is hidden in what they print.
+    """
+
+    def __init__(self, jobs: Jobs, secret: str = "") -> None:
+        self._jobs = jobs
+        self._secret = secret
+        self._streams = Streams()
+        self._facts: dict[tuple[str, float], _Facts] = {}
+
+    # --- the operations ---
+
+    def describe_streams(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeLogStreams.
+
+        All streams of one job are in one answer, however many: the SDK 2.x asks for the next ones for ever.
+        """
+        _check_group(request)
+        prefix = request.get("logStreamNamePrefix") or ""
+        found = list(self._find(prefix))
+        if request.get("orderBy") == "LastEventTime":
+            found.sort(key=lambda opened: (opened.edges() or (0, 0))[1])
+        else:
+            found.sort(key=lambda opened: opened.name)
+        if request.get("descending"):
+            found.reverse()
+        if "/" in prefix:
+            return {"logStreams": [self._described(opened) for opened in found]}
+        start = _decode(request.get("nextToken"), int) or 0
+        stop = start + int(request.get("limit") or _MOST_STREAMS)
+        answer: dict[str, Any] = {"logStreams": [self._described(opened) for opened in found[start:stop]]}
+        if stop < len(found):
+            answer["nextToken"] = _encode(stop)
+        return answer
+
+    def get_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """GetLogEvents."""
+        _check_group(request)
+        opened = self._open(str(request["logStreamName"]))
+        first, last = opened.between(request.get("startTime"), request.get("endTime"))
+        most = int(request.get("limit") or _MOST_EVENTS)
+        token = request.get("nextToken")
+        if token is not None:
+            match = _TOKEN.fullmatch(token)
+            if match is None:
+                raise _invalid("The specified nextToken is invalid.")
+            forward, place = match[1] == "f", min(int(match[2]), opened.count)
+        else:
+            forward = bool(request.get("startFromHead"))
+            place = first if forward else last
+        if forward:
+            start, stop = max(place, first), min(last, max(place, first) + most)
+            events = opened.events(start, stop) if start < stop else []
+            stop = start + len(events)
+        else:
+            stop = min(place, last)
+            start = max(first, stop - most)
+            events, start = _backwards(opened, start, stop)
+        if not events:
+            start = stop = place if token is not None else (first if forward else last)
+        return {
+            "events": [_event(event) for event in events],
+            "nextForwardToken": f"f/{stop:056d}",
+            "nextBackwardToken": f"b/{start:056d}",
+        }
+
+    def filter_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """FilterLogEvents: the events of several streams, by time."""
+        _check_group(request)
+        matches = _pattern(request.get("filterPattern") or "")
+        names = request.get("logStreamNames")
+        if names is not None:
+            if request.get("logStreamNamePrefix"):
+                raise _invalid("logStreamNames and logStreamNamePrefix exclude each other.")
+            found = [self._open(name) for name in names]
+        else:
+            found = list(self._find(request.get("logStreamNamePrefix") or ""))
+        places: dict[str, int] = _decode(request.get("nextToken"), dict) or {}
+        most = int(request.get("limit") or _MOST_EVENTS)
+        merged = heapq.merge(
+            *(self._all(opened, places, request) for opened in found), key=lambda item: (item[2].time_ms, item[0])
+        )
+        answer: list[dict[str, Any]] = []
+        size = 0
+        for name, number, event in merged:
+            if len(answer) >= most or size > _MOST_BYTES:
+                return {"events": answer, "searchedLogStreams": [], "nextToken": _encode(places)}
+            places[name] = number + 1
+            if matches(event.text):
+                answer.append({**_event(event), "logStreamName": name, "eventId": _event_id(name, number, event)})
+                size += len(event.text) + 26
+        return {"events": answer, "searchedLogStreams": []}
+
+    def _all(
+        self, opened: _Opened, places: Mapping[str, int], request: Mapping[str, Any]
+    ) -> Iterator[tuple[str, int, Event]]:
+        first, last = opened.between(request.get("startTime"), request.get("endTime"))
+        place = places.get(opened.name, 0)
+        number = max(first, place if isinstance(place, int) else 0)
+        while number < last and (events := opened.events(number, min(last, number + 1000))):
+            for event in events:
+                yield opened.name, number, event
+                number += 1
+
+    # --- streams ---
+
+    def _find(self, prefix: str) -> Iterator[_Opened]:
+        name, slash, _ = prefix.partition("/")
+        if slash:
+            job = self._jobs.find(name)
+            candidates = iter([job] if job is not None else [])
+        else:
+            candidates = (job for job in self._jobs.all() if job.name.startswith(prefix))
+        for job in candidates:
+            yield from (opened for opened in self._of(job) if opened.name.startswith(prefix))
+
+    def _of(self, job: Job, only: str | None = None) -> Iterator[_Opened]:
+        secondary = job.status.get("SecondaryStatus")
+        began = True
+        if job.over or secondary in _BEFORE:
+            began = any((job.record.host_dir(host) / "logs").is_dir() for host in job.record.hosts)
+        facts = self._facts_of(job) if began else None
+        if facts is None:
+            return
+        for host in facts.hosts:
+            if only in (None, host):
+                name = f"{job.name}/{host}-{int(job.created)}"
+                stream = self._streams.get(job.record, host, labelled=facts.labelled)
+                yield _Opened(name, job, stream, facts.mask)
+
+    def _facts_of(self, job: Job) -> _Facts | None:
+        """What a job's request says of its streams; it does not change."""
+        key = (job.name, job.created)
+        facts = self._facts.get(key)
+        if facts is None:
+            request = job.record.read_request()
+            try:
+                spec = TrainingJobSpec.from_request(request)
+                labelled = spec.size > 1 or isinstance(spec.strategy, ParameterServer)
+            except (FleetfitError, ValueError):
+                return None
+            if len(self._facts) >= _KEPT:
+                self._facts.clear()
+            facts = self._facts[key] = _Facts(spec.hosts, labelled, self._masking(request))
+        return facts
+
+    def _masking(self, request: Mapping[str, Any]) -> Callable[[str], str] | None:
+        mask, secret = text_mask(request), self._secret
+        if not secret:
+            return mask
+        return lambda text: (mask(text) if mask is not None else text).replace(secret, MASK)
+
+    def _open(self, name: str) -> _Opened:
+        match = _STREAM.fullmatch(name)
+        job = self._jobs.find(match[1]) if match is not None else None
+        if match is not None and job is not None and match[3] == str(int(job.created)):
+            for opened in self._of(job, match[2]):
+                return opened
+        raise _missing("The specified log stream does not exist.")
+
+    def _described(self, opened: _Opened) -> dict[str, Any]:
+        group = f"arn:aws:logs:{self._jobs.region}:{ACCOUNT}:log-group:{GROUP}"
+        edges = opened.edges()
+        described: dict[str, Any] = {
+            "logStreamName": opened.name,
+            "creationTime": int(opened.job.created * 1000),
+            "arn": f"{group}:log-stream:{opened.name}",
+            "storedBytes": 0,
+        }
+        if edges is not None:
+            described |= {"firstEventTimestamp": edges[0], "lastEventTimestamp": edges[1]}
+            described["lastIngestionTime"] = edges[1]
+        return described
+
+
+def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[Event], int]:
+    """The last events before ``stop``, as many as fit into an answer, and the number of the first of them."""
+    events: list[Event] = []
+    size = 0
+    while stop > start:
+        portion = opened.events(max(start, stop - 500), stop)
+        at = max(start, stop - 500)
+        if len(portion) < stop - at:  # very long lines: one by one
+            portion, at = opened.events(stop - 1, stop), stop - 1
+        for event in reversed(portion):
+            size += len(event.text.encode()) + 26
+            if events and size > _MOST_BYTES:
+                return events[::-1], stop
+            events.append(event)
+            stop -= 1
+        if stop > at:
+            break
+    return events[::-1], stop
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {"timestamp": event.time_ms, "message": event.text, "ingestionTime": event.time_ms}
+
+
+def _event_id(stream: str, number: int, event: Event) -> str:
+    """56 digits, no two alike: ``aws logs tail`` leaves out events whose id it has seen at the same time."""
+    mark = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
+    return f"{event.time_ms:016d}{mark:020d}{number:020d}"
+
+
+def _check_group(request: Mapping[str, Any]) -> None:
+    name = request.get("logGroupName") or str(request.get("logGroupIdentifier") or "").rpartition(":log-group:")[2]
+    if name.removesuffix(":*") != GROUP:
+        raise _missing("The specified log group does not exist.")
+
+
+def _missing(message: str) -> ServiceError:
+    return ServiceError("ResourceNotFoundException", message)
+
+
+def _invalid(message: str) -> ServiceError:
+    return ServiceError("InvalidParameterException", message)
+
+
+def _pattern(text: str) -> Callable[[str], bool]:
+    """A filter of words, each of which must be in the line; quoted ones as they are, those after ``-`` must not."""
+    text = text.strip()
+    if text.startswith(("{", "[", "%")):
+        raise _invalid("filterPattern: a fleetfit endpoint knows words and quoted phrases only.")
+    terms = [(minus == "-", quoted or word) for minus, quoted, word in re.findall(r'(-?)(?:"([^"]*)"|(\S+))', text)]
+    return lambda line: all((term in line) is not absent for absent, term in terms)
+
+
+def _encode(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+
+
+def _decode(token: str | None, kind: type) -> Any:
+    if token is None:
+        return None
+    try:
+        value = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and not 0 <= value < 1 << 31):
+        raise _invalid("The specified nextToken is invalid.")
+    return value

@@ -1,0 +1,277 @@
+"""AWS's wire protocols from the server's side: JSON (1.0 and 1.1) and query.
+
+Source: Smithy's specifications of "AWS JSON 1.1" and "AWS Query".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import urllib.parse
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from xml.sax.saxutils import escape
+
+from estimators.service.errors import ServiceError, malformed
+from estimators.service.models import Model
+
+#: Target prefix -> botocore's name of the service.
+TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs", "GraniteServiceVersion20100801": "cloudwatch"}
+#: The service's name in a signature -> botocore's.
+SIGNED = {"sagemaker": "sagemaker", "logs": "logs", "monitoring": "cloudwatch", "sts": "sts", "iam": "iam"}
+
+_FORM = "application/x-www-form-urlencoded"
+#: How many parameters a form may have.
+_FORM_FIELDS = 10_000
+_DEPTH = 20
+#: Characters that no XML document may have.
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """What a request asks for.
+
+    Attributes:
+        service: botocore's name of the service; None for one that the endpoint does not have.
+        operation: The operation's name, as it came.
+        json_version: ``1.0`` or ``1.1``; None for the query protocol.
+        body: The body.
+    """
+
+    service: str | None
+    operation: str
+    json_version: str | None
+    body: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """An HTTP answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def read_call(headers: Mapping[str, str], body: bytes, signed_service: str) -> Call:
+    """Find out what a request asks for.
+
+    Args:
+        headers: By their lower-case names.
+        body: The body.
+        signed_service: The service that it was signed for.
+
+    Raises:
+        ServiceError: that cannot be told, or it was signed for another service.
+    """
+    target = headers.get("x-amz-target")
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if target is not None:
+        prefix, _, operation = target.rpartition(".")
+        service = TARGETS.get(prefix)
+        version = "1.0" if content_type.endswith("json-1.0") else "1.1"
+        call = Call(service, operation, version, body)
+    elif content_type == _FORM:
+        fields = _form(body)
+        call = Call(SIGNED.get(signed_service), fields.get("Action", ""), None, body)
+    else:
+        raise ServiceError("UnknownOperationException", "the request has neither X-Amz-Target nor a form.", 404)
+    if call.service is not None and SIGNED.get(signed_service) != call.service:
+        raise ServiceError(
+            "InvalidSignatureException",
+            f"Credential should be scoped to correct service, not {signed_service!r}.",
+            403,
+        )
+    return call
+
+
+# --- parameters ---
+
+
+def parameters(call: Call, model: Model) -> dict[str, Any]:
+    """The parameters of a call.
+
+    Raises:
+        ServiceError: the body cannot be read.
+    """
+    if call.json_version is not None:
+        return _json_object(call.body)
+    shape = model.input(call.operation)
+    return {} if shape is None else _structure(model, shape, _tree(_form(call.body)), "", 0)
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not a JSON number")
+
+    try:
+        value = json.loads(body or b"{}", parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise malformed(f"the body is not valid JSON: {str(error)[:200]}.") from None
+    if not isinstance(value, dict):
+        raise malformed("the body must be a JSON object.")
+    return value
+
+
+def _form(body: bytes) -> dict[str, str]:
+    try:
+        pairs = urllib.parse.parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(body),
+            max_num_fields=_FORM_FIELDS,
+            errors="strict",
+        )
+    except (ValueError, UnicodeDecodeError) as error:
+        raise malformed(f"the form cannot be read: {str(error)[:200]}.") from None
+    return dict(pairs)
+
+
+@dataclasses.dataclass
+class _Field:
+    """A field of a form, and those whose names go on from its own: ``Tags`` of ``Tags.member.1.Key``."""
+
+    text: str | None = None
+    inside: dict[str, _Field] = dataclasses.field(default_factory=dict)
+
+
+def _tree(form: Mapping[str, str]) -> _Field:
+    """A form's fields by the parts of their names, so that reading them takes a time in proportion to their number."""
+    root = _Field()
+    for name, text in form.items():
+        field = root
+        for part in name.split(".", _DEPTH):
+            field = field.inside.setdefault(part, _Field())
+        field.text = text
+    return root
+
+
+def _structure(model: Model, name: str, field: _Field, key: str, depth: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for member, reference in model.shapes[name]["members"].items():
+        location = str(reference.get("locationName", member))
+        inner = field.inside.get(location)
+        if inner is not None:
+            value = _value(model, reference["shape"], inner, f"{key}.{location}" if key else location, depth + 1)
+            if value is not None:
+                found[member] = value
+    return found
+
+
+def _value(model: Model, name: str, field: _Field, key: str, depth: int) -> Any:
+    shape = model.shapes[name]
+    kind = shape["type"]
+    if kind in ("structure", "list", "map"):
+        if not field.inside or depth > _DEPTH:
+            return None
+        if kind == "structure":
+            return _structure(model, name, field, key, depth)
+        if kind == "map":
+            raise malformed(f"the map {key!r} is not taken in a form.")
+        member = "" if shape.get("flattened") else str(shape["member"].get("locationName", "member"))
+        items = field.inside if not member else field.inside.get(member, _Field()).inside
+        order = sorted((number for number in items if _is_number(number)), key=int)
+        return [
+            _value(model, shape["member"]["shape"], items[number], f"{key}.{member}.{number}", depth + 1)
+            for number in order
+        ]
+    return None if field.text is None else _scalar(kind, field.text, key)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 6
+
+
+def _scalar(kind: str, text: str, key: str) -> Any:
+    try:
+        if kind in ("integer", "long"):
+            return int(text)
+        if kind in ("float", "double"):
+            return float(text)
+        if kind == "boolean":
+            return {"true": True, "false": False}[text.lower()]
+        if kind == "timestamp":
+            from botocore.utils import parse_timestamp
+
+            return parse_timestamp(text).timestamp()
+    except (ValueError, KeyError, OverflowError, TypeError, RuntimeError):  # the last is of botocore's dates
+        raise malformed(f"{key} is {text[:80]!r}, which is not of type {kind}.") from None
+    return text
+
+
+# --- answers ---
+
+
+def render(call: Call, model: Model, result: Mapping[str, Any]) -> Answer:
+    """The answer with an operation's result."""
+    rendered = model.render(call.operation, result)
+    if call.json_version is not None:
+        body = _json(rendered) if model.output(call.operation) else b""
+        return Answer(200, f"application/x-amz-json-{call.json_version}", body)
+    wrapper = model.result_wrappers[call.operation]
+    inner = _xml(model, model.output(call.operation), rendered)
+    space = escape(str(model.metadata.get("xmlNamespace", "")))
+    text = (
+        f'<{call.operation}Response xmlns="{space}"><{wrapper}>{inner}</{wrapper}>'
+        f"<ResponseMetadata><RequestId>{uuid.uuid4()}</RequestId></ResponseMetadata></{call.operation}Response>"
+    )
+    return Answer(200, "text/xml", text.encode())
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    """As JSON says it, which has neither NaN nor infinity: only some clients would read such a document."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def render_error(error: ServiceError, *, json_version: str | None, query_service: bool = False) -> Answer:
+    """The answer with an error.
+
+    Args:
+        error: The error.
+        json_version: The version of the JSON protocol; None for the query protocol.
+        query_service: Whether the service knew the query protocol first, whose clients look into a header.
+    """
+    if json_version is not None:
+        body = json.dumps({"__type": error.code, "message": error.message}).encode()
+        headers = {"x-amzn-ErrorType": error.code}
+        if query_service:
+            headers["x-amzn-query-error"] = f"{error.code};{'Sender' if error.status < 500 else 'Receiver'}"
+        return Answer(error.status, f"application/x-amz-json-{json_version}", body, headers)
+    text = (
+        f"<ErrorResponse><Error><Type>{'Sender' if error.status < 500 else 'Receiver'}</Type>"
+        f"<Code>{_escape(error.code)}</Code><Message>{_escape(error.message)}</Message></Error>"
+        f"<RequestId>{uuid.uuid4()}</RequestId></ErrorResponse>"
+    )
+    return Answer(error.status, "text/xml", text.encode("utf-8", "replace"))
+
+
+def _xml(model: Model, name: str | None, value: Any) -> str:
+    if name is None:
+        return ""
+    shape = model.shapes[name]
+    if shape["type"] == "structure":
+        parts = []
+        for member, reference in shape["members"].items():
+            if member in value:
+                tag = reference.get("locationName", member)
+                parts.append(f"<{tag}>{_xml(model, reference['shape'], value[member])}</{tag}>")
+        return "".join(parts)
+    if shape["type"] == "list":
+        tag = shape["member"].get("locationName", "member")
+        return "".join(f"<{tag}>{_xml(model, shape['member']['shape'], item)}</{tag}>" for item in value)
+    if shape["type"] == "timestamp":
+        import datetime
+
+        moment = datetime.datetime.fromtimestamp(value, datetime.timezone.utc)
+        return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    if shape["type"] == "boolean":
+        return "true" if value else "false"
+    return _escape(str(value))
+
+
+def _escape(text: str) -> str:
+    return escape(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text))

@@ -1,0 +1,213 @@
+"""Starts jobs, so many at a time, and finds them again when the endpoint is started again.
+
+Jobs are processes of their own: the queue is not needed for a job to end well. What waits is on record too
+(``queued`` in the job's folder), so an endpoint that is killed forgets nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from container.contract.failures import Cause, Failure
+from estimators.errors import BackendError, RecordError
+from estimators.jobs import launch
+from estimators.jobs import status as statuses
+from estimators.jobs.record import JobRecord
+from estimators.jobs.states import SecondaryStatus
+from estimators.service.records import Jobs
+
+_log = logging.getLogger(__name__)
+
+#: How often it looks whether a job is over, in seconds.
+_PACE = 0.1
+
+Tell = Callable[[str], None]
+
+
+@dataclasses.dataclass
+class _Waiting:
+    """A job that waits.
+
+    Attributes:
+        record: Its record.
+        since: When it came, in seconds since the epoch.
+        until: When its MaxWaitTimeInSeconds is over; None without one.
+    """
+
+    record: JobRecord
+    since: float
+    until: float | None
+
+
+class Queue:
+    """The jobs of one endpoint.
+
+    Args:
+        jobs: The jobs on record.
+        limit: How many may run at once.
+        environment: What supervisors and the jobs' hosts get as their environment.
+        tell: Takes a line about what happens, for the one who watches.
+    """
+
+    def __init__(self, jobs: Jobs, limit: int, environment: Mapping[str, str], tell: Tell) -> None:
+        self._jobs = jobs
+        self._limit = limit
+        self._environment = dict(environment)
+        self._tell = tell
+        self._lock = threading.RLock()
+        self._waiting: list[_Waiting] = []
+        self._running: dict[str, JobRecord] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="queue", daemon=True)
+
+    def start(self) -> None:
+        """Find the jobs of an earlier endpoint, and begin."""
+        with self._lock:
+            for job in self._jobs.all():
+                record = job.record
+                if record.queued_file.exists():
+                    began = (job.status.get(statuses.OWN) or {}).get("supervisor_pid") is not None
+                    if job.over or record.is_supervised() or began:
+                        record.queued_file.unlink(missing_ok=True)  # it was started in the last moment
+                    else:
+                        self._waiting.append(_waiting(record, job.created, job.request))
+                if not job.over and job.own and record.is_supervised():
+                    self._running[record.name] = record
+            self._waiting.sort(key=lambda item: item.since)
+            if self._running or self._waiting:
+                self._tell(f"found again: {len(self._running)} running, {len(self._waiting)} waiting.")
+            self._fill()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Start nothing more. What runs goes on; what waits does so until the next endpoint."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def running(self) -> int:
+        """How many of its jobs run."""
+        with self._lock:
+            return len(self._running)
+
+    def submit(self, record: JobRecord, name: str, request: Mapping[str, object]) -> None:
+        """Take a job, whose record is staged and filled, and start it as soon as there is room.
+
+        Args:
+            record: The record, its lock held; the queue lets go of it.
+            name: The job's name.
+            request: The client's request.
+
+        Raises:
+            JobExistsError: the name is taken.
+            RecordError: the record cannot be written.
+        """
+        with self._lock:
+            os.close(os.open(record.queued_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            room = len(self._running) < self._limit and not self._waiting
+            if not room:
+                self._pend(record)
+            record.publish(name)
+            if room:
+                self._start(record)
+                return
+            record.release()
+            self._waiting.append(_waiting(record, time.time(), request))
+            self._tell(f"{record.name} waits: {len(self._running)} jobs run, and {self._limit} may.")
+
+    def withdraw(self, name: str) -> bool:
+        """Stop a job that still waits; returns False when it does not."""
+        with self._lock:
+            found = next((item for item in self._waiting if item.record.name == name), None)
+            if found is None:
+                return False
+            self._end(found.record, SecondaryStatus.STOPPED, "Stopped before it was started.")
+            self._waiting.remove(found)
+            return True
+
+    # --- inside ---
+
+    def _watch(self) -> None:
+        failing = False
+        while not self._closed.wait(_PACE):
+            try:
+                with self._lock:
+                    self._look()
+                failing = False
+            except Exception:  # noqa: BLE001 - a job that makes trouble, or a full disk, must not end the queue
+                if not failing:
+                    _log.exception("the queue goes on after this")
+                failing = True
+
+    def _look(self) -> None:
+        """What has ended, what has waited too long, and what there is room for."""
+        self._processes = [process for process in self._processes if process.poll() is None]
+        for name in list(self._running):
+            job = self._jobs.find(name)
+            if job is None or job.over:
+                del self._running[name]
+                if job is not None:
+                    self._tell(f"{name}: {job.status['TrainingJobStatus']}")
+        now = time.time()
+        for item in [item for item in self._waiting if item.until is not None and item.until < now]:
+            with contextlib.suppress(RecordError):  # a full disk: the next round tries it again
+                self._end(item.record, SecondaryStatus.MAX_WAIT_TIME_EXCEEDED, "")
+                self._waiting.remove(item)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._running) < self._limit and not self._closed.is_set():
+            record = self._waiting[0].record
+            try:
+                if not record.lock():
+                    return  # a reader has it for a moment, to see whether it is free: the next round
+            except (FileNotFoundError, RecordError) as error:  # somebody removed it
+                self._waiting.pop(0)
+                self._tell(f"{record.name} is not started: {error}")
+                continue
+            self._waiting.pop(0)
+            self._start(record)
+
+    def _start(self, record: JobRecord) -> None:
+        """Hand a record, whose lock is held, to a supervisor."""
+        try:
+            self._processes.append(launch.start(record, self._environment))
+        except (BackendError, OSError) as error:
+            failure = Failure(cause=Cause.LAUNCH, message=str(error))
+            with contextlib.suppress(RecordError, ValueError):
+                record.write_status(statuses.fail(record.stored_status() or {}, failure, time.time()))
+            record.release()
+        else:
+            self._running[record.name] = record
+            self._tell(f"{record.name}: started")
+        record.queued_file.unlink(missing_ok=True)
+
+    def _pend(self, record: JobRecord) -> None:
+        status = record.stored_status()
+        if status is not None:
+            message = f"Waiting for capacity: {self._limit} jobs run at once on this endpoint"
+            record.write_status(statuses.transition(status, SecondaryStatus.PENDING, time.time(), message))
+
+    def _end(self, record: JobRecord, final: SecondaryStatus, message: str) -> None:
+        status = record.stored_status()
+        if status is not None:
+            now = time.time()
+            status = statuses.transition(status, SecondaryStatus.STOPPING, now)
+            record.write_status(statuses.transition(status, final, now, message))
+        record.queued_file.unlink(missing_ok=True)
+        self._tell(f"{record.name}: {final.value}")
+
+
+def _waiting(record: JobRecord, since: float, request: Mapping[str, object]) -> _Waiting:
+    stopping = request.get("StoppingCondition")
+    longest = stopping.get("MaxWaitTimeInSeconds") if isinstance(stopping, Mapping) else None
+    return _Waiting(record, since, since + longest if isinstance(longest, int) else None)

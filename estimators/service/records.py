@@ -1,0 +1,174 @@
+"""The jobs on record, as the endpoint reads them, and what it keeps beside each: ``service.json`` and ``queued``."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from estimators.errors import RecordError
+from estimators.jobs import status as statuses
+from estimators.jobs.record import JobRecord, is_job_name, job_names, jobs_folder
+from estimators.service import settings
+from estimators.service.errors import not_found
+
+#: The client's request as it came, tags, later changes. Beside the record's own request, which is the local job's.
+_OWN = "service.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One job at one moment.
+
+    Attributes:
+        record: Its record.
+        status: DescribeTrainingJob's answer as the supervisor wrote it.
+        own: What the endpoint keeps; empty for a job that ``fit()`` started.
+    """
+
+    record: JobRecord
+    status: Mapping[str, Any]
+    own: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.record.name
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return statuses.is_terminal(self.status)
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The client's CreateTrainingJob request."""
+        found: dict[str, Any] = self.own.get("request") or self.record.read_request()
+        return found
+
+    @property
+    def tags(self) -> list[dict[str, str]]:
+        """Its tags."""
+        tags: list[dict[str, str]] = self.own["tags"] if "tags" in self.own else self.request.get("Tags") or []
+        return tags
+
+    @property
+    def created(self) -> float:
+        """When it was created, in seconds since the epoch."""
+        return float(self.status.get("CreationTime") or 0.0)
+
+
+class Jobs:
+    """Finds and lists jobs; what does not change any more is kept in memory.
+
+    Args:
+        home: ``$FLEETFIT_HOME``.
+        region: The region that its jobs seem to be in.
+    """
+
+    def __init__(self, home: Path, region: str) -> None:
+        self.home = home
+        self.region = region
+        self._lock = threading.Lock()
+        self._changes = threading.Lock()
+        self._over: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._own: dict[str, tuple[int, dict[str, Any]]] = {}
+
+    def get(self, name: str) -> Job:
+        """Find a job.
+
+        Raises:
+            ServiceError: there is none.
+        """
+        job = self.find(name)
+        if job is None:
+            raise not_found()
+        return job
+
+    def find(self, name: str) -> Job | None:
+        """A job, or None."""
+        record = self.record(name)
+        if record is None:
+            return None
+        try:
+            return Job(record, self._status(record), self.own(record))
+        except (LookupError, RecordError, FileNotFoundError):
+            return None  # it is being removed, or a newer fleetfit wrote it
+
+    def record(self, name: str) -> JobRecord | None:
+        """The record of a name, which is checked before it becomes a path."""
+        if not is_job_name(name):
+            return None
+        path = jobs_folder(self.home) / name
+        return JobRecord(path) if path.is_dir() else None
+
+    def all(self) -> Iterator[Job]:
+        """Every job, by name."""
+        for name in job_names(self.home):
+            job = self.find(name)
+            if job is not None:
+                yield job
+
+    def arn(self, name: str) -> str:
+        """A job's ARN."""
+        return settings.job_arn(self.region, name)
+
+    def _status(self, record: JobRecord) -> dict[str, Any]:
+        try:
+            stamp = os.stat(record.status_file).st_mtime_ns
+        except FileNotFoundError:
+            stamp = 0
+        with self._lock:
+            kept = self._over.get(record.name)
+        if kept is not None and kept[0] == stamp:
+            return kept[1]
+        status = record.read_status()
+        if stamp and statuses.is_terminal(status):
+            with self._lock:
+                self._over[record.name] = (stamp, status)
+        return status
+
+    # --- what is kept beside a record ---
+
+    def own(self, record: JobRecord) -> dict[str, Any]:
+        """What the endpoint keeps of a job; empty if that is nothing."""
+        path = record.path / _OWN
+        # Looked at and kept in one step: two writes may have the same time, which is that of the kernel's last tick.
+        with self._lock:
+            try:
+                stamp = os.stat(path).st_mtime_ns
+            except FileNotFoundError:
+                return {}
+            kept = self._own.get(record.name)
+            if kept is None or kept[0] != stamp:
+                kept = self._own[record.name] = (stamp, settings.read_json(path))
+            return kept[1]
+
+    def write_own(self, record: JobRecord, values: dict[str, Any]) -> None:
+        """Replace it."""
+        with self._lock:
+            self._own.pop(record.name, None)
+            record.write_json(record.path / _OWN, values)
+
+    def change_own(self, name: str, change: Callable[[Job], Mapping[str, Any]]) -> None:
+        """Replace some members of it; changes wait for each other.
+
+        Args:
+            name: The job's name.
+            change: Makes the new members from the job.
+
+        Raises:
+            ServiceError: there is no such job.
+        """
+        with self._changes:
+            job = self.get(name)
+            self.write_own(job.record, {**job.own, "request": job.request, **change(job)})
+
+    def forget(self, name: str) -> None:
+        """A job is gone."""
+        with self._lock:
+            self._over.pop(name, None)
+            self._own.pop(name, None)

@@ -1,0 +1,166 @@
+"""Runs an endpoint: puts its parts together, and ends them in order."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from estimators.errors import BackendError, ConfigurationError
+from estimators.service import settings, web
+from estimators.service.endpoint import Endpoint, operations
+from estimators.service.logs import Logs
+from estimators.service.metrics import Metrics
+from estimators.service.profile import Address, job_environment, write_sdk_config
+from estimators.service.queue import Queue
+from estimators.service.records import Jobs
+from estimators.service.settings import Place
+from estimators.service.storage import Storage
+from estimators.service.training import Training
+from estimators.service.translation import Local
+
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8666
+
+_PACE = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to serve.
+
+    Attributes:
+        port: The port; 0 chooses a free one.
+        s3_port: The S3 server's; 0 chooses a free one.
+        s3_folder: What it serves; None: ``$FLEETFIT_HOME/s3``.
+        region: The region that the endpoint says it is in.
+        limit: How many jobs may run at once.
+        local: Where jobs run.
+        home: Instead of ``$FLEETFIT_HOME``.
+    """
+
+    port: int = DEFAULT_PORT
+    s3_port: int = DEFAULT_PORT + 1
+    s3_folder: Path | None = None
+    region: str = settings.DEFAULT_REGION
+    limit: int = 1
+    local: Local = dataclasses.field(default_factory=Local)
+    home: Path | None = None
+
+    def __post_init__(self) -> None:
+        settings.region_of(self.region)
+        if self.limit < 1:
+            raise ConfigurationError(f"at least 1 job must be able to run, got a limit of {self.limit}.")
+
+
+class Service:
+    """A running endpoint; a context manager that ends it. Its jobs go on.
+
+    Args:
+        options: How to serve.
+        tell: Takes a line about what happens.
+
+    Raises:
+        ConfigurationError: another endpoint of this home runs, or an option is wrong.
+        BackendError: a port is taken, or the S3 server does not start.
+    """
+
+    def __init__(self, options: Options, tell: Callable[[str], None] = lambda line: None) -> None:
+        self.place = Place.of(options.home)
+        with _explained(self.place):
+            self.keys = self.place.keys()
+            self._lock = settings.lock(self.place.lock_file)
+        if self._lock is None:
+            raise ConfigurationError(
+                f"an endpoint of {self.place.home} runs already; end it, or set FLEETFIT_HOME to another folder."
+            )
+        self._closed = threading.Event()
+        self._started: list[Callable[[], None]] = []
+        try:
+            with _explained(self.place):
+                self._start(options, tell)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, options: Options, tell: Callable[[str], None]) -> None:
+        self._server = _listen(options.port, lambda *request: self._endpoint.respond(*request))
+        self._started.append(self._server.server_close)
+        self.storage = Storage(self.place, options.s3_folder or self.place.home / "s3", options.s3_port)
+        self.storage.start()
+        self.address = Address(
+            endpoint=f"http://{HOST}:{self._server.server_address[1]}",
+            s3_endpoint=self.storage.endpoint,
+            region=options.region,
+            keys=self.keys,
+        )
+        (self.storage.folder / self.address.bucket).mkdir(exist_ok=True)
+        write_sdk_config(self.place, self.address)
+        jobs = Jobs(self.place.home, options.region)
+        self.queue = Queue(jobs, options.limit, self._job_environment(), tell)
+        self._started.append(self._end_storage)
+        training = Training(jobs, self.queue, self.storage, options.local)
+        self._endpoint = Endpoint(
+            self.keys,
+            operations(training, Logs(jobs, self.keys.secret_key), Metrics(jobs)),
+            region=options.region,
+        )
+        self.queue.start()
+        self._started.append(self.queue.close)
+        threading.Thread(target=self._server.serve_forever, name="http", kwargs={"poll_interval": 0.2}).start()
+        self._started.append(self._server.shutdown)
+        watcher = threading.Thread(target=self._watch, name="storage", daemon=True)
+        watcher.start()
+        self._started.append(watcher.join)
+        self._started.append(self._closed.set)
+
+    def _job_environment(self) -> dict[str, str]:
+        return {**job_environment(os.environ, self.address), "FLEETFIT_HOME": str(self.place.home)}
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_PACE):
+            with contextlib.suppress(OSError):
+                self.storage.keep()
+
+    def _end_storage(self) -> None:
+        """The S3 server stays for jobs that run, and goes when they have ended."""
+        if self.queue.running == 0:
+            self.storage.stop()
+
+    def close(self) -> None:
+        """End it; may be called again."""
+        while self._started:
+            self._started.pop()()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _explained(place: Place) -> Iterator[None]:
+    """A full disk, or a folder where a file should be, is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"the endpoint cannot keep its files: {error.filename or place.folder}: {error.strerror or error}. Mend "
+            "that, or set FLEETFIT_HOME to another folder."
+        ) from error
+
+
+def _listen(port: int, respond: web.Respond) -> web.Server:
+    try:
+        return web.Server((HOST, port), respond)
+    except OSError as error:
+        raise BackendError(
+            f"port {port} of {HOST} cannot be had: {error.strerror}. Choose another one with --port."
+        ) from error

@@ -1,0 +1,197 @@
+"""Verifies AWS's Signature Version 4 of a request, with botocore's own signer.
+
+Source: "Signature Version 4 signing process" (AWS documentation).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from estimators.service.errors import ServiceError
+from estimators.service.settings import DEFAULT_REGION, Keys
+
+#: How far a request's time may be from ours, in seconds.
+CLOCK_SKEW = 15 * 60
+
+_AUTHORIZATION = re.compile(
+    r"AWS4-HMAC-SHA256 +Credential=([^/,\s]{1,128})/(\d{8})/([a-z0-9-]{1,64})/([a-z0-9-]{1,64})/aws4_request, *"
+    r"SignedHeaders=([a-z0-9;_-]{1,2048}), *Signature=([0-9a-f]{64})"
+)
+_TIME = "%Y%m%dT%H%M%SZ"
+#: Services with an address for all regions, and the region that clients sign their requests for.
+_ONE_FOR_ALL = {"iam": "us-east-1", "sts": "us-east-1"}
+
+Headers = Sequence[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What a signature is good for.
+
+    Attributes:
+        service: The service that the client meant: ``sagemaker``, ``logs`` …
+        region: The region that it meant.
+    """
+
+    service: str
+    region: str
+
+
+class _Signer(SigV4Auth):
+    """botocore's signer, told what was signed instead of signing."""
+
+    def __init__(self, keys: Keys, scope: Scope, body_digest: str) -> None:
+        super().__init__(Credentials(keys.access_key, keys.secret_key), scope.service, scope.region)
+        self._body_digest = body_digest
+
+    def payload(self, request: AWSRequest) -> str:
+        return self._body_digest
+
+    def signature(self, string_to_sign: str, request: AWSRequest) -> str:
+        key = _signing_key(
+            self.credentials.secret_key, request.context["timestamp"][:8], self._region_name, self._service_name
+        )
+        return hmac.new(key, string_to_sign.encode(), hashlib.sha256).hexdigest()
+
+
+def verify(
+    method: str,
+    target: str,
+    headers: Headers,
+    body: bytes,
+    keys: Keys,
+    now: datetime.datetime,
+    region: str = DEFAULT_REGION,
+) -> Scope:
+    """Check a request's signature.
+
+    Args:
+        method: The HTTP method.
+        target: The request's target: path and query.
+        headers: Its headers, as they came.
+        body: Its body.
+        keys: The keys that it must be signed with.
+        now: This machine's time, in UTC.
+        region: The region that is served. It must have been signed for, but by services that have one for all regions.
+
+    Raises:
+        ServiceError: it is not signed, by somebody else, for something else, or at another time.
+    """
+    given = _single(headers)
+    authorization = given.get("authorization")
+    if authorization is None:
+        raise ServiceError("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
+    match = _AUTHORIZATION.fullmatch(authorization)
+    if match is None:
+        raise _incomplete("the Authorization header is not one of AWS4-HMAC-SHA256.")
+    access_key, date, signed_region, service, names, signature = match.groups()
+    if not hmac.compare_digest(access_key.encode(), keys.access_key.encode()) or "x-amz-security-token" in given:
+        raise ServiceError(
+            "UnrecognizedClientException",
+            "The security token included in the request is invalid. (This is a fleetfit endpoint: it takes the keys of "
+            "the profile that it wrote, without a session token.)",
+            403,
+        )
+    signed = names.split(";")
+    required = {"host", "x-amz-date", *(name for name in given if name.startswith("x-amz-"))}
+    missing = sorted(required - set(signed))
+    if missing:
+        raise _incomplete(f"headers must be signed and are not: {', '.join(missing)}.")
+    absent = [name for name in signed if name not in given]
+    if absent:
+        raise _incomplete(f"headers are signed and not there: {', '.join(absent)}.")
+    _check_time(given["x-amz-date"], date, now)
+    digest = hashlib.sha256(body).hexdigest()
+    scope = Scope(service=service, region=signed_region)
+    _check_region(scope, region)
+    if given.get("x-amz-content-sha256", digest) != digest:
+        raise _mismatch()
+    try:
+        request = AWSRequest(
+            method=method, url=f"http://{given['host']}{target}", headers={name: given[name] for name in signed}
+        )
+        request.context["timestamp"] = given["x-amz-date"]
+        signer = _Signer(keys, scope, digest)
+        expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
+    except ValueError as error:  # of urllib's, which reads the address
+        raise _incomplete(f"its address cannot be read: {error}.") from None
+    if not hmac.compare_digest(expected, signature):
+        raise _mismatch()
+    return scope
+
+
+def _single(headers: Headers) -> dict[str, str]:
+    """The headers by their lower-case names; one that comes twice could be read in two ways."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        lower = name.lower()
+        if lower in found:
+            raise _incomplete(f"the header {lower} comes twice.")
+        found[lower] = value
+    return found
+
+
+def _check_region(scope: Scope, region: str) -> None:
+    if scope.region == region or scope.region == _ONE_FOR_ALL.get(scope.service):
+        return
+    raise ServiceError(
+        "InvalidSignatureException",
+        f"Credential should be scoped to a valid region, not '{scope.region}'. (This is a fleetfit endpoint for "
+        f"{region}: let the client use that, or start it with `fleetfit serve --region {scope.region}`.)",
+        403,
+    )
+
+
+def _check_time(text: str, date: str, now: datetime.datetime) -> None:
+    try:
+        when = datetime.datetime.strptime(text, _TIME).replace(tzinfo=datetime.timezone.utc)
+    except ValueError:
+        raise _incomplete(f"X-Amz-Date must be like 20260131T235959Z, got {text[:40]!r}.") from None
+    if text[:8] != date:
+        raise _incomplete("the credential's date is not that of X-Amz-Date.")
+    limit = datetime.timedelta(seconds=CLOCK_SKEW)
+    if when < now - limit:
+        raise ServiceError(
+            "InvalidSignatureException",
+            f"Signature expired: {text} is now earlier than {(now - limit).strftime(_TIME)} "
+            f"({now.strftime(_TIME)} - 15 min.)",
+            403,
+        )
+    if when > now + limit:
+        raise ServiceError(
+            "InvalidSignatureException",
+            f"Signature not yet current: {text} is still later than {(now + limit).strftime(_TIME)} "
+            f"({now.strftime(_TIME)} + 15 min.)",
+            403,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _signing_key(secret: str, date: str, region: str, service: str) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in (date, region, service, "aws4_request"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    return key
+
+
+def _incomplete(why: str) -> ServiceError:
+    return ServiceError("IncompleteSignatureException", f"The request's signature cannot be checked: {why}", 403)
+
+
+def _mismatch() -> ServiceError:
+    return ServiceError(
+        "InvalidSignatureException",
+        "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access "
+        "Key and signing method. Consult the service documentation for details.",
+        403,
+    )

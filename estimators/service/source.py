@@ -1,0 +1,39 @@
+"""The code of a client's job: from its archive in S3 into the job's record, before the job is started.
+
+On SageMaker each host's toolkit fetches it. Here the archive is a file of this machine, and a job whose code cannot be
+had is refused with the reason before anything starts.
+"""
+
+from __future__ import annotations
+
+from container import code
+from estimators.backends.local import is_s3
+from estimators.errors import ConfigurationError
+from estimators.jobs.record import JobRecord
+from estimators.service.storage import Storage, split_uri
+from estimators.spec import TrainingJobSpec
+
+
+def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> None:
+    """Unpack the archive that ``sagemaker_submit_directory`` names into the record's ``source/``.
+
+    Nothing is done for a job that brings no code, or whose code is a path of this machine.
+
+    Raises:
+        ConfigurationError: there is no such object, it is not an archive, or it is not safe to unpack.
+    """
+    place, program = spec.submit_directory, spec.program
+    if place is None or program is None or not is_s3(place):
+        return
+    bucket, key = split_uri(place)
+    path = storage.path(bucket, key)
+    if path is None or not path.is_file():
+        raise ConfigurationError(
+            f"sagemaker_submit_directory: there is no object {place} on this endpoint's S3 server. Upload the archive "
+            "there; the SDK does it by itself when it uses the endpoint's profile."
+        )
+    record.source_dir.mkdir(mode=0o700)
+    try:
+        code.materialize(str(path), record.source_dir, program)
+    except code.CodeError as error:
+        raise ConfigurationError(f"sagemaker_submit_directory {place}: {error}") from error

@@ -1,0 +1,198 @@
+"""The S3 server beside the endpoint: a keeper process that holds ``rclone serve s3``.
+
+Jobs read and write S3 until their end, so the server lives as long as the endpoint **or** a job of it does: the keeper
+ends it when neither is left, whatever happened to the endpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from estimators.errors import BackendError, ConfigurationError
+from estimators.jobs.record import JobRecord, job_names, jobs_folder
+from estimators.service import settings
+from estimators.service.settings import Place
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_START_TIMEOUT = 30.0
+#: The longest name of a file, in bytes.
+_NAME_LIMIT = 255
+#: How often the keeper looks whether anybody needs it, in seconds.
+_PACE = 0.5
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Bucket and key of ``s3://bucket/key``."""
+    bucket, _, key = uri[len("s3://") :].partition("/")
+    return bucket, key
+
+
+class Storage:
+    """The endpoint's view of it.
+
+    Args:
+        place: The endpoint's files.
+        folder: What is served: a folder in it is a bucket.
+        port: Its port; 0 chooses a free one.
+    """
+
+    def __init__(self, place: Place, folder: Path, port: int = 0) -> None:
+        self._place = place
+        self.folder = Path(os.path.abspath(folder))
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self.endpoint = ""
+
+    def start(self) -> None:
+        """Find the server of an earlier endpoint, or start one.
+
+        Raises:
+            ConfigurationError: the earlier one serves another folder or has other keys.
+            BackendError: it does not start.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not settings.is_locked(self._place.storage_lock_file):
+            self._spawn()
+            return
+        there = self._wait_for_file()
+        if there.get("folder") != str(self.folder) or there.get("access_key") != self._place.keys().access_key:
+            raise ConfigurationError(
+                f"an S3 server of an earlier endpoint still serves {there.get('folder')} for its jobs, with keys of "
+                "its own: wait for them, or stop them, and start this one again."
+            )
+        self.endpoint = str(there["endpoint"])
+
+    def keep(self) -> None:
+        """Start it again if it is gone; to be called now and then."""
+        if self._process is not None and self._process.poll() is not None:
+            self._process = None
+        if not settings.is_locked(self._place.storage_lock_file):
+            self._port = int(self.endpoint.rpartition(":")[2])
+            with contextlib.suppress(BackendError):  # the port may not be free yet
+                self._spawn()
+
+    def stop(self) -> None:
+        """End it."""
+        pid = settings.read_json(self._place.storage_file).get("pid")
+        if settings.is_locked(self._place.storage_lock_file) and isinstance(pid, int):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            until = time.monotonic() + 10
+            while settings.is_locked(self._place.storage_lock_file) and time.monotonic() < until:
+                time.sleep(0.02)
+        if self._process is not None:
+            self._process.wait()
+
+    def path(self, bucket: str, key: str) -> Path | None:
+        """The file that an object is; None for a name that would lead out of its bucket."""
+        parts = key.split("/")
+        if not bucket or bucket in (".", "..") or "/" in bucket or "\0" in bucket + key:
+            return None
+        if any(part in ("", ".", "..") for part in parts):
+            return None
+        if any(len(os.fsencode(part)) > _NAME_LIMIT for part in (bucket, *parts)):
+            return None  # no file can be called so
+        found = self.folder.joinpath(bucket, *parts)
+        return found if found.resolve().is_relative_to(self.folder.resolve() / bucket) else None
+
+    def _spawn(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._place.storage_file.unlink()
+        log = os.open(self._place.folder / "s3.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "estimators.service.storage", "--home", str(self._place.home)),
+                    *("--folder", str(self.folder), "--port", str(self._port)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": _ROOT},
+                start_new_session=True,  # Ctrl-C is for the endpoint, which jobs outlive
+            )
+        finally:
+            os.close(log)
+        self.endpoint = str(self._wait_for_file()["endpoint"])
+
+    def _wait_for_file(self) -> dict[str, object]:
+        until = time.monotonic() + _START_TIMEOUT
+        while time.monotonic() < until:
+            there = settings.read_json(self._place.storage_file)
+            if there.get("endpoint"):
+                return there
+            if self._process is not None and self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        said = (self._place.folder / "s3.log").read_text(encoding="utf-8", errors="replace").strip()
+        raise BackendError(f"the S3 server did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
+
+
+# --- the keeper ---
+
+
+def _needed(place: Place) -> bool:
+    """Whether the endpoint or a job of it lives."""
+    if settings.is_locked(place.lock_file):
+        return True
+    jobs = jobs_folder(place.home)
+    return any(
+        (jobs / name / "service.json").exists() and JobRecord(jobs / name).is_supervised()
+        for name in job_names(place.home)
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Keep the S3 server as long as it is needed."""
+    parser = argparse.ArgumentParser(prog="estimators.service.storage")
+    parser.add_argument("--home", required=True)
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    arguments = parser.parse_args(argv)
+    from estimators.s3_server import S3Server
+
+    place = Place.of(arguments.home)
+    held = settings.lock(place.storage_lock_file)
+    if held is None:
+        print("another one runs.", file=sys.stderr)
+        return 1
+
+    def ended(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, ended)
+    keys = place.keys()
+    try:
+        server = S3Server(arguments.folder, port=arguments.port, key=keys.access_key, secret=keys.secret_key)
+    except (BackendError, ConfigurationError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    with server:
+        there = {"endpoint": server.endpoint, "pid": os.getpid(), "folder": arguments.folder}
+        settings.write_json(place.storage_file, {**there, "access_key": keys.access_key})
+        while _needed(place):
+            time.sleep(_PACE)
+            if _has_ended(server.pid):
+                os._exit(1)  # the endpoint starts another one
+    return 0
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] != 0
+    except ChildProcessError:
+        return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

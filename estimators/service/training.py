@@ -1,0 +1,252 @@
+"""SageMaker's training jobs: create, describe, list, stop, update, delete, tags."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from estimators.errors import ConfigurationError, JobExistsError, JobUnreachableError
+from estimators.jobs import client, launch
+from estimators.jobs.record import JobRecord
+from estimators.secrets import mask_request
+from estimators.service import settings
+from estimators.service.errors import ServiceError, invalid, not_found
+from estimators.service.queue import Queue
+from estimators.service.records import Job, Jobs
+from estimators.service.source import bring_source
+from estimators.service.storage import Storage
+from estimators.service.translation import Local, translate
+
+#: Members of the request that DescribeTrainingJob does not repeat are left out by its shape; these it always has.
+_ALWAYS = {
+    "EnableNetworkIsolation": False,
+    "EnableInterContainerTrafficEncryption": False,
+    "EnableManagedSpotTraining": False,
+    "ProfilingStatus": "Disabled",
+}
+
+_MOST_TAGS = 50
+_SORTED = {
+    "Name": lambda job: job.name,
+    "CreationTime": lambda job: (job.created, job.name),
+    "Status": lambda job: (str(job.status.get("TrainingJobStatus")), job.created, job.name),
+}
+
+
+class Training:
+    """The operations.
+
+    Args:
+        jobs: The jobs on record.
+        queue: Starts them.
+        storage: The S3 server beside the endpoint.
+        local: Where jobs run.
+    """
+
+    def __init__(self, jobs: Jobs, queue: Queue, storage: Storage, local: Local) -> None:
+        self._jobs = jobs
+        self._queue = queue
+        self._storage = storage
+        self._local = local
+
+    def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """CreateTrainingJob."""
+        name = str(request["TrainingJobName"])
+        _check_tags(request.get("Tags") or ())
+        spec, options = translate(request, self._local)
+        now = time.time()
+        try:
+            # Filled aside: whatever becomes of the endpoint meanwhile, there is a whole job that waits, or none.
+            record = JobRecord.stage(name, self._jobs.home)
+            try:
+                bring_source(spec, record, self._storage)
+                launch.fill(record, spec, options, None, now)
+                record.write_status({**(record.stored_status() or {}), "TrainingJobArn": self._jobs.arn(name)})
+                self._jobs.write_own(record, {"request": dict(request)})
+                self._queue.submit(record, name, request)
+            except BaseException:
+                record.discard()
+                raise
+        except JobExistsError:
+            raise ServiceError(
+                "ResourceInUse",
+                "Training job names must be unique within an AWS account and region, and a training job with this name "
+                f"already exists ({self._jobs.arn(name)})",
+            ) from None
+        except ConfigurationError as error:
+            raise invalid(str(error)) from error
+        return {"TrainingJobArn": self._jobs.arn(name)}
+
+    def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeTrainingJob."""
+        job = self._jobs.get(request["TrainingJobName"])
+        asked = mask_request(job.request)
+        output = asked.get("OutputDataConfig") or {}
+        path = str(output.get("S3OutputPath") or "").rstrip("/")
+        answer = {
+            **_ALWAYS,
+            "ModelArtifacts": {"S3ModelArtifacts": f"{path}/{job.name}/output/model.tar.gz" if path else ""},
+            **asked,
+            **job.status,
+        }
+        answer["OutputDataConfig"] = {"KmsKeyId": "", "CompressionType": "GZIP", **output}  # `attach` looks for them
+        changes = job.own.get("changes") or {}
+        if "KeepAlivePeriodInSeconds" in changes:
+            answer["ResourceConfig"] = {**(asked.get("ResourceConfig") or {}), **changes}
+        # JSON has no NaN and no infinity, nor has CloudWatch: such a last value is in the log only.
+        final = [item for item in job.status.get("FinalMetricDataList") or () if math.isfinite(item["Value"])]
+        answer["FinalMetricDataList"] = final or None
+        answer["TrainingJobArn"] = self._jobs.arn(job.name)
+        return answer
+
+    def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """StopTrainingJob."""
+        job = self._jobs.get(request["TrainingJobName"])
+        if job.over:
+            raise invalid(
+                f"The request was rejected because the training job is in status {job.status.get('TrainingJobStatus')}."
+            )
+        if self._queue.withdraw(job.name):
+            return {}
+        try:
+            answer = client.request(job.record, client.stop_message(None, "StopTrainingJob was called"))
+        except JobUnreachableError as error:
+            if self._jobs.get(job.name).over:
+                return {}
+            raise ServiceError("InternalFailure", str(error), 500) from error
+        if not answer.get("ok"):
+            raise ServiceError("InternalFailure", str(answer.get("error", answer)), 500)
+        return {}
+
+    def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DeleteTrainingJob: the record with its logs; models and checkpoints in S3 stay."""
+        job = self._jobs.get(request["TrainingJobName"])
+        if not job.over:
+            raise ServiceError(
+                "ResourceInUse",
+                f"The training job is in status {job.status.get('TrainingJobStatus')}; stop it first.",
+            )
+        # Renamed first, so that its name is free and nobody sees a part of it.
+        aside = job.record.path.with_name(f".{job.name}.{os.urandom(6).hex()}")
+        try:
+            os.rename(job.record.path, aside)
+        except FileNotFoundError:
+            raise not_found() from None
+        self._jobs.forget(job.name)
+        shutil.rmtree(aside, ignore_errors=True)
+        return {}
+
+    def update(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """UpdateTrainingJob: of what it can change, only the time that instances stay warm is here."""
+        name = self._jobs.get(request["TrainingJobName"]).name
+        for member in ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig"):
+            if request.get(member) is not None:
+                raise invalid(f"{member} is not available on a fleetfit endpoint: it is a service of AWS.")
+        resources = request.get("ResourceConfig")
+        if resources is not None:
+            self._jobs.change_own(name, lambda job: {"changes": {**(job.own.get("changes") or {}), **resources}})
+        return {"TrainingJobArn": self._jobs.arn(name)}
+
+    # --- the list ---
+
+    def list_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """ListTrainingJobs."""
+        for member in ("WarmPoolStatusEquals", "TrainingPlanArnEquals"):
+            if request.get(member) is not None:
+                return {"TrainingJobSummaries": []}  # no job here has either
+        found = [job for job in self._jobs.all() if _matches(job, request)]
+        found.sort(key=_SORTED[request.get("SortBy", "CreationTime")], reverse=request.get("SortOrder") == "Descending")
+        start = _number(request.get("NextToken"))
+        stop = start + int(request.get("MaxResults") or 10)
+        answer: dict[str, Any] = {"TrainingJobSummaries": [self._summary(job) for job in found[start:stop]]}
+        if stop < len(found):
+            answer["NextToken"] = _token(stop)
+        return answer
+
+    def _summary(self, job: Job) -> dict[str, Any]:
+        return {**job.status, "TrainingJobArn": self._jobs.arn(job.name)}
+
+    # --- tags ---
+
+    def list_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """ListTags."""
+        tags = self._of_arn(request["ResourceArn"]).tags
+        start = _number(request.get("NextToken"))
+        stop = start + int(request.get("MaxResults") or _MOST_TAGS)
+        answer: dict[str, Any] = {"Tags": tags[start:stop]}
+        if stop < len(tags):
+            answer["NextToken"] = _token(stop)
+        return answer
+
+    def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """AddTags: a key that is there gets the new value."""
+        _check_tags(request["Tags"])
+        added = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
+        return {"Tags": self._change_tags(request["ResourceArn"], lambda there: {**there, **added})}
+
+    def delete_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DeleteTags."""
+        gone = set(request["TagKeys"])
+        self._change_tags(
+            request["ResourceArn"], lambda there: {key: value for key, value in there.items() if key not in gone}
+        )
+        return {}
+
+    def _change_tags(self, arn: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> list[dict[str, str]]:
+        tags: list[dict[str, str]] = []
+
+        def changed(job: Job) -> dict[str, Any]:
+            values = change({tag["Key"]: tag["Value"] for tag in job.tags})
+            if len(values) > _MOST_TAGS:
+                raise invalid(f"a training job has at most {_MOST_TAGS} tags.")
+            tags.extend({"Key": key, "Value": value} for key, value in values.items())
+            return {"tags": tags}
+
+        self._jobs.change_own(self._of_arn(arn).name, changed)
+        return tags
+
+    def _of_arn(self, arn: str) -> Job:
+        kind, _, name = arn.rpartition(":")[2].partition("/")
+        if kind != "training-job" or arn.lower() != settings.job_arn(self._jobs.region, name).lower():
+            raise invalid(f"there is no such resource here: {arn[:200]}.")
+        return self._jobs.get(name)
+
+
+def _matches(job: Job, request: Mapping[str, Any]) -> bool:
+    modified = float(job.status.get("LastModifiedTime") or 0.0)
+    for after, before, when in (
+        ("CreationTimeAfter", "CreationTimeBefore", job.created),
+        ("LastModifiedTimeAfter", "LastModifiedTimeBefore", modified),
+    ):
+        if when < request.get(after, when) or when > request.get(before, when):
+            return False
+    status = job.status.get("TrainingJobStatus")
+    return request.get("NameContains", "") in job.name and request.get("StatusEquals", status) == status
+
+
+def _check_tags(tags: Iterable[Mapping[str, str]]) -> None:
+    twice = [key for key, times in collections.Counter(tag["Key"] for tag in tags).items() if times > 1]
+    if twice:
+        raise invalid(f"Duplicate tag keys are not allowed: {', '.join(map(repr, twice[:5]))}.")
+
+
+def _token(number: int) -> str:
+    return base64.urlsafe_b64encode(f"fleetfit:{number}".encode()).decode()
+
+
+def _number(token: str | None) -> int:
+    if token is None:
+        return 0
+    try:
+        mark, _, number = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+        if mark == "fleetfit" and number.isascii() and number.isdecimal() and len(number) < 10:
+            return int(number)
+    except ValueError:
+        pass
+    raise invalid("The NextToken is not one that this endpoint gave.")

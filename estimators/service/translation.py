@@ -1,0 +1,251 @@
+"""From a client's CreateTrainingJob request to a job for a local backend, or the reason why it cannot be one.
+
+Hyperparameters, environment and channels stay as they are; what changes is where the job runs: the instance type
+becomes a local one, and the image one of this machine's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from container.contract.names import unknown
+from container.machine import gpu_count
+from estimators import backends, checks, instances, validation
+from estimators.backends.local import is_s3
+from estimators.errors import ConfigurationError, FleetfitError, UnsupportedError
+from estimators.metrics import parse_metric_definitions
+from estimators.service.errors import ServiceError, invalid
+from estimators.spec import RunOptions, TrainingJobSpec
+
+#: Members that ask for something that only AWS has and that a job would miss, and the reason.
+REFUSED: Mapping[str, str] = {
+    "AlgorithmSpecification.AlgorithmName": "SageMaker's own and the marketplace's algorithms exist on AWS only",
+    "DebugRuleConfigurations": "SageMaker Debugger's rules run on AWS",
+    "EnableInterContainerTrafficEncryption": "hosts of one machine talk over its own interfaces, unencrypted",
+    "InfraCheckConfig": "SageMaker checks its own instances; `fleetfit doctor` checks this machine",
+    "MlflowConfig": "SageMaker's MLflow is a service of AWS",
+    "ModelPackageConfig": "the model registry is a service of AWS",
+    "OutputDataConfig.KmsKeyId": "keys of AWS KMS encrypt AWS's storage only",
+    "ProfilerRuleConfigurations": "SageMaker Profiler's rules run on AWS",
+    "RemoteDebugConfig": "it opens a container of AWS",
+    "ResourceConfig.InstanceGroups": "heterogeneous clusters are not supported yet",
+    "ResourceConfig.InstancePlacementConfig": "it places instances of AWS",
+    "ResourceConfig.InstancePreferences": "one machine has no choice of instances",
+    "ResourceConfig.TrainingPlanArn": "training plans reserve capacity of AWS",
+    "ResourceConfig.VolumeKmsKeyId": "keys of AWS KMS encrypt AWS's volumes only",
+    "ServerlessJobConfig": "serverless training is a service of AWS",
+    "SessionChainingConfig": "session tags belong to AWS roles",
+    "TensorBoardOutputConfig": "nothing syncs event files while a job runs; write them below SM_OUTPUT_DATA_DIR",
+    "VpcConfig": "a VPC exists on AWS only",
+}
+
+#: The same for bare processes, which have neither a container nor a network of their own.
+REFUSED_FOR_PROCESSES: Mapping[str, str] = {
+    "AlgorithmSpecification.ContainerArguments": "processes of this machine have no container",
+    "AlgorithmSpecification.ContainerEntrypoint": "processes of this machine have no container",
+    "EnableNetworkIsolation": "processes of this machine share its network",
+}
+
+#: Members that are taken, kept and described, and change nothing here.
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "all metrics are kept",
+    "AlgorithmSpecification.TrainingImageConfig": "images are this machine's",
+    "DebugHookConfig": "the SDK 2.x sends it with every job; nothing collects tensors",
+    "EnableManagedSpotTraining": "the job runs at once and is not interrupted; MaxWaitTimeInSeconds holds in the queue",
+    "ExperimentConfig": "SageMaker Experiments is a service of AWS",
+    "ProfilerConfig": "the SDK 2.x sends it with every job; nothing profiles",
+    "ResourceConfig.VolumeSizeInGB": "jobs share the machine's disk",
+    "RetryStrategy": "it is for failures of AWS's platform",
+    "RoleArn": "there are no permissions to take on",
+    "StoppingCondition.MaxPendingTimeInSeconds": "it belongs to training plans",
+}
+
+#: Hyperparameters of the SDK 2.x that select launchers that are not here.
+_FOREIGN_LAUNCHERS = {
+    "sagemaker_distributed_dataparallel_enabled": "smdistributed's data parallel library is part of AWS's images",
+    "sagemaker_distributed_modelparallel_enabled": "smdistributed's model parallel library is part of AWS's images",
+    "sagemaker_torch_distributed_enabled": "torchrun is not available: fleetfit launches TensorFlow and MPI",
+    "sagemaker_pytorch_xla_multi_worker_enabled": "PyTorch/XLA is not available",
+    "sagemaker_distribution_instance_groups": "heterogeneous clusters are not supported yet",
+}
+
+#: Our own image stands for these unless an image map says something else.
+DEFAULT_IMAGES = ("*/tensorflow-training:*", "*/sagemaker-tensorflow-scriptmode:*", "*/sagemaker-tensorflow:*")
+
+BACKENDS = ("process", "docker")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Local:
+    """Where an endpoint runs its jobs.
+
+    Attributes:
+        backend: ``process`` or ``docker``.
+        images: Patterns of image names -> images of this machine, the first that matches counts.
+        without: Members of :data:`REFUSED` that jobs may have all the same, and then run without.
+        python: The interpreter of processes.
+    """
+
+    backend: str = "process"
+    images: tuple[tuple[str, str], ...] = ()
+    without: frozenset[str] = frozenset()
+    python: str = dataclasses.field(default_factory=lambda: sys.executable)
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise ConfigurationError(unknown("backend", self.backend, BACKENDS))
+        for member in self.without:
+            if member not in REFUSED and member not in REFUSED_FOR_PROCESSES:
+                raise ConfigurationError(unknown("member", member, sorted({*REFUSED, *REFUSED_FOR_PROCESSES})))
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """What jobs may not have, with the reasons."""
+        both = {**REFUSED, **(REFUSED_FOR_PROCESSES if self.backend == "process" else {})}
+        return {member: why for member, why in both.items() if member not in self.without}
+
+    def image(self, name: str) -> str:
+        """The image of this machine that a client's image name means."""
+        from estimators.backends.docker.containers import IMAGE
+
+        for pattern, image in (*self.images, *((pattern, IMAGE) for pattern in DEFAULT_IMAGES)):
+            if fnmatch.fnmatchcase(name, pattern):
+                return image
+        return name
+
+    def instance_type(self, asked: str) -> str:
+        """The local type that stands for ``ml.*``."""
+        if not asked.startswith("ml."):
+            return asked
+        if self.backend == "process":
+            return "local_process"
+        return "local_gpu" if instances.gpus(asked) and gpu_count() else "local"
+
+
+def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec, RunOptions]:
+    """The job that a request asks for, as it runs here.
+
+    Args:
+        request: A CreateTrainingJob request that is as the service model says.
+        local: Where jobs run.
+
+    Raises:
+        ServiceError: it makes no sense, or asks for what is not here; nothing has been started.
+    """
+    found = [
+        f"{member} is not available on a fleetfit endpoint: {why}."
+        for member, why in local.refused.items()
+        if _asked_for(request, member)
+    ]
+    if found:
+        raise invalid(
+            " ".join(found) + " (`fleetfit serve --without MEMBER` takes such jobs and runs them without it.)"
+        )
+    parameters = dict(request.get("HyperParameters") or {})
+    for name, why in _FOREIGN_LAUNCHERS.items():
+        if parameters.get(name, "false").strip('"').lower() not in ("false", "null", "", "[]"):
+            raise invalid(f"hyperparameter {name!r}: {why}.")
+    for what in ("HyperParameters", "Environment"):
+        for name, value in (request.get(what) or {}).items():
+            if "\0" in name or "\0" in value:
+                raise invalid(f"{what}[{name!r}]: a NUL character cannot be passed to a process.")
+    try:
+        spec = _spec(_without(request, local), local)
+        options = RunOptions(backend=spec.instance_type, python=local.python, warnings=tuple(_warnings(request, local)))
+        _check(spec, options)
+    except ServiceError:
+        raise
+    except (FleetfitError, ValueError) as error:
+        raise invalid(str(error)) from error
+    return spec, options
+
+
+def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
+    resources = request.get("ResourceConfig") or {}
+    if not resources.get("InstanceType"):
+        raise invalid("ResourceConfig.InstanceType is missing.")
+    algorithm = dict(request.get("AlgorithmSpecification") or {})
+    if not algorithm.get("TrainingImage"):
+        raise invalid("AlgorithmSpecification.TrainingImage is missing.")
+    instance_type = local.instance_type(resources["InstanceType"])
+    if instance_type not in backends.BACKENDS:
+        raise invalid(unknown("instance type", instance_type, backends.BACKENDS))
+    containers = instance_type in ("local", "local_gpu")
+    if containers:
+        algorithm["TrainingImage"] = local.image(algorithm["TrainingImage"])
+    spec = TrainingJobSpec.from_request(
+        {
+            **request,
+            "AlgorithmSpecification": algorithm,
+            "ResourceConfig": {**resources, "InstanceType": instance_type},
+        }
+    )
+    if spec.program is None and not containers and instance_type != "local_fake":
+        raise invalid(
+            "the job has no hyperparameter 'sagemaker_program': its image brings what it runs (an algorithm's image, "
+            "or the SDK 3.x's ModelTrainer), and this endpoint runs jobs as bare processes. "
+            "`fleetfit serve --backend docker` runs them in containers."
+        )
+    place = spec.submit_directory
+    if resources["InstanceType"].startswith("ml.") and not containers and place and not is_s3(place):
+        raise invalid(
+            f"hyperparameter 'sagemaker_submit_directory': {place[:200]!r} is a path in a container, and this endpoint "
+            "runs jobs as bare processes. Give an archive s3://…/sourcedir.tar.gz, or use `fleetfit serve --backend "
+            "docker`."
+        )
+    if spec.output.compression == "NONE":
+        raise UnsupportedError(
+            "OutputDataConfig.CompressionType 'NONE': outputs are packed as model.tar.gz and output.tar.gz here."
+        )
+    return spec
+
+
+def _check(spec: TrainingJobSpec, options: RunOptions) -> None:
+    validation.check_spec(spec)
+    parse_metric_definitions([{"Name": item.name, "Regex": item.regex} for item in spec.algorithm.metric_definitions])
+    strategy = spec.strategy
+    if spec.instance_type == "local_fake":
+        return
+    checks.check_local(spec)
+    backends.load(options.backend).check(spec, options)
+    from container import launchers
+
+    try:
+        launchers.load(launchers.launcher_of(strategy))
+    except launchers.LaunchError as error:
+        raise UnsupportedError(f"distribution: {error}") from None
+
+
+def _warnings(request: Mapping[str, Any], local: Local) -> Iterable[str]:
+    asked = str((request.get("ResourceConfig") or {}).get("InstanceType") or "")
+    if asked.startswith("ml.") and instances.gpus(asked) and not gpu_count():
+        yield f"{asked} has {instances.gpus(asked)} GPU(s), and this machine has none: the job computes on CPUs."
+    for member in sorted(local.without):
+        if _asked_for(request, member):
+            yield f"{member} was asked for, and the job runs without it."
+
+
+def _asked_for(request: Mapping[str, Any], member: str) -> bool:
+    """Whether a request asks for something: an empty value, ``False`` and a switch that is off do not."""
+    value: Any = request
+    for part in member.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping) and value and all(item in (None, False) for item in value.values()):
+        return False  # {"EnableInfraCheck": False}
+    return value not in (None, "", False, {}, [])
+
+
+def _without(request: Mapping[str, Any], local: Local) -> dict[str, Any]:
+    """The request without the members that it is run without."""
+    kept: dict[str, Any] = dict(request)
+    for member in local.without:
+        first, _, second = member.partition(".")
+        if second and isinstance(kept.get(first), Mapping):
+            kept[first] = {name: value for name, value in kept[first].items() if name != second}
+        elif not second:
+            kept.pop(first, None)
+    return kept

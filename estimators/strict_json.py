@@ -1,0 +1,27 @@
+"""JSON that every reader takes: JavaScript's, ``jq`` and others refuse the ``NaN`` that Python's writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """The JSON text of a value.
+
+    Args:
+        value: What is not finite in it becomes a text that ``float()`` reads: ``"NaN"``, ``"Infinity"``. What JSON has
+            no form for, its ``str()``.
+        indent: As of :func:`json.dumps`.
+    """
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

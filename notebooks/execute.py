@@ -1,0 +1,74 @@
+"""Executes notebooks: ``python notebooks/execute.py [NOTEBOOK …]`` brings their outputs up to date in place.
+
+``FLEETFIT_NOTEBOOKS=small`` makes them small enough for tests, which execute copies. Paths of this machine do not get
+into the outputs that are committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+NAMES = tuple(sorted(path.name for path in HERE.glob("[0-9]*.ipynb")))
+
+
+def execute(source: Path, target: Path | None = None, *, timeout: float = 1800.0) -> nbformat.NotebookNode:
+    """Execute a notebook from the checkout's root, and write it with its outputs.
+
+    Args:
+        source: The notebook.
+        target: Where it goes; default: where it was.
+        timeout: Seconds for each cell.
+
+    Raises:
+        CellExecutionError: a cell failed.
+    """
+    notebook = nbformat.read(source, as_version=4)
+    NotebookClient(notebook, timeout=timeout, resources={"metadata": {"path": str(ROOT)}}).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            _tidy(output)
+    notebook.metadata.pop("widgets", None)
+    nbformat.write(notebook, target or source)
+    return notebook
+
+
+def _tidy(output: nbformat.NotebookNode) -> None:
+    """Have texts speak of ``~`` and the checkout instead of this machine's folders."""
+    places = [(os.environ.get("FLEETFIT_HOME"), "~/.fleetfit"), (str(ROOT), "."), (str(Path.home()), "~")]
+
+    def tidied(text: str) -> str:
+        for place, name in places:
+            if place:
+                text = re.sub(re.escape(place) + r"(?![\w-])", name, text)  # not the beginning of another's name
+        return re.sub(r"/tmp/[\w.-]*probe-\w+", "/tmp/probe", text)
+
+    if "text" in output:
+        output["text"] = tidied(output["text"])
+    for kind, value in output.get("data", {}).items():
+        if isinstance(value, str) and kind.startswith(("text/", "application/json")):
+            output["data"][kind] = tidied(value)
+
+
+def main() -> int:
+    """Execute what is named, or all."""
+    for name in sys.argv[1:] or NAMES:
+        path = HERE / Path(name).name
+        began = time.monotonic()
+        print(path.name, end=" ", flush=True)
+        execute(path)
+        print(f"{time.monotonic() - began:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""Role, bucket and image are found where the SageMaker SDK finds them, or the message says what to set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_identity import ACCOUNT, REGION, caller
+
+from estimators import ConfigurationError, Estimator, FileSystemInput, TensorFlow
+from estimators.backends.sagemaker import discovery, images
+from estimators.backends.sagemaker.aws import Aws, supervisor_environment
+from estimators.images import push
+from estimators.images.toolkit import toolkit_digest
+from estimators.settings import Settings
+
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/train"
+IMAGE = "mine:1"
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(
+        **{"instance_type": "ml.m5.xlarge", "role": ROLE, "image_uri": IMAGE, "output_path": "s3://b/p", **values}
+    )
+
+
+def write_config(folder: Path, text: str) -> None:
+    path = folder / ".config" / "sagemaker" / "config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+
+
+def test_nothing_is_asked_of_aws_when_everything_is_given() -> None:
+    found = discovery.discover(settings())
+    assert found.problems == () and found.warnings == ()
+    assert found.settings.region == REGION
+    assert found.settings.run_options.backend_options == {"region": REGION}
+
+
+def test_the_default_bucket_is_the_sdks(stub: Callable[[str], Any]) -> None:
+    caller(stub)
+    assert discovery.discover(settings(output_path=None)).settings.output_path == f"s3://sagemaker-{REGION}-{ACCOUNT}"
+
+
+def test_the_sdks_configuration_file_counts(environment: Path) -> None:
+    write_config(
+        environment,
+        f"SageMaker:\n  PythonSDK:\n    Modules:\n      Session:\n        DefaultS3Bucket: theirs\n"
+        f"        DefaultS3ObjectKeyPrefix: team/a\n  TrainingJob:\n    RoleArn: {ROLE}\n    VpcConfig: {{}}\n",
+    )
+    found = discovery.discover(settings(role=None, output_path=None))
+    assert (found.settings.role, found.settings.output_path) == (ROLE, "s3://theirs/team/a")
+    assert "VpcConfig must be given as arguments" in found.warnings[0]
+
+
+def test_a_damaged_configuration_file_is_named(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_config(environment, "SageMaker: [")
+    with pytest.raises(ConfigurationError, match=r"config\.yaml.*cannot be read"):
+        discovery.discover(settings())
+    monkeypatch.setenv("SAGEMAKER_USER_CONFIG_OVERRIDE", "/nowhere.yaml")
+    with pytest.raises(ConfigurationError, match="there is no such file"):
+        discovery.discover(settings())
+
+
+class TestRole:
+    def test_a_name_is_looked_up(self, stub: Callable[[str], Any]) -> None:
+        answer = {"Path": "/x/", "RoleName": "train", "RoleId": "A" * 16, "Arn": ROLE, "CreateDate": "2020-01-01"}
+        stub("iam").add_response("get_role", {"Role": answer}, {"RoleName": "train"})
+        assert discovery.discover(settings(role="train")).settings.role == ROLE
+
+    def test_an_unknown_name_is_a_problem(self, stub: Callable[[str], Any]) -> None:
+        stub("iam").add_client_error("get_role", "NoSuchEntity", "The role with name tran cannot be found.")
+        (problem,) = discovery.discover(settings(role="tran")).problems
+        assert "role='tran' could not be looked up" in problem and "cannot be found" in problem
+
+    @pytest.mark.parametrize(
+        ("assumed", "role"),
+        [
+            ("train/session", f"arn:aws:iam::{ACCOUNT}:role/train"),
+            (
+                "AmazonSageMaker-ExecutionRole-1/SageMaker",
+                f"arn:aws:iam::{ACCOUNT}:role/service-role/AmazonSageMaker-ExecutionRole-1",
+            ),
+        ],
+    )
+    def test_the_callers_own_where_iam_may_not_be_asked(
+        self, stub: Callable[[str], Any], assumed: str, role: str
+    ) -> None:
+        caller(stub, f"arn:aws:sts::{ACCOUNT}:assumed-role/{assumed}")
+        stub("iam").add_client_error("get_role", "AccessDenied", "no")
+        assert discovery.discover(settings(role=None)).settings.role == role
+
+    def test_a_user_is_no_role(self, stub: Callable[[str], Any]) -> None:
+        caller(stub)
+        (problem,) = discovery.discover(settings(role=None)).problems
+        assert f"arn:aws:iam::{ACCOUNT}:user/me" in problem and "give role='arn:aws:iam::" in problem
+
+    @pytest.mark.parametrize("facts", [{"ExecutionRoleArn": ROLE}, {"ResourceName": "notebook"}])
+    def test_a_notebooks(self, stub: Callable[[str], Any], tmp_path: Path, facts: dict[str, str]) -> None:
+        metadata = tmp_path / "metadata.json"
+        metadata.write_text(json.dumps(facts))
+        if "ResourceName" in facts:
+            stub("sagemaker").add_response(
+                "describe_notebook_instance", {"RoleArn": ROLE}, {"NotebookInstanceName": "notebook"}
+            )
+        assert discovery.execution_role(Aws(), metadata) == ROLE
+
+
+class TestImage:
+    def test_ours_is_found_in_the_users_registry(self, stub: Callable[[str], Any]) -> None:
+        caller(stub)
+        tags = ["latest", f"toolkit-{toolkit_digest()}"]
+        asked = {"repositoryName": "fleetfit-training", "imageIds": [{"imageTag": "latest"}]}
+        stub("ecr").add_response("describe_images", {"imageDetails": [{"imageTags": tags}]}, asked)
+        found = discovery.discover(settings(image_uri=None))
+        uri = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/fleetfit-training:latest"
+        assert (found.settings.image_uri, found.warnings) == (uri, ())
+        assert images.is_ours(uri)
+
+    def test_an_older_toolkit_is_warned_of(self, stub: Callable[[str], Any]) -> None:
+        caller(stub)
+        answer = {"imageDetails": [{"imageTags": ["gpu", "toolkit-0"]}]}
+        asked = {"repositoryName": "fleetfit-training", "imageIds": [{"imageTag": "gpu"}]}
+        stub("ecr").add_response("describe_images", answer, asked)
+        found = discovery.discover(settings(image_uri=None, instance_type="ml.p3.2xlarge"))
+        assert "another version of fleetfit's toolkit" in found.warnings[0]
+
+    def test_none_says_how_to_get_one(self, stub: Callable[[str], Any]) -> None:
+        caller(stub)
+        stub("ecr").add_client_error("describe_images", "RepositoryNotFoundException", "no")
+        (problem,) = discovery.discover(settings(image_uri=None)).problems
+        assert "`fleetfit image push` brings it there" in problem
+
+    def test_awss_need_the_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "sagemaker", None)
+        given = settings(image_uri=None, framework_version="2.16", py_version="py310")
+        (problem,) = discovery.discover(given).problems
+        assert "pip install 'fleetfit[sagemaker]'" in problem
+
+    def test_awss_need_a_python_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import types
+
+        package = types.ModuleType("sagemaker")
+        package.image_uris = types.ModuleType("sagemaker.image_uris")  # type: ignore[attr-defined]
+        monkeypatch.setitem(__import__("sys").modules, "sagemaker", package)
+        (problem,) = discovery.discover(settings(image_uri=None, framework_version="2.16")).problems
+        assert "needs py_version too" in problem
+
+    @pytest.mark.parametrize(
+        ("uri", "ours", "aws"),
+        [
+            ("fleetfit-training", True, False),
+            ("1.dkr.ecr.x.amazonaws.com/team/fleetfit-training-mine@sha256:0", True, False),
+            ("763104351884.dkr.ecr.eu-west-1.amazonaws.com/tensorflow-training:2.16-cpu-py310", False, True),
+            ("localhost:5000/tensorflow", False, False),
+        ],
+    )
+    def test_whose_it_is(self, uri: str, ours: bool, aws: bool) -> None:
+        assert (images.is_ours(uri), images.is_aws_tensorflow(uri)) == (ours, aws)
+
+
+class TestProblems:
+    def test_no_region(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("AWS_REGION")
+        (problem,) = discovery.discover(settings()).problems
+        assert "no AWS region is known: set AWS_REGION" in problem
+
+    def test_no_credentials_are_one_problem_of_fit_and_a_warning_of_plan(
+        self, environment: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        (environment / "train.py").write_text("")
+        estimator = TensorFlow(entry_point=str(environment / "train.py"), instance_type="ml.m5.xlarge")
+        with pytest.raises(ConfigurationError, match=r"'ml.m5.xlarge': there are no AWS credentials. Set AWS_PROFILE"):
+            estimator.fit()
+        plan = estimator.plan(job_name="job")
+        assert "there are no AWS credentials" in plan.warnings[0]
+        assert f'"S3OutputPath": "s3://sagemaker-{REGION}-<account>"' in str(plan)
+        assert not (environment / "home").exists()
+
+    def test_an_unknown_profile(self) -> None:
+        from estimators import RunOptions
+
+        given = settings(run_options=RunOptions(backend_options={"profile": "nobody"}))
+        (problem,) = discovery.discover(given).problems
+        assert "nobody" in problem
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"regoin": "x"}, "Did you mean 'region'?"),
+            ({"toolkit": "ship"}, "'shipped'"),
+            ({"poll_seconds": 0}, "a number above 0"),
+        ],
+    )
+    def test_wrong_options(self, options: dict[str, Any], said: str) -> None:
+        from estimators import RunOptions
+
+        with pytest.raises(ConfigurationError, match=said.replace("?", r"\?")):
+            discovery.discover(settings(run_options=RunOptions(backend_options=options)))
+
+
+class TestSessions:
+    """Whose credentials the supervisor uses; none of them are ever written."""
+
+    def test_none_is_this_processs(self) -> None:
+        assert supervisor_environment(None) is None
+
+    def test_a_profile_is_named(self, environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import boto3
+
+        (environment / "aws-credentials").write_text(
+            "[team]\naws_access_key_id = AKIDTEAM\naws_secret_access_key = team-secret\n"
+        )
+        (environment / "aws-config").write_text("[profile team]\nregion = eu-north-1\n")
+        session = boto3.session.Session(profile_name="team")
+        made = supervisor_environment(session)
+        assert made is not None and made["AWS_PROFILE"] == "team"
+        assert "AWS_ACCESS_KEY_ID" not in made and "team-secret" not in str(made)
+        found = discovery.discover(settings(sagemaker_session=session)).settings
+        assert found.run_options.backend_options == {"region": "eu-north-1", "profile": "team"}
+
+    def test_keys_of_its_own_are_passed_on(self) -> None:
+        import boto3
+
+        session = boto3.session.Session("AKIDOWN", "own-secret", region_name="eu-north-1")
+        made = supervisor_environment(session)
+        assert made is not None
+        assert (made["AWS_ACCESS_KEY_ID"], made["AWS_SECRET_ACCESS_KEY"]) == ("AKIDOWN", "own-secret")
+
+
+class Engine:
+    """What ``push`` needs of a container engine; pushing to a real registry is not tested here."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self.labels = labels
+        self.pushed: list[tuple[str, str]] = []
+
+    def image_labels(self, image: str) -> dict[str, str]:
+        return self.labels
+
+    def push(self, image: str, target: str, user: str, password: str, *, on_detail: Any) -> None:
+        assert (user, password) == ("AWS", "pass:word")
+        self.pushed.append((image, target))
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_image_is_pushed_to_a_repository_that_is_made_if_absent(stub: Callable[[str], Any], there: bool) -> None:
+    import base64
+
+    uri = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/fleetfit-training"
+    ecr = stub("ecr")
+    named = {"repositoryNames": ["fleetfit-training"]}
+    if there:
+        ecr.add_response("describe_repositories", {"repositories": [{"repositoryUri": uri}]}, named)
+    else:
+        ecr.add_client_error("describe_repositories", "RepositoryNotFoundException", expected_params=named)
+        made = {"repository": {"repositoryUri": uri}}
+        ecr.add_response("create_repository", made, {"repositoryName": "fleetfit-training"})
+    token = base64.b64encode(b"AWS:pass:word").decode()
+    answer = {"authorizationData": [{"authorizationToken": token, "proxyEndpoint": f"https://{uri}"}]}
+    ecr.add_response("get_authorization_token", answer, {})
+    engine = Engine({"fleetfit.device": "gpu", "fleetfit.toolkit": "0123"})
+    assert push.push(engine, Aws()) == f"{uri}:gpu"  # type: ignore[arg-type]
+    assert engine.pushed == [
+        ("fleetfit-training", f"{uri}:gpu"),
+        ("fleetfit-training", f"{uri}:toolkit-0123"),
+    ]
+
+
+def test_a_plan_is_the_exact_request(stub: Callable[[str], Any]) -> None:
+    """An image with a program of its own, and everything that only AWS has."""
+    caller(stub)
+    stub("ecr")
+    estimator = Estimator(
+        "mine:1",
+        ROLE,
+        2,
+        "ml.m5.xlarge",
+        subnets=["subnet-1"],
+        security_group_ids=["sg-1"],
+        volume_kms_key="key-1",
+        output_kms_key="key-2",
+        encrypt_inter_container_traffic=True,
+        keep_alive_period_in_seconds=600,
+        max_retry_attempts=3,
+        use_spot_instances=True,
+        max_wait=90000,
+        tags={"team": "a"},
+        environment={"DB_PASSWORD": "hunter2"},
+    )
+    plan = estimator.plan({"lake": FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/fsx/data")}, job_name="job")
+    shown = str(plan).partition("request (CreateTrainingJob):\n")[2]
+    assert "hunter2" not in str(plan) + plan._repr_html_()
+    assert json.loads(shown) == {**plan.request, "Environment": {"DB_PASSWORD": "***"}}
+    assert plan.request["VpcConfig"] == {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}
+    assert plan.request["ResourceConfig"]["KeepAlivePeriodInSeconds"] == 600
+    (channel,) = plan.request["InputDataConfig"]
+    assert channel["DataSource"]["FileSystemDataSource"]["DirectoryPath"] == "/fsx/data"
+    assert plan.request["RetryStrategy"] == {"MaximumRetryAttempts": 3}
+    assert plan.request["OutputDataConfig"] == {
+        "S3OutputPath": f"s3://sagemaker-{REGION}-{ACCOUNT}",
+        "KmsKeyId": "key-2",
+    }
+    assert plan.request["Tags"] == [{"Key": "team", "Value": "a"}]

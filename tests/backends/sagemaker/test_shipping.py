@@ -1,0 +1,232 @@
+"""What images can run, and how our toolkit and the user's code get into them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.agent.s3 import client
+from container.code import CodeError, materialize
+from container.contract import hyperparameters as codec
+from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
+from estimators import ConfigurationError, RunOptions, TensorFlow, UnsupportedError
+from estimators.backends.sagemaker import packing, shipping
+from estimators.backends.sagemaker.aws import Aws
+from estimators.backends.sagemaker.backend import SageMakerBackend
+from estimators.images.toolkit import SKIPPED, package
+from estimators.s3_server import S3Server
+from estimators.spec import Algorithm, Channel, OutputConfig, Resources, TrainingJobSpec
+
+AWS_IMAGE = "763104351884.dkr.ecr.eu-west-1.amazonaws.com/tensorflow-training:2.16-cpu-py310"
+PREFIX = "s3://bucket/job/source"
+UPLOADED = f"{PREFIX}/sourcedir.tar.gz"
+
+
+def spec(image: str | None = AWS_IMAGE, strategy: Distribution | None = None, **values: Any) -> TrainingJobSpec:
+    parameters = {codec.PROGRAM: "train.py", codec.SUBMIT_DIRECTORY: UPLOADED, **values.pop("parameters", {})}
+    if strategy is not None:
+        parameters.update(strategy.to_hyperparameters())
+    return TrainingJobSpec(
+        name="job",
+        algorithm=Algorithm(image=image),
+        hyperparameters=codec.encode(parameters),
+        output=OutputConfig(path="s3://bucket"),
+        resources=Resources(instance_type="ml.m5.xlarge", instance_count=2),
+        **values,
+    )
+
+
+def check(given: TrainingJobSpec, **options: Any) -> None:
+    SageMakerBackend.check(given, RunOptions(backend="ml", **options))
+
+
+class TestToolkit:
+    @pytest.mark.parametrize("strategy", [None, MPI(), ParameterServer(), CollectiveAllReduce(processes_per_host=2)])
+    def test_it_goes_along_into_images_that_lack_it(self, strategy: Distribution | None) -> None:
+        made = shipping.with_code_channel(spec(strategy=strategy), toolkit="auto", prefix=PREFIX)
+        check(made)
+        assert shipping.is_shipped(made) and made.algorithm.entry_point == shipping.ENTRY_POINT
+        assert made.inputs[-1].to_request()["DataSource"]["S3DataSource"]["S3Uri"] == f"{PREFIX}/"
+        assert made.submit_directory == "/opt/ml/input/data/fleetfit/sourcedir.tar.gz"
+        assert made.strategy == strategy
+        assert shipping.uploads(made, has_source=True) == shipping.Uploads(
+            source=UPLOADED, toolkit=f"{PREFIX}/toolkit.tar.gz", starter=f"{PREFIX}/start.py"
+        )
+
+    def test_ours_and_those_with_a_program_run_as_they_are(self) -> None:
+        for given in (
+            spec("1.dkr.ecr.x.amazonaws.com/fleetfit-training:latest", ParameterServer()),
+            dataclasses.replace(spec("mine"), hyperparameters={}),
+            dataclasses.replace(spec(), algorithm=Algorithm(image="mine", entry_point=("python3", "/own.py"))),
+        ):
+            made = shipping.with_code_channel(given, toolkit="auto", prefix=PREFIX)
+            assert made == given
+            assert shipping.uploads(made, has_source=given.program is not None).toolkit is None
+
+    def test_code_on_s3_stays_there(self) -> None:
+        given = spec(parameters={codec.SUBMIT_DIRECTORY: "s3://code/sourcedir.tar.gz"})
+        made = shipping.with_code_channel(given, toolkit="auto", prefix=PREFIX)
+        assert made.submit_directory == "s3://code/sourcedir.tar.gz"
+        assert shipping.uploads(made, has_source=False).source is None
+        assert "needs boto3" in shipping.warnings(made)[0]
+
+    def test_without_a_network_the_code_comes_by_a_channel(self) -> None:
+        made = shipping.with_code_channel(
+            spec("fleetfit-training", network_isolation=True), toolkit="auto", prefix=PREFIX
+        )
+        assert not shipping.is_shipped(made)
+        assert shipping.uploads(made, has_source=True) == shipping.Uploads(source=UPLOADED)
+        elsewhere = spec(network_isolation=True, parameters={codec.SUBMIT_DIRECTORY: "s3://code/x.tar.gz"})
+        with pytest.raises(UnsupportedError, match=r"cannot fetch source_dir='s3://code/x\.tar\.gz'"):
+            shipping.with_code_channel(elsewhere, toolkit="auto", prefix=PREFIX)
+
+    def test_the_channels_name_is_ours(self) -> None:
+        with pytest.raises(ConfigurationError, match="'fleetfit' is fleetfit's own"):
+            shipping.with_code_channel(spec(inputs=(Channel(name="fleetfit"),)), toolkit="auto", prefix=PREFIX)
+
+    def test_nothing_to_start(self) -> None:
+        bare = dataclasses.replace(spec(), hyperparameters={})
+        with pytest.raises(UnsupportedError, match="needs an entry_point"):
+            shipping.with_code_channel(bare, toolkit="shipped", prefix=PREFIX)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("strategy", "said"),
+        [
+            (ParameterServer(), "neither a chief nor TensorFlow 2's coordinator"),
+            (CollectiveAllReduce(processes_per_host=2), "fleetfit_collective_processes_per_host"),
+            (MPI(fusion_threshold_mb=1), "fleetfit_mpi_fusion_threshold_mb"),
+        ],
+    )
+    def test_what_awss_toolkit_cannot_do(self, strategy: Distribution, said: str) -> None:
+        made = shipping.with_code_channel(spec(strategy=strategy), toolkit="image", prefix=PREFIX)
+        with pytest.raises(UnsupportedError, match=said) as caught:
+            check(made)
+        assert "leave toolkit='image' out" in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "strategy", [None, MPI(processes_per_host=2), CollectiveAllReduce(), ParameterServer(cluster_spec="sagemaker")]
+    )
+    def test_what_it_can(self, strategy: Distribution | None) -> None:
+        made = shipping.with_code_channel(spec(strategy=strategy), toolkit="image", prefix=PREFIX)
+        check(made)
+        assert "starts the script with its own toolkit" in shipping.warnings(made)[0]
+
+    def test_nothing_is_said_of_an_image_that_is_not_known(self) -> None:
+        assert shipping.warnings(spec(None, MPI())) == []
+
+    @pytest.mark.parametrize("options", [{"stop_grace": 5.0}, {"interrupt_grace": 1.0}, {"python": "/usr/bin/python9"}])
+    def test_options_that_would_have_no_effect(self, options: dict[str, Any]) -> None:
+        with pytest.raises(UnsupportedError, match=next(iter(options))):
+            check(spec("fleetfit-training"), **options)
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"entry_point": None}, "entry_point is missing"),
+            ({"dependencies": ["x"]}, "pack them with it"),
+            ({"source_dir": "s3://bucket/folder"}, "code on S3 is an archive"),
+        ],
+    )
+    def test_code_on_s3_that_cannot_be(self, arguments: dict[str, Any], said: str) -> None:
+        given = {"entry_point": "train.py", "source_dir": "s3://bucket/code.tar.gz", **arguments}
+        estimator = TensorFlow(
+            instance_type="ml.m5.xlarge",
+            role="arn:aws:iam::123456789012:role/x",
+            image_uri="mine",
+            output_path="s3://bucket",
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        with pytest.raises(ConfigurationError, match=said):
+            estimator.fit()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with S3Server(tmp_path / "s3", keep_checksums=False) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        client.forget()
+        (tmp_path / "s3" / "bucket").mkdir()
+        yield tmp_path / "s3" / "bucket"
+    client.forget()
+
+
+def test_code_that_is_uploaded_is_the_code_that_a_container_fetches(bucket: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "pkg").mkdir(parents=True)
+    (source / "train.py").write_text("print(1)\n")
+    (source / "pkg" / "run.sh").write_text("#!/bin/sh\n")
+    (source / "pkg" / "run.sh").chmod(0o700)
+    (source / "link").symlink_to("pkg/run.sh")
+    aws = Aws(region="us-east-1")
+    given = spec()
+    packing.upload(aws, given, source, shipping.Uploads(source=UPLOADED), lambda text: None)
+    code = tmp_path / "ml" / "code"
+    code.mkdir(parents=True)
+    materialize(UPLOADED, code, "train.py")
+    assert (code / "train.py").read_text() == "print(1)\n"
+    assert os.access(code / "link", os.X_OK) and os.readlink(code / "link") == "pkg/run.sh"
+    assert sorted(path.name for path in (tmp_path / "ml").iterdir()) == ["code"]
+    first = (bucket / "job/source/sourcedir.tar.gz").read_bytes()
+    packing.upload(aws, given, source, shipping.Uploads(source=UPLOADED), lambda text: None)
+    assert (bucket / "job/source/sourcedir.tar.gz").read_bytes() == first
+    with pytest.raises(CodeError, match="there is no such object"):
+        materialize("s3://bucket/nothing.tar.gz", tmp_path / "ml" / "other", "train.py")
+
+
+def test_an_image_without_our_toolkit_trains_with_it(tmp_path: Path) -> None:
+    """The starter for real: a Python that knows nothing of us, and the files that SageMaker puts there."""
+    channel = tmp_path / "ml" / "input" / "data" / "fleetfit"
+    config = tmp_path / "ml" / "input" / "config"
+    for folder in (channel, config, tmp_path / "source"):
+        folder.mkdir(parents=True)
+    (tmp_path / "source" / "train.py").write_text(
+        "import os, container.distributed\nassert os.environ['SM_CHANNELS'] == '[]'\nprint('trained', flush=True)\n"
+    )
+    packing.pack(tmp_path / "source", channel / "sourcedir.tar.gz")
+    packing.pack(package(), channel / "toolkit.tar.gz", name="container", skipped=SKIPPED)
+    (channel / "start.py").write_bytes((package() / "shipped.py").read_bytes())
+    with tarfile.open(channel / "toolkit.tar.gz") as archive:
+        assert not [name for name in archive.getnames() if "__pycache__" in name]
+    parameters = codec.encode(
+        {codec.PROGRAM: "train.py", codec.SUBMIT_DIRECTORY: str(channel / "sourcedir.tar.gz"), "fleetfit_x": 1}
+    )
+    files = {
+        "hyperparameters.json": parameters,
+        "resourceconfig.json": {"current_host": "algo-1", "hosts": ["algo-1"]},
+        "inputdataconfig.json": {"fleetfit": {"TrainingInputMode": "File"}},
+    }
+    for name, content in files.items():
+        (config / name).write_text(json.dumps(content))
+    done = subprocess.run(
+        [sys.executable, "-I", str(channel / "start.py")],
+        env={"SAGEMAKER_BASE_DIR": str(tmp_path / "ml"), "PATH": os.environ["PATH"], "TMPDIR": os.environ["TMPDIR"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[algo-1:rank 0] trained\n" in done.stdout
+    assert (tmp_path / "ml" / "output" / "success").exists()
+
+
+def test_a_damaged_toolkit_is_said_where_sagemaker_looks(tmp_path: Path) -> None:
+    (tmp_path / "start.py").write_bytes((package() / "shipped.py").read_bytes())
+    (tmp_path / "output").mkdir()
+    (tmp_path / "toolkit.tar.gz").write_bytes(b"no")
+    done = subprocess.run(
+        [sys.executable, "-I", str(tmp_path / "start.py")], env={"SAGEMAKER_BASE_DIR": str(tmp_path)}, timeout=60
+    )
+    assert done.returncode == 1
+    assert "could not be unpacked" in (tmp_path / "output" / "failure").read_text()

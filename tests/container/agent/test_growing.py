@@ -1,0 +1,99 @@
+"""Objects that are read while the rest of them are still being listed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from container.agent import AgentError
+from container.agent.s3 import listing
+from container.agent.sources.base import DataObject
+from container.agent.sources.growing import Growing
+
+
+def objects(*numbers: int) -> list[DataObject]:
+    return [DataObject(f"s3://b/{number}", number, None) for number in numbers]
+
+
+class Pages:
+    """A server whose pages come when the test says so; None is the end."""
+
+    def __init__(self) -> None:
+        self.queue: queue.SimpleQueue[Sequence[DataObject] | Exception | None] = queue.SimpleQueue()
+
+    def __iter__(self) -> Iterator[Sequence[DataObject]]:
+        while (page := self.queue.get()) is not None:
+            if isinstance(page, Exception):
+                raise page
+            yield page
+
+
+def test_the_first_are_there_before_the_rest() -> None:
+    pages = Pages()
+    pages.queue.put(objects(0, 1))
+    growing = Growing(iter(pages), pytest.fail)
+    early = iter(growing)
+    assert [next(early), next(early)] == objects(0, 1)
+    found: list[list[DataObject]] = []
+    threads = [threading.Thread(target=lambda: found.append(list(growing))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for page in (objects(2), objects(), objects(3, 4), None):
+        pages.queue.put(page)
+    for thread in threads:
+        thread.join()
+    assert found == [objects(0, 1, 2, 3, 4)] * 3
+    assert list(early) == objects(2, 3, 4)
+
+
+def test_the_first_page_must_be_there() -> None:
+    pages = Pages()
+    pages.queue.put(AgentError("there is none"))
+    with pytest.raises(AgentError, match="there is none"):
+        Growing(iter(pages), pytest.fail)
+
+
+@pytest.mark.parametrize("error", [AgentError("line 7: no such object"), ZeroDivisionError("line 7")])
+def test_a_failure_is_told_at_once_and_to_everybody(error: Exception) -> None:
+    pages, failures = Pages(), queue.SimpleQueue[Exception]()
+    pages.queue.put(objects(0))
+    growing = Growing(iter(pages), failures.put)
+    pages.queue.put(error)
+    told = failures.get(timeout=60)
+    assert isinstance(told, AgentError) and "line 7" in str(told)
+    for _ in range(2):
+        reader = iter(growing)
+        assert next(reader) == objects(0)[0]
+        with pytest.raises(AgentError, match="line 7"):
+            next(reader)
+
+
+def test_a_failure_that_somebody_meets_is_theirs_to_tell() -> None:
+    """A reader says it beside its FIFO first; the agent must not end before that."""
+    pages, failures = Pages(), queue.SimpleQueue[Exception]()
+    pages.queue.put(objects(0))
+    growing = Growing(iter(pages), failures.put)
+    met: list[Exception] = []
+
+    def read() -> None:
+        try:
+            list(growing)
+        except AgentError as error:
+            met.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not growing._waiting:  # it comes to the end of what there is
+        pass
+    pages.queue.put(AgentError("line 7"))
+    thread.join()
+    assert [str(error) for error in met] == ["line 7"]
+    assert failures.empty()
+
+
+def test_which_buckets_are_listed_in_order() -> None:
+    assert listing.is_sorted("s3://bucket/train/")
+    assert not listing.is_sorted("s3://bucket--use1-az4--x-s3/train/")

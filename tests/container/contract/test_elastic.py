@@ -1,0 +1,63 @@
+"""Messages are lines of JSON; a worker's name says where it is."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+
+from container.contract import elastic as messages
+from container.contract.strategies import ElasticHorovod
+
+
+def test_messages_come_in_any_pieces() -> None:
+    data = messages.encode("place", worker="algo-1.0.0", environment={"A": "x\ny"}) + messages.encode("stop")
+    buffer = bytearray()
+    found: list[messages.Message] = []
+    for number in range(len(data)):
+        buffer += data[number : number + 1]
+        found += messages.take(buffer)
+    assert found == [{"op": "place", "worker": "algo-1.0.0", "environment": {"A": "x\ny"}}, {"op": "stop"}]
+    assert not buffer
+
+
+@pytest.mark.parametrize("line", [b"[1]\n", b"{}\n", b"nonsense\n", b'{"op":3}\n'])
+def test_anything_else_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError):
+        messages.take(bytearray(line))
+
+
+def test_a_message_has_an_end() -> None:
+    with pytest.raises(ValueError, match="over"):
+        messages.take(bytearray(b"x" * (messages.LINE_LIMIT + 1)))
+
+
+def test_a_workers_name() -> None:
+    assert messages.worker_name("algo-12", 1, 3) == "algo-12.1.3"
+    assert messages.split_worker("my.host.1.3") == ("my.host", 1, 3)
+
+
+@pytest.mark.horovod
+def test_the_rendezvous_unpickles_plain_values_only() -> None:
+    driver = pytest.importorskip("container.elastic.driver")
+    assert driver.load_plain(pickle.dumps(({"lo": [("127.0.0.1", 5)]}, b"key"))) == ({"lo": [("127.0.0.1", 5)]}, b"key")
+
+    class Evil:
+        def __reduce__(self):  # type: ignore[no-untyped-def]
+            return (print, ("owned",))
+
+    with pytest.raises(pickle.UnpicklingError, match=r"builtins\.print"):
+        driver.load_plain(pickle.dumps(Evil()))
+
+
+def test_a_path_starts_from_the_callers_working_directory() -> None:
+    found = ElasticHorovod(discovery="hosts.sh").to_hyperparameters()["fleetfit_elastic_discovery"]
+    assert found == os.path.abspath("hosts.sh")
+    assert ElasticHorovod(discovery=found).to_hyperparameters()["fleetfit_elastic_discovery"] == found
+    rule = ElasticHorovod(exclusion="rules.py:Rule").to_hyperparameters()["fleetfit_elastic_exclusion"]
+    assert os.path.isabs(rule) and rule.endswith("rules.py:Rule")
+    installed = ElasticHorovod(exclusion="rules:Rule").to_hyperparameters()
+    assert installed["fleetfit_elastic_exclusion"] == "rules:Rule"
+    with pytest.raises(ValueError, match=r"must be 'path/of/file.py:Name' or"):
+        ElasticHorovod(exclusion="rules.py")

@@ -1,0 +1,22 @@
+"""The network between hosts, found by address."""
+
+from __future__ import annotations
+
+import socket
+
+from container.network import _address, shared_network
+
+
+def test_the_interface_that_has_the_address() -> None:
+    found = {name: _address(name) for _, name in socket.if_nameindex()}
+    assert any(address is not None and address.ip.is_loopback for address in found.values())
+    for name, address in found.items():
+        if address is not None and not address.ip.is_loopback:
+            other = str(address.network[0])
+            assert shared_network(str(address.ip), other) == (name, str(address.network))
+            assert shared_network(str(address.ip), "203.0.113.1") is None, "another network"
+
+
+def test_names_that_say_nothing() -> None:
+    assert shared_network("localhost", "localhost") is None
+    assert shared_network("no-such-host.invalid", "localhost") is None

@@ -1,0 +1,578 @@
+"""What each container is: plain data, no engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from container.contract.strategies import MPI
+from container.supervision.loop import Loop
+from estimators.backends.docker import checking, containers, links
+from estimators.backends.docker.checking import gpu_refusal
+from estimators.backends.docker.containers import ContainerPlan, channel_mounts, gpus_of, plan_containers
+from estimators.backends.docker.credentials import aws_credentials
+from estimators.backends.docker.endings import end_failure, last_traceback
+from estimators.backends.docker.engine import Ended, Engine, ImageFacts
+from estimators.backends.docker.engine_errors import EngineError, explained
+from estimators.backends.docker.head_start import Handed
+from estimators.backends.docker.network import Network
+from estimators.backends.docker.options import ContainerOptions, Mount
+from estimators.backends.docker.ownership import foreign, give_back_all
+from estimators.backends.docker.reapers import Duty, Reapers
+from estimators.backends.docker.streams import Frames
+from estimators.errors import ConfigurationError, UnsupportedError
+from estimators.inputs import TrainingInput, parse_inputs
+from estimators.jobs import launch
+from estimators.spec import Algorithm, CheckpointConfig, Resources, RunOptions, TrainingJobSpec
+
+
+def spec(**values: Any) -> TrainingJobSpec:
+    given: dict[str, Any] = {
+        "name": "job",
+        "resources": Resources(instance_type="local", instance_count=2),
+        "environment": {"A": "b c"},
+    }
+    return TrainingJobSpec(**{**given, **values})
+
+
+def plans(one: TrainingJobSpec, **values: Any) -> tuple[containers.ContainerPlan, ...]:
+    given: dict[str, Any] = {
+        "record": Path("/home/jobs/job"),
+        "trees": {host: Path("/home/jobs/job/hosts", host, "ml") for host in one.hosts},
+        "checkpoints": Path("/home/jobs/job/checkpoints"),
+    }
+    return plan_containers(one, values.pop("options", RunOptions()), **{**given, **values})
+
+
+def test_hosts_differ_in_name_and_tree_only() -> None:
+    first, second = plans(spec())
+    assert (first.name, first.host, second.name, second.host) == (
+        "fleetfit-job-algo-1", "algo-1", "fleetfit-job-algo-2", "algo-2",
+    )  # fmt: skip
+    tree = "/home/jobs/job/hosts/algo-1/ml"
+    assert first.mounts == (
+        *(Mount(source=f"{tree}/{name}", target=f"/opt/ml/{name}") for name in ("input", "model", "output")),
+        Mount(source="/home/jobs/job/checkpoints", target="/opt/ml/checkpoints"),
+    )
+    with_code = plans(spec(hyperparameters={"sagemaker_submit_directory": '"file:///x"'}))[0]
+    assert Mount(source=f"{tree}/code", target="/opt/ml/code") in with_code.mounts
+    assert first.image == "fleetfit-training" and first.command == ("train",) and first.network == "fleetfit-job"
+    assert first.environment["A"] == "b c" and first.environment["TRAINING_JOB_NAME"] == "job"
+    assert first.environment["FLEETFIT_HOSTS_HERE"] == "2"
+    assert first.labels["fleetfit.job"] == "job" and first.labels["fleetfit.record"] == "/home/jobs/job"
+    assert plans(spec(), attempt=2)[0].name == "fleetfit-job-algo-1-2"
+
+
+def test_the_same_container_by_hand() -> None:
+    options = RunOptions(backend_options={"memory": "1g", "cpus": 1.5})
+    line = plans(spec(), options=options)[1].command_line()
+    assert line[:9] == (
+        "docker", "run", "--name", "fleetfit-job-algo-2", "--hostname", "algo-2", "--network", "fleetfit-job",
+        "--network-alias",
+    )  # fmt: skip
+    assert "-v" in line and "/home/jobs/job/hosts/algo-2/ml/model:/opt/ml/model" in line and "A=b c" in line
+    assert line[-4:] == ("1.5", "--interactive", "fleetfit-training", "train")
+    assert line[line.index("--memory") + 1] == str(1 << 30)
+
+
+def test_an_image_of_ones_own() -> None:
+    own = spec(algorithm=Algorithm(image="mine:1", entry_point=("python", "run.py"), arguments=("--fast",)))
+    first = plans(own, toolkit=False)[0]
+    assert (first.image, first.entrypoint, first.command) == ("mine:1", ("python", "run.py"), ("--fast",))
+    assert not first.lifeline and "FLEETFIT_LIFELINE_FD" not in first.environment
+    assert first.command_line()[-5:] == ("--entrypoint", "python", "mine:1", "run.py", "--fast")
+
+
+def test_checkpoints_and_models_where_the_job_says() -> None:
+    one = spec(
+        checkpoint=CheckpointConfig(uri="/data/saved", local_path="/saved"),
+        hyperparameters={"model_dir": '"/data/out/job/model"'},
+    )
+    mounts = plans(one, checkpoints=Path("/data/saved"))[0].mounts
+    assert mounts[3:] == (
+        Mount(source="/data/saved", target="/saved"),
+        Mount(source="/data/out/job/model", target="/data/out/job/model"),
+    )
+    assert containers.local_model_dir(spec(hyperparameters={"model_dir": '"/opt/ml/model"'})) is None
+    assert containers.local_model_dir(spec(hyperparameters={"model_dir": '"s3://b/m"'})) is None
+
+
+def test_channels_that_are_planned(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").touch()
+    one = spec(
+        inputs=parse_inputs(
+            {
+                "train": str(tmp_path),
+                "labels": str(tmp_path / "labels.csv"),
+                "stream": TrainingInput(str(tmp_path), input_mode="Pipe"),
+                "far": "s3://bucket/prefix",
+            }
+        )
+    )
+    assert [mount.text for mount in containers.planned_inputs(one)] == [
+        f"{tmp_path}:/opt/ml/input/data/train:ro",
+        f"{tmp_path}/labels.csv:/opt/ml/input/data/labels/labels.csv:ro",
+    ]
+
+
+def test_links_become_mounts(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    (source / "a").write_text("a")
+    (source / "deep" / "b").write_text("b")
+    data = tmp_path / "data"
+    (data / "dealt").mkdir(parents=True)
+    (data / "whole").symlink_to(source)
+    (data / "dealt" / "a").symlink_to(source / "a")
+    (data / "dealt" / "b").symlink_to(source / "deep" / "b")
+    (data / "one").mkdir()
+    (data / "one" / "a").symlink_to(source / "a")
+    (data / "copied").mkdir()
+    (data / "copied" / "c").write_text("c")
+    assert channel_mounts(data, ["whole", "dealt", "one", "copied", "piped"]) == [
+        Mount(source=str(source), target="/opt/ml/input/data/whole", read_only=True),
+        Mount(source=str(source), target=str(source), read_only=True),
+        Mount(source=str(data / "dealt"), target="/opt/ml/input/data/dealt", read_only=True),
+        Mount(source=str(source / "a"), target=str(source / "a"), read_only=True),
+        Mount(source=str(data / "one"), target="/opt/ml/input/data/one", read_only=True),
+        Mount(source=str(data / "copied"), target="/opt/ml/input/data/copied", read_only=True),
+    ]
+    assert (data / "whole").is_dir() and not (data / "whole").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"memroy": "1g"}, "'memory'"),
+        ({"memory": "much"}, "such as '4g', got 'much'"),
+        ({"memory": 0}, "got 0"),
+        ({"cpus": 0}, "over 0, got 0"),
+        ({"cpus": True}, "got True"),
+        ({"mounts": ["/a"]}, "must map paths"),
+        ({"mounts": {"/": "relative"}}, "not an absolute path"),
+        ({"mounts": {"relative": "/x"}}, "not an absolute path of this machine"),
+        ({"mounts": {"/no/such/place": "/x"}}, "'/no/such/place' does not exist"),
+        ({"mounts": {"/tmp": "/opt/ml/model/"}}, "'/opt/ml/model/' is taken .the host's tree is there"),
+        ({"mounts": {"/tmp": "/proc/x"}}, "'/proc/x' is taken .it is the container's own"),
+        ({"mounts": {"/tmp": "/run/fleetfit/x"}}, "is taken .the job's secrets are there"),
+        ({"sshd": "yes"}, "'sshd' must be True or False, got 'yes'"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        ContainerOptions.of(options)
+
+
+def test_sizes() -> None:
+    assert ContainerOptions.of({"memory": "1.5g", "shm_size": "64m"}) == ContainerOptions(
+        memory=3 << 29, shm_size=64 << 20
+    )
+    assert ContainerOptions.of({"memory": 1 << 30}).memory == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("number", "hosts", "gpus", "expected"),
+    [(0, 1, 4, ()), (0, 2, 4, (0, 1)), (1, 2, 4, (2, 3)), (1, 2, 1, ()), (2, 3, 4, (2,))],
+)
+def test_gpus_are_divided(number: int, hosts: int, gpus: int, expected: tuple[int, ...]) -> None:
+    assert gpus_of(number, hosts, gpus) == expected
+
+
+def test_containers_with_gpus_get_them() -> None:
+    first, second = plans(
+        spec(
+            resources=Resources(instance_type="local_gpu", instance_count=2), hyperparameters=MPI().to_hyperparameters()
+        ),
+        gpus=2,
+    )
+    assert (first.gpus, second.gpus) == ((0,), (1,))
+    assert "device=1" in second.command_line()
+    assert plans(spec())[0].gpus is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked"),
+    [
+        (None, None),
+        ((), [{"Driver": "", "Count": -1, "DeviceIDs": [], "Capabilities": [["gpu"]], "Options": {}}]),
+        ((2, 3), [{"Driver": "", "Count": 0, "DeviceIDs": ["2", "3"], "Capabilities": [["gpu"]], "Options": {}}]),
+    ],
+    ids=["none", "all", "two"],
+)
+def test_what_the_engine_is_asked_for(
+    gpus: tuple[int, ...] | None, asked: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import docker
+
+    made: list[dict[str, Any]] = []
+    api = docker.APIClient(base_url="unix:///none", version="1.41")
+    monkeypatch.setattr(api, "create_container", lambda image, **settings: made.append(settings) or {"Id": "1"})
+    engine = Engine({}, at_once=False)
+    engine._connection = api
+    first = plans(spec(), options=RunOptions(backend_options={"memory": "1g", "cpus": 1.5}))[0]
+    engine.create(dataclasses.replace(first, gpus=gpus))
+    [settings] = made
+    assert settings["host_config"].get("DeviceRequests") == asked
+    assert (settings["host_config"]["Memory"], settings["host_config"]["NanoCpus"]) == (1 << 30, 1_500_000_000)
+    assert settings["hostname"] == "algo-1"
+    assert settings["networking_config"]["EndpointsConfig"]["fleetfit-job"]["Aliases"] == ["algo-1"]
+
+
+def test_why_there_are_no_gpus() -> None:
+    assert "shows no NVIDIA GPU" in str(gpu_refusal({}, 0))
+    assert "knows io.containerd.runc.v2, runc" in str(
+        gpu_refusal({"Runtimes": {"runc": {}, "io.containerd.runc.v2": {}}}, 1)
+    )
+    assert gpu_refusal({"Runtimes": {"nvidia": {}}}, 1) is None
+    assert gpu_refusal({"DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, 1) is None
+
+
+def test_frames_in_any_pieces() -> None:
+    wire = b"\x01\0\0\0\0\0\0\x05hello\x02\0\0\0\0\0\0\x01!\x01\0\0\0\0\0\0\x00"
+    for size in range(1, len(wire) + 1):
+        frames = Frames()
+        said = b"".join(frames.feed(wire[at : at + size]) for at in range(0, len(wire), size))
+        assert said == b"hello!"
+
+
+def test_why_a_container_ended() -> None:
+    assert end_failure("algo-1", Ended(exit_code=0), b"", toolkit=True) is None
+    assert end_failure("algo-1", Ended(exit_code=1), b"", toolkit=True) is None, "the toolkit says why"
+    killed = end_failure("algo-1", Ended(exit_code=137), b"", toolkit=True)
+    assert killed is not None and killed.signal == 9 and "killed from outside" in killed.message
+    memory = end_failure("algo-1", Ended(exit_code=137, out_of_memory=True), b"", toolkit=True)
+    assert memory is not None and "out of memory" in memory.message
+    plain = end_failure("algo-1", Ended(exit_code=3), b"no data\n", toolkit=False)
+    assert plain is not None and plain.exit_code == 3 and plain.log_tail == "no data"
+
+
+def test_credentials_of_the_environment_and_of_the_file(tmp_path: Path) -> None:
+    assert aws_credentials({"HOME": str(tmp_path)}) is None
+    text = aws_credentials({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s%", "AWS_SESSION_TOKEN": "t"})
+    assert text is not None and text.split() == [
+        "[default]", "aws_access_key_id", "=", "k", "aws_secret_access_key", "=", "s%", "aws_session_token", "=", "t",
+    ]  # fmt: skip
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws/credentials").write_text("[other]\naws_access_key_id=a\naws_secret_access_key=b\n")
+    assert aws_credentials({"HOME": str(tmp_path)}) is None
+    assert "aws_access_key_id = a" in str(aws_credentials({"HOME": str(tmp_path), "AWS_PROFILE": "other"}))
+
+
+def test_whose_files_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").touch()
+    assert not foreign(tmp_path, 0) and not foreign(tmp_path / "absent", 1000)
+    assert foreign(tmp_path, 1000) == (tmp_path.stat().st_uid == 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("write /var/lib/docker/tmp/x: no space left on device", r"disk is full: `docker system prune`"),
+        ("Minimum memory limit allowed is 6MB", r"allowed is 6MB\. Ask for more with the backend option 'memory'"),
+        ("Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available", "fewer cores"),
+        ("Duplicate mount point: /opt/ml/input/data/train", "place that is taken"),
+        ("could not find an available, non-overlapping IPv4 address pool among the defaults", "no address range left"),
+        ('Conflict. The container name "/fleetfit-a" is already in use by container "b"', "`fleetfit clean` removes"),
+        ("driver failed programming external connectivity: port is already allocated", "Another program has the port"),
+    ],
+)
+def test_what_the_engine_says_gets_a_remedy(said: str, words: str) -> None:
+    import docker
+
+    with pytest.raises(EngineError, match=words), explained("do it", "unix:///x"):
+        raise docker.errors.APIError("500", explanation=said)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("PermissionError(13, 'Permission denied')", "sudo usermod -aG docker"),
+        ("FileNotFoundError(2, 'No such file or directory')", "there is no container engine at unix:///x"),
+        ("[Errno 111] Connection refused", "does not run"),
+    ],
+)
+def test_an_engine_that_cannot_be_reached_has_a_remedy(said: str, words: str) -> None:
+    import docker
+
+    with pytest.raises(EngineError, match=words), explained("do it", "unix:///x"):
+        raise docker.errors.DockerException(f"Error while fetching server API version: {said}")
+
+
+class _UsersEngine(Engine):
+    """Tells what it is, and keeps what it is told to run."""
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        super().__init__({}, at_once=False)
+        self.ran: list[list[str]] = []
+        self._info = info
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+    def run(self, image: str, entrypoint: list[str], mounts: list[tuple[str, str]], labels: Any) -> None:
+        self.ran.append(entrypoint)
+
+
+@pytest.mark.parametrize(
+    ("info", "rootless"),
+    [
+        ({"SecurityOptions": ["name=seccomp,profile=default"], "Rootless": True}, True),  # Podman 4.3
+        ({"SecurityOptions": ["name=seccomp,profile=builtin", "name=rootless"]}, True),  # Docker
+        ({"SecurityOptions": ["name=seccomp,profile=default"]}, False),
+        ({}, False),
+    ],
+)
+def test_files_are_given_back_to_whom_a_rootless_engine_calls_root(
+    info: dict[str, Any], rootless: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)  # whose nothing is here
+    monkeypatch.setattr(os, "getegid", lambda: 5678)
+    (tmp_path / "file").touch()
+    engine = _UsersEngine(info)
+    give_back_all(engine, Duty(label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
+    owner = "0:0" if rootless else "1234:5678"
+    assert [argv[argv.index("-h") + 1] for argv in engine.ran] == [owner]
+
+
+class _SlowEngine(Engine):
+    """Makes a network when it is let."""
+
+    def __init__(self, error: EngineError | None = None) -> None:
+        super().__init__({}, at_once=False)
+        self.let = threading.Event()
+        self.made: list[str] = []
+        self._error = error
+
+    def create_network(self, name: str, labels: Any, *, internal: bool = False) -> str:
+        self.let.wait()
+        if self._error is not None:
+            raise self._error
+        self.made.append(name)
+        return name
+
+
+def test_containers_are_made_beside_their_network() -> None:
+    engine = _SlowEngine()
+    network = Network(engine, "n", {}, internal=False)
+    maker = threading.Thread(target=network.make)
+    maker.start()
+    assert network.beside(lambda: "docker's") == "docker's" and not engine.let.is_set()
+
+    def podman() -> str:
+        if not engine.let.is_set():
+            engine.let.set()  # what is asked for before the network is there is refused
+            raise EngineError("unable to find network with name or ID n")
+        return "podman's"
+
+    assert network.beside(podman) == "podman's"
+    maker.join()
+
+    def refused() -> str:
+        raise EngineError("another reason")
+
+    with pytest.raises(EngineError, match="another reason"):
+        network.beside(refused)
+
+
+def test_without_a_network_there_is_no_container() -> None:
+    engine = _SlowEngine(EngineError("no address range left"))
+    network = Network(engine, "n", {}, internal=False)
+    engine.let.set()
+    for refuse in (network.make, network.wait):
+        with pytest.raises(EngineError, match="no address range"):
+            refuse()
+
+
+@pytest.mark.parametrize(
+    ("words", "made", "container"),
+    [
+        (b'{"network": true}\n{"container": "algo-1", "id": "1f"}\n', [], "1f"),
+        (b'{"container": "algo-1", "id": null}\n{"network": false}\n', ["n"], None),
+        (b"", ["n"], None),
+    ],
+    ids=["made", "failed", "gone"],
+)
+def test_what_the_caller_has_not_made_the_supervisor_makes(
+    words: bytes, made: list[str], container: str | None
+) -> None:
+    engine = _SlowEngine()
+    engine.let.set()
+    theirs, ours = socket.socketpair()
+    handed = Handed(ours)
+    handed.take()
+    handed.order([ContainerPlan(host="algo-1", name="n-algo-1", image="i")])
+    assert not handed.idle
+    with theirs, theirs.makefile("rb") as said:
+        assert json.loads(said.readline()) == {"taken": True}
+        order = json.loads(said.readline())
+        theirs.sendall(words)
+    assert containers.plan_from_dict(order["create"]).name == "n-algo-1"
+    Network(engine, "n", {}, internal=False, handed=handed).make()
+    assert engine.made == made
+    assert handed.container("algo-1") == container and handed.container("algo-2") is None
+    assert handed.idle == bool(words), "the engine may still be busy with what a caller that is gone wanted"
+
+
+@given(st.data())
+def test_a_plan_is_the_same_after_its_way_to_the_caller(data: st.DataObject) -> None:
+    mounts = st.lists(st.builds(Mount, source=st.text(), target=st.text(), read_only=st.booleans()), max_size=2).map(
+        tuple
+    )
+    texts = st.lists(st.text(), max_size=2).map(tuple)
+    limits = st.builds(
+        ContainerOptions,
+        memory=st.none() | st.integers(),
+        mounts=mounts,
+        link=st.none() | st.builds(links.Link, rate=st.integers(), latency_ms=st.floats(0, 9)),
+    )
+    plan = data.draw(
+        st.builds(
+            ContainerPlan,
+            host=st.text(),
+            name=st.text(),
+            image=st.text(),
+            entrypoint=texts,
+            command=texts,
+            environment=st.dictionaries(st.text(), st.text(), max_size=2),
+            mounts=mounts,
+            limits=limits,
+            gpus=st.none() | st.lists(st.integers()).map(tuple),
+        )
+    )
+    assert containers.plan_from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
+
+
+def test_a_job_is_not_resumed_before_its_reaper_is_done(tmp_path: Path) -> None:
+    protected: set[int] = set()
+    reapers = Reapers(Loop(), protected, tmp_path / "log")
+    reapers.start(Duty(label=containers.RECORD_LABEL, value=str(tmp_path)))
+    [pid] = protected
+    try:
+        assert launch._leftovers(tmp_path) == [pid] and not launch._leftovers(tmp_path / "other")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_an_engine_that_is_not_asked_at_once_is_missed_by_the_first_call() -> None:
+    engine = Engine({"DOCKER_HOST": "unix:///no/such.sock"}, at_once=False)
+    with pytest.raises(EngineError, match=r"there is no container engine at unix:///no/such\.sock"):
+        engine.info()
+
+
+def test_what_the_engine_said_of_an_image_holds_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = ImageFacts(id="sha256:1", labels={"a": "b"}, environment=("PATH=/bin",))
+    monkeypatch.setattr(
+        checking, "_seen", {"new:1": (facts, time.monotonic()), "old:1": (facts, time.monotonic() - 60)}
+    )
+    assert checking.just_seen("new:1") == facts
+    assert checking.just_seen("old:1") is None and checking.just_seen("other:1") is None
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    step()
+ValueError: no data"""
+
+
+def test_the_last_traceback_of_what_an_image_printed() -> None:
+    assert last_traceback("nothing of the kind") is None
+    assert last_traceback(f"a\n{TRACEBACK}\nthe toolkit says more\n") == TRACEBACK
+    assert last_traceback(TRACEBACK.replace("no data", "first") + f"\nretrying\n{TRACEBACK}\n") == TRACEBACK
+    chained = f"""Traceback (most recent call last):
+  File "train.py", line 1, in <module>
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+{TRACEBACK}"""
+    assert last_traceback(f"more\n{chained}\nExitCode 1") == chained
+    assert last_traceback("Traceback (most recent call last):\n  File") is None, "it was cut off"
+    torn = TRACEBACK.replace("    step()", "a line of standard output\n    step()")
+    assert last_traceback(f"a\n{torn}\nthe toolkit says more\n") == torn
+    more = f"{TRACEBACK}\n  more of its message\n2026 the toolkit"
+    assert last_traceback(more) == TRACEBACK
+    lost = f"{TRACEBACK.rpartition(chr(10))[0]}\nsomething else\n"
+    assert last_traceback(lost) is None, "what it ends with is no exception's name"
+
+
+@given(st.data())
+def test_a_traceback_that_was_read_in_pieces_is_still_one(data: st.DataObject) -> None:
+    """As ``sagemaker-training`` prints it on: each piece that it reads without the blanks around it."""
+    written = (
+        TRACEBACK.replace("\n    step", "\n    |step").replace("File", "|File").replace("()\n", "()|\n|    |^|^|^^|\n|")
+    )
+    written = written.replace("ValueError: ", "|ValueError|: |")
+    pieces, said = written.split("|"), ""
+    cuts = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
+    for piece, cut in zip(pieces, cuts, strict=True):
+        said += piece + ("\0" if cut else "")
+    printed = "".join(chunk.strip() + "\n" for chunk in said.split("\0"))
+    found = last_traceback(f"epoch 1\n{printed}\n2026 the toolkit")
+    assert found is not None and found.splitlines()[-1] == "ValueError: no data"
+
+
+def test_why_an_image_of_others_failed() -> None:
+    ended = Ended(exit_code=1)
+    failure = end_failure("algo-1", ended, f"x\n{TRACEBACK}\n".encode(), toolkit=False, said="AlgorithmError")
+    assert failure is not None and failure.message == "ValueError: no data" and failure.traceback == TRACEBACK
+    failure = end_failure("algo-1", ended, b"words", toolkit=False, said="the learning rate is negative")
+    assert failure is not None and failure.log_tail == "words"
+    assert failure.message == "the container exited with code 1: the learning rate is negative"
+
+
+# --- links ---
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"link_rate": "100mbit"}, links.Link(rate=100_000_000)),
+        ({"link_rate": "1.5 Gbit/s", "link_latency_ms": 5}, links.Link(rate=1_500_000_000, latency_ms=5.0)),
+        ({"link_rate": 2e6}, links.Link(rate=2_000_000)),
+        ({}, None),
+    ],
+)
+def test_rates_of_links(options: dict[str, Any], expected: links.Link | None) -> None:
+    assert ContainerOptions.of(options).link == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"link_rate": "fast"}, "such as '100mbit'"),
+        ({"link_rate": "10mb"}, "such as '100mbit'"),
+        ({"link_rate": "1bit"}, "from 100kbit"),
+        ({"link_latency_ms": 5}, "needs 'link_rate'"),
+        ({"link_rate": "1gbit", "link_latency_ms": 0}, "from 1 to 10000"),
+        ({"link": "1gbit"}, "Did you mean 'link_rate'"),
+    ],
+)
+def test_rates_that_make_no_sense(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        ContainerOptions.of(options)
+
+
+def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
+    assert links.Link(rate=10_000_000).arguments()[4] == str(128 << 10)
+    assert links.Link(rate=1_000_000_000).arguments() == [
+        "tbf", "rate", "1000000000bit", "burst", "500000", "latency", "50ms"
+    ]  # fmt: skip
+
+
+def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
+    with pytest.raises(UnsupportedError, match="tc, ip, nsenter not found; Debian's packages iproute2"):
+        links.require()

@@ -1,0 +1,111 @@
+"""What containers see of S3: FastFile mode, and the cache that nothing in them may change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusters
+import pytest
+
+from estimators import TrainingInput
+from estimators.backends.docker.checking import others_may_read_mounts
+from estimators.backends.docker.engine import Engine
+from estimators.errors import UnsupportedError
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+
+import s3_server
+
+pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
+
+needs_fuse = pytest.mark.skipif(
+    "CI" not in os.environ and (shutil.which("fusermount3") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK)),
+    reason="needs fuse3 and /dev/fuse",
+)
+
+#: Reads a channel, and tries to change it in every way that root has.
+SCRIPT = """
+import os, pathlib
+import aid
+root = pathlib.Path(os.environ["SM_CHANNEL_MINE"])
+files = {str(path.relative_to(root)): path for path in sorted(root.rglob("*")) if path.is_file()}
+def tries(act):
+    try:
+        act()
+        return True
+    except OSError:
+        return False
+changed = {
+    name: [
+        tries(lambda: path.write_text("changed")), tries(lambda: os.chmod(path, 0o777)),
+        tries(lambda: os.utime(path)), tries(path.unlink), tries(lambda: os.link(path, "/tmp/mine")),
+        tries(lambda: path.resolve().write_text("changed")),
+    ]
+    for name, path in files.items()
+}
+aid.report(read={name: path.read_text() for name, path in files.items()}, changed=changed)
+"""
+
+
+@pytest.fixture
+def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3_server.Bucket]:
+    from container.agent.s3 import client
+
+    (tmp_path / "s3").mkdir()
+    with s3_server.start(tmp_path / "s3") as server:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        for name, value in {**server.environment, "AWS_ENDPOINT_URL_S3": server.endpoint}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+        client.forget()
+        yield s3_server.Bucket(server, "mine")
+        client.forget()
+
+
+def read(job: object) -> dict[int, dict[str, str]]:
+    said = clusters.reports(job)  # type: ignore[arg-type]
+    assert all(not any(of) for one in said.values() for of in one["changed"].values()), said
+    return {rank: one["read"] for rank, one in said.items()}
+
+
+@needs_fuse
+def test_fast_file_mode(make: clusters.Make, s3: s3_server.Bucket, home: Path) -> None:
+    everything = {f"d/part-{number}": str(number) * 10 for number in range(4)}
+    for name, text in everything.items():
+        s3.put(f"train/{name}", text.encode())
+    inputs = {"mine": TrainingInput(s3.uri("train"), input_mode="FastFile", distribution="ShardedByS3Key")}
+    found = read(clusters.fit(make(SCRIPT, hosts=2), inputs, logs=False))
+    assert {**found[0], **found[1]} == everything and len(found[0]) == len(found[1]) == 2
+    assert str(home) not in Path("/proc/self/mounts").read_text()
+    with pytest.raises(UnsupportedError, match="cannot be brought into a container that runs"):
+        clusters.fit(make(SCRIPT, keep_alive_period_in_seconds=5), inputs, logs=False)
+
+
+def test_others_may_read_mounts_where_fuse_says_so(tmp_path: Path) -> None:
+    settings = tmp_path / "fuse.conf"
+    assert not others_may_read_mounts(settings)
+    settings.write_text("#user_allow_other\nmount_max = 10\n")
+    assert not others_may_read_mounts(settings)
+    settings.write_text("mount_max = 10\n user_allow_other \n")
+    assert others_may_read_mounts(settings)
+
+
+def test_nothing_in_a_container_changes_the_cache(
+    make: clusters.Make, s3: s3_server.Bucket, engine: Engine, home: Path, tmp_path: Path
+) -> None:
+    s3.put("train/a", b"aaa")
+    s3.put("train/b", b"bbb")
+    inputs = {"mine": s3.uri("train")}
+    for keep in (None, 30, 1):
+        arguments = {} if keep is None else {"keep_alive_period_in_seconds": keep}
+        job = clusters.fit(make(SCRIPT, hosts=1, **arguments), inputs, logs=False)
+        assert read(job) == {0: {"a": "aaa", "b": "bbb"}}
+        assert sorted(path.read_bytes() for path in (tmp_path / "cache" / "data").glob("*/*")) == [b"aaa", b"bbb"]
+        assert not job.record.tree("algo-1").channel("mine").exists(), "a record does not keep its bytes"
+        assert not list(home.glob("inputs/*"))
+    clusters.until(lambda: not list((home / "warm").glob("*")))

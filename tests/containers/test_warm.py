@@ -1,0 +1,101 @@
+"""Containers that are kept for the next job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import clusters
+import pytest
+from containing import WAITING, plain_job
+
+from estimators.backends.docker import warm
+from estimators.backends.docker.engine import Engine
+from estimators.errors import UnsupportedError
+
+pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
+
+SCRIPT = """
+import os, socket
+import aid
+started = open("/proc/1/stat").read().rpartition(")")[2].split()[19]
+aid.report(name=socket.gethostname(), base=os.path.realpath("/opt/ml"), boot=started,
+           data=sorted(os.listdir("/opt/ml/input/data/training")), secrets=os.listdir("/run/fleetfit"))
+open("/opt/ml/model/weights", "w").close()
+open(os.path.join(os.environ["SM_CHECKPOINT_DIR"], f"saved-{aid.HOST}"), "w").close()
+"""
+
+
+def pools(home: Path) -> list[Path]:
+    return sorted((home / "warm").glob("*"))
+
+
+def test_jobs_run_in_the_same_containers_one_after_another(
+    make: clusters.Make, engine: Engine, home: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a").touch()
+    first, second = (
+        clusters.fit(make(SCRIPT, hosts=2, keep_alive_period_in_seconds=60), str(data), logs=False) for _ in range(2)
+    )
+    said = [clusters.reports(job) for job in (first, second)]
+    for job, reports in zip((first, second), said, strict=True):
+        assert {rank: one["name"] for rank, one in reports.items()} == {0: "algo-1", 1: "algo-2"}
+        assert all(one["data"] == ["a"] and one["base"].startswith(str(job.record.path)) for one in reports.values())
+        assert all(one["secrets"] == ["secrets.json"] for one in reports.values())
+        assert sorted(path.name for path in Path(job.checkpoints).iterdir()) == ["saved-algo-1", "saved-algo-2"]
+        assert job.model_data is not None
+    assert [said[0][rank]["boot"] for rank in (0, 1)] == [said[1][rank]["boot"] for rank in (0, 1)]
+    [pool] = pools(home)
+    assert not list(pool.glob("secrets/*/*")), "nothing of a job's secrets stays"
+    # Others are made where the job wants something else.
+    third = clusters.fit(make(SCRIPT, hosts=1, keep_alive_period_in_seconds=1), str(data), logs=False)
+    assert clusters.reports(third)[0]["boot"] != said[0][0]["boot"]
+    clusters.until(lambda: pools(home) == [pool], 30)  # its second is over
+    engine.remove_all({"fleetfit.pool": str(pool)})
+
+
+def test_a_pool_goes_when_its_time_is_over(make: clusters.Make, engine: Engine, home: Path) -> None:
+    clusters.fit(make("pass", hosts=2, keep_alive_period_in_seconds=6), logs=False)
+    [pool] = pools(home)
+    clusters.until(lambda: not pool.exists() and not any(engine.leftovers({"fleetfit.pool": str(pool)})), 30)
+
+
+def test_a_stopped_job_leaves_a_pool_and_a_killed_supervisor_does_not(
+    make: clusters.Make, engine: Engine, home: Path
+) -> None:
+    job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=30)
+    job.stop()
+    assert clusters.await_terminal(job) == "Stopped"
+    make.marked("saved-algo-2")
+    [pool] = pools(home)
+    make.clear()
+    job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=30)
+    assert pools(home) == [pool]
+    clusters.supervisor(job).kill()
+    clusters.until(lambda: not any(engine.leftovers({"fleetfit.pool": str(pool)})), 30)
+
+
+def test_a_kept_container_that_is_killed_is_the_reason(make: clusters.Make, engine: Engine, home: Path) -> None:
+    job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=60)
+    [pool] = pools(home)
+    state = warm.read_state(pool)
+    assert state is not None
+    engine.kill(state["containers"]["algo-2"], "SIGKILL")
+    assert clusters.await_terminal(job) == "Failed"
+    assert "algo-2: the container was killed from outside (SIGKILL)" in job.describe()["FailureReason"]
+    clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})), 30)
+
+
+def test_images_without_our_toolkit_are_not_kept(plain: str) -> None:
+    with pytest.raises(UnsupportedError, match="keep_alive_period_in_seconds needs fleetfit's toolkit"):
+        clusters.fit(plain_job(plain, keep_alive_period_in_seconds=5), logs=False)
+
+
+def test_a_failed_job_says_why_and_the_next_one_runs(make: clusters.Make, engine: Engine, home: Path) -> None:
+    from estimators import TrainingJobError
+
+    with pytest.raises(TrainingJobError, match="ValueError: no data"):
+        make.run("raise ValueError('no data')", hosts=2, keep_alive_period_in_seconds=40)
+    assert make.run("print('well')", hosts=2, keep_alive_period_in_seconds=1).status == "Completed"
+    clusters.until(lambda: not pools(home), 60)

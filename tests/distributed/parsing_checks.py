@@ -1,0 +1,205 @@
+"""Functions of a pipeline, made the light way or TensorFlow's: the same records. Run by test_parsing.py, alone."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from container import distributed
+from container.distributed import light
+from container.distributed.data import _PARSED_AT_ONCE
+
+cluster = distributed.init()
+#: More than are parsed at once, and not a multiple of it, nor of any batch.
+COUNT = 2 * _PARSED_AT_ONCE + 76
+BATCHES = (64, _PARSED_AT_ONCE + 100, 5000)
+
+
+def strings() -> Any:
+    return tf.data.Dataset.range(COUNT).map(tf.strings.as_string)
+
+
+def unknown() -> Any:
+    """Its length is not known."""
+    return strings().filter(lambda value: True)
+
+
+def parse_one(text: Any) -> Any:
+    number = tf.strings.to_number(text, tf.int64)
+    pixels = tf.cast(tf.fill([3], number), tf.float32)
+    return {"pixels": pixels, "text": text}, number % 10
+
+
+def parse_many(texts: Any) -> Any:
+    numbers = tf.strings.to_number(texts, tf.int64)
+    pixels = tf.repeat(tf.cast(numbers, tf.float32)[:, tf.newaxis], 3, axis=1)
+    return {"pixels": pixels, "text": texts}, numbers % 10
+
+
+def values(batches: Any) -> list[Any]:
+    return [tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), batch) for batch in batches]
+
+
+def is_light(dataset: Any) -> bool:
+    return not type(dataset).__name__.endswith("MapDataset")
+
+
+def check_batches_are_those_of_records_parsed_one_by_one() -> None:
+    for source in (strings, unknown):
+        for batch in BATCHES:
+            for options in ({}, {"remainder": "drop"}, {"resumable": True}):
+                one, many = (
+                    cluster.dataset(source, global_batch_size=batch, parse=parse, **options)
+                    for parse in (parse_one, distributed.vectorized(parse_many))
+                )
+                assert values(one) == values(many), (batch, options)
+                assert int(one.cardinality()) == int(many.cardinality()), (batch, options)
+                assert one.element_spec == many.element_spec, (batch, options)
+    one, many = (
+        cluster.dataset(strings, global_batch_size=100, parse=parse, repeat=True)
+        for parse in (parse_one, distributed.vectorized(parse_many))
+    )
+    assert values(one.take(40)) == values(many.take(40))
+    assert one.element_spec == many.element_spec
+    assert int(one.cardinality()) == int(many.cardinality()) == tf.data.INFINITE_CARDINALITY
+
+
+def check_no_record_is_lost_when_they_are_shuffled() -> None:
+    shuffled = cluster.dataset(
+        unknown, global_batch_size=64, parse=distributed.vectorized(parse_many), shuffle=100, seed=3, resumable=True
+    )
+    orders = [[text for batch, _ in shuffled for text in batch["text"].numpy()] for _ in range(2)]
+    assert orders[0] != orders[1]
+    assert all(sorted(order, key=int) == [str(number).encode() for number in range(COUNT)] for order in orders)
+
+
+def check_what_is_not_dense_goes_the_ordinary_way() -> None:
+    def ragged(texts: Any) -> Any:
+        return tf.strings.split(texts, "1")
+
+    def sparse(texts: Any) -> Any:
+        return tf.sparse.from_dense(tf.strings.to_number(texts, tf.int64)[:, tf.newaxis])
+
+    for function in (ragged, sparse):
+        batches = list(cluster.dataset(strings, global_batch_size=100, parse=distributed.vectorized(function)))
+        assert sum(int(batch.shape[0] or batch.nrows()) for batch in batches) == COUNT
+        assert not is_light(light.parallel_map(strings().batch(10), function))
+
+
+def check_what_a_function_may_do() -> None:
+    factor = tf.constant(2.0)
+    words = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["7"], [70.0]), 0.0)
+    variable = tf.Variable(3.0)
+
+    def number(texts: Any) -> Any:
+        return tf.strings.to_number(texts)
+
+    def in_python(texts: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(lambda found: found.astype(np.float32), [texts], tf.float32), [None])
+
+    def branches(texts: Any) -> Any:
+        total = tf.constant(0.0)
+        for index in tf.range(tf.size(texts)):
+            if index % 2 == 0:
+                total += number(texts)[index]
+        return tf.fill(tf.shape(texts), total)
+
+    functions: list[tuple[Callable[[Any], Any], bool]] = [
+        (lambda texts: number(texts) * factor, True),
+        (in_python, True),
+        (branches, True),
+        (lambda texts: tf.map_fn(number, texts, fn_output_signature=tf.float32), True),
+        (lambda texts: {"a": number(texts), "b": (texts, texts)}, True),
+        (lambda texts: [number(texts), number(texts)], False),  # a list is one tensor, for Dataset.map
+        (lambda texts: words.lookup(texts), False),
+        (lambda texts: number(texts) * variable, False),
+    ]
+    for function, expected in functions:
+        ours = light.parallel_map(strings().batch(10), function)
+        theirs = strings().batch(10).map(function)
+        assert is_light(ours) is expected, function
+        assert ours.element_spec == theirs.element_spec
+        for _ in range(2):
+            assert values(ours) == values(theirs)
+
+
+def check_elements_are_given_as_map_gives_them() -> None:
+    Pair = collections.namedtuple("Pair", "a b")
+    numbers = tf.data.Dataset.range(1000)
+    pairs = tf.data.Dataset.zip(Pair(numbers, numbers))
+    named = cluster.dataset(lambda: pairs, global_batch_size=100, parse=distributed.vectorized(lambda p: p.a + p.b))
+    assert [v for batch in named for v in batch.numpy()] == [2 * number for number in range(1000)]
+    dicts = numbers.map(lambda number: {"x": number, "label": -number})
+    popped = cluster.dataset(
+        lambda: dicts, global_batch_size=100, parse=distributed.vectorized(lambda d: (d, d.pop("label")))
+    )
+    assert popped.element_spec[0].keys() == {"x"}
+    assert [v for _, batch in popped for v in batch.numpy()] == [-number for number in range(1000)]
+
+
+def check_rows_that_are_missing_or_of_another_shape_are_refused() -> None:
+    def one_less(texts: Any) -> Any:
+        return tf.strings.to_number(texts)[1:]
+
+    def of_many_shapes(texts: Any) -> Any:
+        ones = tf.ones([tf.size(texts), 6])
+        wide = tf.strings.to_number(texts)[0] > 0
+        return tf.cond(wide, lambda: tf.reshape(ones, [-1, 2, 3]), lambda: tf.reshape(ones, [-1, 3, 2]))
+
+    for source in (strings, unknown):
+        for function, words in ((one_less, "as many rows as"), (of_many_shapes, "different shapes")):
+            try:
+                values(cluster.dataset(source, global_batch_size=100, parse=distributed.vectorized(function)))
+            except tf.errors.InvalidArgumentError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError(f"{words}: it went through")
+
+
+def check_a_flat_map() -> None:
+    def expand(number: Any) -> Any:
+        return tf.data.Dataset.range(number)
+
+    numbers = tf.data.Dataset.range(5)
+    assert values(light.flat_map(numbers, expand)) == values(numbers.flat_map(expand))
+    pairs = tf.data.Dataset.zip((numbers, numbers))
+    nested = light.flat_map(pairs, lambda a, b: tf.data.Dataset.range(a).map(lambda c: {"sum": b + c}))
+    assert values(nested) == values(pairs.flat_map(lambda a, b: tf.data.Dataset.range(a).map(lambda c: {"sum": b + c})))
+
+
+def check_the_end_of_an_epoch_waits_for_no_tuner() -> None:
+    """See ``_with_options``. Who has chosen keeps what was chosen."""
+    assert cluster.dataset(strings, global_batch_size=10).options().autotune.enabled is False
+    chosen = tf.data.Options()
+    chosen.autotune.enabled = True
+    for resumable in (False, True):
+        kept = cluster.dataset(lambda: strings().with_options(chosen), global_batch_size=10, resumable=resumable)
+        assert kept.options().autotune.enabled is True
+
+
+def check_an_error_names_its_cause() -> None:
+    for batch in (2, 3):
+        wrong = tf.data.Dataset.from_tensor_slices(["1", "2", "three", "4"])
+        dataset = cluster.dataset(lambda: wrong, global_batch_size=batch, parse=distributed.vectorized(parse_many))  # noqa: B023
+        try:
+            values(dataset)
+        except tf.errors.InvalidArgumentError as error:
+            assert "three" in str(error)
+        else:
+            raise AssertionError("it went through")
+
+
+def main() -> None:
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            check()
+            print(name, "ok", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""An elastic training that is told to end, or loses all who had its state, goes on from what was saved."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from launching import alone
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod]
+
+SCRIPT = Path(__file__).with_name("elastic_checks.py")
+ALONE = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "HOROVOD_ELASTIC": "1",
+    "HOROVOD_CONTROLLER": "gloo",
+    "HOROVOD_CPU_OPERATIONS": "gloo",
+    "HOROVOD_GLOO_IFACE": "lo",
+    "HOROVOD_RANK": "0",
+    "HOROVOD_SIZE": "1",
+}
+
+
+def test_what_was_trained_of_an_epoch_is_saved_and_not_trained_again(tmp_path: Path) -> None:
+    first = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "end"], **ALONE)
+    assert first.code == 128 + signal.SIGTERM, first.text
+    assert "told to end: saved, and ending" in first.text
+    # A worker that comes to others, who have the training's state, and finds that they are gone.
+    late = {**ALONE, "FLEETFIT_ELASTIC_LATE": "1"}
+    second = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "go on"], **late)
+    assert second.code == 0, second.text
+    assert "trained 2.0 2.0" in second.text
+    third = alone([str(SCRIPT), str(tmp_path / "nothing"), "go on"], **late)
+    assert third.code == 1, third.text
+    assert "every worker that had the training's state was lost before another one had taken it" in third.text

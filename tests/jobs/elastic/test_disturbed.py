@@ -1,0 +1,48 @@
+"""Hosts of an elastic job that are taken while none of its attempts runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from estimators.jobs.attempts import Attempts
+from estimators.jobs.elastic.disturbed import ElasticHosts
+from estimators.jobs.restarts import FailurePolicy
+
+
+class Job:
+    """What is used of the supervisor; see :class:`estimators.jobs.gang.Job`."""
+
+    def __init__(self) -> None:
+        self.attempts = Attempts(FailurePolicy(min_hosts=2), ("algo-1", "algo-2"))
+        self.waits = self.ends = False
+        self.told: list[tuple[str, str]] = []
+
+    def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
+        self.told.append((kind, host))
+
+    def start_next(self) -> None:
+        self.told.append(("start", ""))
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        return self.attempts.fleet.present(time.monotonic())
+
+
+def test_who_is_taken_between_two_attempts_is_not_there_for_the_next_one() -> None:
+    job = Job()
+    hosts = ElasticHosts(lambda: None, job)  # type: ignore[arg-type]
+    hosts.interrupt("algo-1", 2.0, 60.0)
+    assert job.present == ("algo-1", "algo-2")  # the job is about to be over
+    job.attempts.taken.append("algo-2")  # an attempt ends by its notice
+    hosts.interrupt("algo-1", 2.0, 60.0)
+    assert job.present == ("algo-2",)
+    job.attempts.taken.clear()
+    job.waits = True
+    hosts.interrupt("algo-1", 2.0, 1.0)  # which is not there
+    hosts.remove("algo-2", None)
+    assert job.attempts.fleet.gone["algo-2"] == math.inf and job.attempts.fleet.gone["algo-1"] > time.monotonic() + 30
+    hosts.return_host("algo-1")
+    assert job.present == ("algo-1",)
+    assert job.told == [("interrupted", "algo-1"), ("removed", "algo-2"), ("returned", "algo-1"), ("start", "")]

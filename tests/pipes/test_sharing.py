@@ -1,0 +1,142 @@
+"""Objects that several ranks read are read once, and no rank waits for another."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from feeding import agent, split, write_objects
+
+from container.agent.pipes.sharing import Sharing
+from container.formats import RecordFormat
+
+PIECES = [bytes([number]) * (number % 7 + 1) * 100 for number in range(50)]
+CONTENT = b"".join(PIECES)
+
+
+class Source:
+    """Reads the content, and counts."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.begun = 0
+        self.read = 0
+        self.closed = 0
+        self.fails_at = fails_at
+
+    def __call__(self) -> Generator[bytes, None, None]:
+        self.begun += 1
+        try:
+            for number, piece in enumerate(PIECES):
+                if number == self.fails_at:
+                    raise OSError("the connection is gone")
+                self.read += 1
+                yield piece
+        finally:
+            self.closed += 1
+
+
+def test_readers_in_step_read_once() -> None:
+    sharing, source = Sharing(3), Source()
+    for epoch in range(2):
+        readers = [sharing.pieces((epoch, 0), source) for _ in range(3)]
+        for together in zip(*readers, strict=True):
+            assert len(set(together)) == 1
+        assert source.begun == epoch + 1 and source.closed == epoch + 1 and sharing.kept == 0
+
+
+def test_one_after_another_read_once_while_it_is_kept_and_by_themselves_when_not() -> None:
+    for window, times in ((1 << 20, 1), (0, 3), (len(CONTENT) - 1, 3)):
+        sharing, source = Sharing(3, window), Source()
+        assert [b"".join(sharing.pieces((0, 0), source)) for _ in range(3)] == [CONTENT] * 3
+        assert source.begun == times and source.closed == times
+        assert sharing.kept <= window + 700
+
+
+def test_one_that_falls_behind_goes_on_alone_and_one_that_leaves_holds_nobody_up() -> None:
+    sharing, source = Sharing(3, 1000), Source()
+    slow, early, quick = (sharing.pieces((0, 0), source) for _ in range(3))
+    assert next(slow) == PIECES[0] and next(early) == PIECES[0]
+    early.close()  # type: ignore[attr-defined]
+    assert b"".join(quick) == CONTENT
+    assert sharing.kept <= 1700
+    assert PIECES[0] + b"".join(slow) == CONTENT
+    assert source.begun == source.closed == 2 and sharing.kept == 0
+
+
+def test_what_goes_wrong_goes_wrong_for_all() -> None:
+    sharing, source = Sharing(2), Source(fails_at=5)
+    readers = [sharing.pieces((0, 0), source) for _ in range(2)]
+    for _ in range(5):
+        assert next(readers[0]) == next(readers[1])
+    for reader in readers:
+        with pytest.raises(OSError, match="gone"):
+            next(reader)
+    assert source.closed == source.begun
+
+
+def test_readers_of_any_speed_in_threads_get_every_byte() -> None:
+    chance = random.Random(1)
+    for window in (0, 500, 3000, 1 << 20):
+        sharing, sources = Sharing(4, window), [Source() for _ in range(6)]
+        got: dict[int, bytes] = {}
+        pauses = [[chance.random() * 0.001 for _ in PIECES] for _ in range(4)]
+
+        def read(
+            rank: int,
+            sharing: Sharing = sharing,
+            sources: list[Source] = sources,
+            pauses: list[list[float]] = pauses,
+            got: dict[int, bytes] = got,
+        ) -> None:
+            said = b""
+            for number, source in enumerate(sources):
+                for piece, pause in zip(sharing.pieces((0, number), source), pauses[rank], strict=False):
+                    said += piece
+                    time.sleep(pause)
+                    if rank == 3 and number == 2 and len(said) % 3 == 0:
+                        break  # this one does not want all of it
+            got[rank] = said
+
+        threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert all(got[rank] == CONTENT * 6 for rank in range(3))
+        assert sharing.kept <= window + 700
+        assert all(source.begun == source.closed for source in sources)
+
+
+def test_ranks_of_a_host_share_what_the_agent_reads(tmp_path: Path) -> None:
+    """Three ranks read at once, more than their FIFOs hold; the agent's reading is counted by the kernel."""
+    records = write_objects(tmp_path / "data", [150_000, 150_000], RecordFormat.TEXT_LINE)
+    size = sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
+    channels = {"train": {"uri": str(tmp_path / "data"), "distribution": "ShardedByS3Key"}}
+    with agent(tmp_path / "ml", channels, ranks=3) as host:
+        for rank in range(3):
+            host.fifo("train", 0, rank)  # it has begun
+        before = read_bytes(host.process.pid)
+        got: dict[int, bytes] = {}
+        threads = [
+            threading.Thread(target=lambda rank=rank: got.update({rank: host.read("train", 0, rank)}))
+            for rank in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        counted = read_bytes(host.process.pid) - before
+    shares = [split(RecordFormat.TEXT_LINE, got[rank]) for rank in range(3)]
+    assert [len(share) for share in shares] == [100_000] * 3
+    assert sorted(record for share in shares for record in share) == sorted(records)
+    assert size <= counted < 1.5 * size, "not once for each of them"
+
+
+def read_bytes(pid: int) -> int:
+    """Bytes that a process has read by read() and the like, from /proc."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))

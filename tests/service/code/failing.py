@@ -1,0 +1,3 @@
+"""Fails."""
+
+raise ValueError("there is no column 'price' in the data")

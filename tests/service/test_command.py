@@ -1,0 +1,106 @@
+"""What ``fleetfit serve`` refuses before it serves."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+import pytest
+
+from estimators.cli import main
+from estimators.service.serving import Options
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--port", "70000"], 2, "not a port"),
+        (["--max-jobs", "0"], 2, "1 or more"),
+        (["--backend", "dokcer"], 2, "Did you mean 'docker'"),
+        (["--image-map", "mine"], 2, "PATTERN=IMAGE"),
+        (["--without", "VpcConfg"], 2, "Did you mean 'VpcConfig'"),
+        (["--region", "mars"], 2, "not a region"),
+        (["extra"], 2, "unrecognized arguments"),
+    ],
+)
+def test_arguments_that_cannot_be(
+    words: list[str],
+    status: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    assert main(["serve", *words]) == status
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_port_that_is_taken_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--no-profile", "--port", str(taken.getsockname()[1])]) == 5
+    assert "cannot be had" in capsys.readouterr().err
+    assert not (tmp_path / "home" / "service" / "s3.json").exists()
+
+
+def test_files_that_cannot_be_had_are_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path))
+    keys = tmp_path / "service" / "keys.json"
+    keys.mkdir(parents=True)
+    assert main(["serve", "--no-profile", "--port", "0", "--s3-port", "0"]) == 2
+    assert f"{keys}: Is a directory" in capsys.readouterr().err
+    keys.rmdir()
+
+    def full(*arguments: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("estimators.service.settings.write_private", full)
+    assert main(["serve", "--no-profile", "--port", "0", "--s3-port", "0"]) == 2
+    assert "No space left on device. Mend that" in capsys.readouterr().err
+
+
+def test_the_endpoint_is_on_loopback() -> None:
+    from estimators.service import serving
+
+    assert serving.HOST == "127.0.0.1"
+    assert Options().limit == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "put"),
+    [([], False, True), ([], True, False), (["--no-sdk-config"], False, False), (["--no-profile"], False, False)],
+)
+def test_the_sdks_configuration_is_put_where_it_looks_unless_the_user_has_one_or_says_no(
+    words: list[str],
+    own: bool,
+    put: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import contextlib
+
+    from estimators.cli import _parse
+    from estimators.commands import serve
+    from estimators.service.profile import Address
+    from estimators.service.settings import Keys, Place
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = tmp_path / "sagemaker" / "config.yaml"
+    if own:
+        path.parent.mkdir()
+        path.write_text("SchemaVersion: '1.0'\n")
+    address = Address(endpoint="http://x", s3_endpoint="http://y", region="us-east-1", keys=Keys("a", "b"))
+    args = _parse(["serve", *words])
+    with contextlib.ExitStack() as ended:
+        assert serve._installed(args, Place(tmp_path / "home"), address, ended) is put
+        assert path.exists() is (own or put)
+    assert path.exists() is own
+    assert ("stays as it is" in capsys.readouterr().err) is own

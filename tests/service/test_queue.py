@@ -1,0 +1,118 @@
+"""The queue goes on whatever happens to a job that waits, and loses none."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import until
+
+from estimators.errors import RecordError
+from estimators.jobs import launch
+from estimators.jobs import status as statuses
+from estimators.jobs.record import JobRecord
+from estimators.jobs.states import SecondaryStatus
+from estimators.service.queue import Queue
+from estimators.service.records import Jobs
+
+
+class Started:
+    """A queue for one job at a time whose jobs are not run; what it started is ``names``."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.names: list[str] = []
+        self.told: list[str] = []
+        self.queue = Queue(Jobs(home, "us-east-1"), 1, {}, self.told.append)
+
+    def start(self, record: JobRecord, environment: Any) -> subprocess.Popen[bytes]:
+        """Instead of a supervisor's start: the lock stays held, as a supervisor would."""
+        self.names.append(record.name)
+        return subprocess.Popen(["true"])
+
+    def submit(self, name: str, **request: Any) -> JobRecord:
+        """A new job."""
+        record = JobRecord.stage(name, self.home)
+        record.write_status(statuses.new_status({"TrainingJobName": name}, time.time()))
+        self.queue.submit(record, name, request)
+        return record
+
+    def finish(self, record: JobRecord) -> None:
+        """What a supervisor does at the end."""
+        status = statuses.transition(record.stored_status() or {}, SecondaryStatus.TRAINING, time.time())
+        record.write_status(statuses.transition(status, SecondaryStatus.COMPLETED, time.time()))
+        record.release()
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
+    queue = Started(tmp_path)
+    monkeypatch.setattr(launch, "start", queue.start)
+    queue.queue.start()
+    yield queue
+    queue.queue.close()
+
+
+def test_a_job_that_was_removed_while_it_waited_holds_up_nobody(started: Started) -> None:
+    first = started.submit("first")
+    shutil.rmtree(started.submit("second").path)
+    started.submit("third")
+    started.finish(first)
+    until(lambda: started.names == ["first", "third"])
+    assert any("second is not started" in line for line in started.told)
+
+
+def test_a_job_whose_lock_is_looked_at_when_its_turn_comes_is_started_later(started: Started) -> None:
+    first, second = started.submit("first"), started.submit("second")
+    reader = os.open(second.lock_file, os.O_RDONLY)
+    fcntl.flock(reader, fcntl.LOCK_SH)  # as everybody does who asks for the status of a job that waits
+    started.finish(first)
+    until(lambda: started.queue.running == 0)
+    time.sleep(0.25)
+    assert started.names == ["first"]
+    os.close(reader)
+    until(lambda: started.names == ["first", "second"])
+
+
+def test_a_full_disk_does_not_end_the_queue(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = started.submit("first")
+    late = started.submit("late", StoppingCondition={"MaxWaitTimeInSeconds": 0})
+    write, asked = JobRecord.write_status, []
+
+    def full(record: JobRecord, status: dict[str, Any]) -> None:
+        asked.append(record.name)
+        if len(asked) < 3:
+            raise RecordError("No space left on device")
+        write(record, status)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobRecord, "write_status", full)
+        until(lambda: (late.stored_status() or {}).get("SecondaryStatus") == "MaxWaitTimeExceeded")
+    started.submit("next")
+    started.finish(first)
+    until(lambda: started.names == ["first", "next"])
+
+
+def test_a_job_that_cannot_be_stopped_for_a_full_disk_still_waits(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = started.submit("first"), started.submit("second")
+
+    def full(record: JobRecord, status: dict[str, Any]) -> None:
+        raise RecordError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobRecord, "write_status", full)
+        with pytest.raises(RecordError):
+            started.queue.withdraw("second")
+    assert started.queue.withdraw("second")
+    assert (second.stored_status() or {})["TrainingJobStatus"] == "Stopped"
+    assert not started.queue.withdraw("second")
+    started.finish(first)

@@ -1,0 +1,138 @@
+"""The SageMaker SDK 2.x, unchanged, with scripts as they are written for SageMaker."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from serving import Serving
+
+SCRIPTS = Path(__file__).parent / "scripts"
+NAMES = ("mpi", "parameter_server", "multi_worker", "pipe", "spot", "failing", "aws_images")
+
+pytestmark = pytest.mark.network
+
+
+def test_scripts_as_they_are_written_for_sagemaker(served: Serving, sagemaker_2: Path, tmp_path: Path) -> None:
+    """All of them at once, each in a process of its own; then everything that they printed and left is looked at.
+
+    One test, so that tests that are spread over several workers start them once.
+    """
+    outputs = run_scripts(served, sagemaker_2, tmp_path)
+    failed = []
+    for check in CHECKS:
+        try:
+            check(served, outputs)
+        except AssertionError as error:
+            failed.append(f"{check.__name__}: {error}")
+    assert not failed, "\n\n".join(failed)
+
+
+def run_scripts(served: Serving, sagemaker_2: Path, out: Path) -> Mapping[str, str]:
+    """Run the scripts; returns what each printed."""
+    done = subprocess.run(
+        [sagemaker_2, Path(__file__).parent / "forking.py", out, *(SCRIPTS / f"{name}.py" for name in NAMES)],
+        env=served.by_profile(),
+        cwd=out,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    texts = {name: (out / f"{name}.out").read_text() for name in NAMES}
+    assert [name for name in served.by_profile() if name.startswith(("AWS_P", "SAGEMAKER_"))] == ["AWS_PROFILE"]
+    assert done.returncode == 0, (done.stdout, done.stderr, texts, served.said())
+    return texts
+
+
+def said(text: str) -> list[dict[str, object]]:
+    """What the ranks said, in the order of their logs."""
+    return [json.loads(match) for match in re.findall(r"said (\{.*\})", text)]
+
+
+def model_of(served: Serving, text: str) -> Path:
+    match = re.search(r"model: s3://(\S+)", text)
+    assert match is not None
+    return served.home / "s3" / match[1]
+
+
+def mpi(served: Serving, outputs: Mapping[str, str]) -> None:
+    text = outputs["mpi"]
+    ranks = said(text)
+    assert sorted(int(str(rank["rank"])) for rank in ranks) == [0, 1, 2, 3]
+    assert {(rank["size"], rank["sum"], rank["epochs"], rank["name"]) for rank in ranks} == {(4, 10, 3, 'it\'s a "b"')}
+    assert model_of(served, text).is_file()
+    for rank, host in enumerate(("algo-1", "algo-1", "algo-2", "algo-2")):
+        assert f"[{host}:rank {rank}] said" in text
+    for words in ("Starting - ", "Training - ", "Uploading - ", "Completed - ", "Training seconds: ", "Billable sec"):
+        assert words in text
+
+
+def attach_and_analytics(served: Serving, outputs: Mapping[str, str]) -> None:
+    text = outputs["mpi"]
+    match = re.search(r"attached: (\S+) (s3://\S+/output/model.tar.gz) (\S+)", text)
+    assert match is not None
+    assert match[1] in match[2]
+    assert match[3] == "3"
+    values = [float(value) for value in re.findall(r"^\d +[\d.]+ +loss +([\d.]+)$", text, re.MULTILINE)]
+    assert values, text
+    assert sum(values) / len(values) == pytest.approx((1 + 1 / 2 + 1 / 3) / 3, rel=1e-3)
+
+
+def parameter_servers(served: Serving, outputs: Mapping[str, str]) -> None:
+    tasks = said(outputs["parameter_server"])
+    assert {json.dumps(task["task"]) for task in tasks} >= {'{"type": "chief", "index": 0}'}
+    assert all(task["cluster"] == {"chief": 1, "worker": 2, "ps": 2} for task in tasks)
+
+
+def multi_worker_mirrored(served: Serving, outputs: Mapping[str, str]) -> None:
+    tasks = said(outputs["multi_worker"])
+    assert [task["host"] for task in sorted(tasks, key=lambda task: str(task["host"]))] == ["algo-1", "algo-2"]
+    assert all(task["cluster"] == {"worker": 2} for task in tasks)
+
+
+def pipe_mode_with_sharded_objects(served: Serving, outputs: Mapping[str, str]) -> None:
+    shares = {str(share["host"]): share["lines"] for share in said(outputs["pipe"])}
+    assert sorted(shares) == ["algo-1", "algo-2"]
+    lines = [line for share in shares.values() for line in list(share)]  # type: ignore[call-overload]
+    assert sorted(lines) == [f"line-{number}" for number in range(6)]
+    assert all(len(list(share)) == 3 for share in shares.values())  # type: ignore[call-overload]
+
+
+def spot_with_checkpoints(served: Serving, outputs: Mapping[str, str]) -> None:
+    assert re.findall(r"resumed after epoch (\d)", outputs["spot"]) == ["0", "1"]
+    assert "Managed Spot Training savings: " in outputs["spot"]
+    kept = {path.name for path in (served.bucket / "checkpoints" / "spot").iterdir()}
+    assert {"epoch-1", "epoch-2"} <= kept
+
+
+def a_script_that_fails_raises_with_the_reason(served: Serving, outputs: Mapping[str, str]) -> None:
+    text = outputs["failing"]
+    caught = text[text.index("caught:") :]
+    assert "Failed" in caught
+    assert "there is no column 'price' in the data" in caught
+    assert "ValueError" in text[: text.index("caught:")]
+
+
+def awss_images_by_tensorflows_version(served: Serving, outputs: Mapping[str, str]) -> None:
+    text = outputs["aws_images"]
+    assert re.findall(r"^image: (.*)$", text, re.MULTILINE) == [
+        "763104351884.dkr.ecr.eu-west-1.amazonaws.com/tensorflow-training:2.16-cpu-py310",
+        "763104351884.dkr.ecr.eu-west-1.amazonaws.com/tensorflow-training:2.16-gpu-py310",
+    ]
+    assert "refused: AWS has no such TensorFlow image: Unsupported tensorflow version: 1.99" in text
+
+
+CHECKS = (
+    mpi,
+    attach_and_analytics,
+    parameter_servers,
+    multi_worker_mirrored,
+    pipe_mode_with_sharded_objects,
+    spot_with_checkpoints,
+    a_script_that_fails_raises_with_the_reason,
+    awss_images_by_tensorflows_version,
+)

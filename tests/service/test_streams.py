@@ -1,0 +1,166 @@
+"""The order of a host's log never changes once it was given out, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from container.contract.wire import Piece
+from estimators.jobs.record import JobRecord
+from estimators.logs import LogWriter
+from estimators.service.streams import EVENT_LIMIT, Stream
+
+NS = 1_000_000
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> JobRecord:
+    return JobRecord.create("job", tmp_path)
+
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(record: JobRecord) -> Write:
+    """Writes lines of a process, at a time in ms."""
+    writer = LogWriter(record)
+
+    def lines(process: str | None, *texts: str, at: int = 0) -> None:
+        for text in texts:
+            writer.write(Piece("algo-1", process, text.encode()), at * NS)
+        writer.flush()
+
+    return lines
+
+
+def read(stream: Stream, start: int = 0, *, over: bool = False) -> list[tuple[int, str]]:
+    count = stream.extend(over=over)
+    return [tuple(event) for event in stream.read(start, count)] if count > start else []  # type: ignore[misc]
+
+
+def test_lines_of_all_processes_by_time_with_their_names(record: JobRecord, write: Write) -> None:
+    write("rank 0", "a\n", at=1000)
+    write("rank 1", "b\n", at=1001)
+    write("rank 0", "c\r", "d", at=1002)
+    write(None, "end\n", at=1003)
+    stream = Stream(record, "algo-1", labelled=True)
+    assert read(stream) == [
+        (1000, "[algo-1:rank 0] a"), (1001, "[algo-1:rank 1] b"), (1002, "[algo-1:rank 0] c"),
+        (1002, "[algo-1:rank 0] d"), (1003, "[algo-1] end"),
+    ]  # fmt: skip
+    assert [text for _, text in read(Stream(record, "algo-1", labelled=False))] == ["a", "b", "c", "d", "end"]
+    assert [stream.first_at(at, 5) for at in (0, 1000, 1001, 1002, 1003, 2000)] == [0, 0, 1, 2, 4, 5]
+
+
+def test_what_comes_late_comes_after_what_was_given_out(record: JobRecord, write: Write) -> None:
+    """Two processes' files are not written in the same moment; times still never decrease."""
+    stream = Stream(record, "algo-1", labelled=False)
+    write("rank 0", "late\n", at=2000)
+    assert read(stream) == [(2000, "late")]
+    times = record.log_file("algo-1", "rank 1").with_suffix(".times")
+    times.with_suffix(".log").write_bytes(b"early\n")
+    times.write_bytes((1000 * NS).to_bytes(8, "little") + (6).to_bytes(8, "little"))
+    assert read(stream) == [(2000, "late"), (2000, "early")]
+    assert read(Stream(record, "algo-1", labelled=False)) == [(2000, "late"), (2000, "early")]
+
+
+def test_another_endpoint_goes_on_where_the_first_was_killed(record: JobRecord, write: Write) -> None:
+    write("rank 0", *(f"{number}\n" for number in range(10)), at=1000)
+    assert len(read(Stream(record, "algo-1", labelled=False))) == 10
+    index = record.path / "service" / "algo-1.events"
+    with open(index, "ab") as file:
+        file.write(b"torn")  # it was killed while it wrote
+    write("rank 0", "10\n", at=1001)
+    assert [text for _, text in read(Stream(record, "algo-1", labelled=False))] == [str(n) for n in range(11)]
+    assert index.stat().st_size == 11 * 24
+    assert index.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("room", [0, 24])
+def test_a_disk_that_is_full_for_a_while_loses_no_line(
+    record: JobRecord, write: Write, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    stream = Stream(record, "algo-1", labelled=False)
+    write("rank 0", "a\n", at=1000)
+    assert [text for _, text in read(stream)] == ["a"]
+    write("rank 0", "b\n", at=1001)
+    write("rank 1", "c\n", at=1002)
+    os_write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if len(data) <= 48 - room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os_write(descriptor, data[:room])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            stream.extend(over=False)
+    with open(record.path / "service" / "algo-1.sources", "ab") as file:
+        file.write(b"0/ra")  # the same for the other file
+    write("rank 0", "d\n", at=1003)
+    assert [text for _, text in read(stream)] == ["a", "b", "c", "d"]
+    assert [text for _, text in read(Stream(record, "algo-1", labelled=False), over=True)] == ["a", "b", "c", "d"]
+
+
+def test_lines_too_long_for_an_event_are_cut_between_characters(record: JobRecord, write: Write) -> None:
+    line = "é" * (3 * EVENT_LIMIT)
+    write("rank 0", line + "\n", "next\n", at=1000)
+    stream = Stream(record, "algo-1", labelled=False)
+    count = stream.extend(over=False)
+    parts = [stream.read(number, number + 1)[0].text for number in range(count)]
+    assert "".join(parts) == line + "next"
+    assert all(len(part.encode()) <= EVENT_LIMIT for part in parts)
+    assert len(stream.read(0, count)) < count  # an answer is bounded
+    assert read(Stream(record, "algo-1", labelled=False), count - 1) == [(1000, "next")]
+
+
+def test_what_a_killed_supervisor_wrote_without_its_time_comes_last(record: JobRecord, write: Write) -> None:
+    write("rank 0", "a\n", at=1000)
+    with open(record.log_file("algo-1", "rank 0"), "ab") as file:
+        file.write(b"b\nc")
+    stream = Stream(record, "algo-1", labelled=False)
+    assert [text for _, text in read(stream)] == ["a"]
+    assert [text for _, text in read(stream, over=True)] == ["a", "b", "c"]
+    assert [text for _, text in read(Stream(record, "algo-1", labelled=False), over=True)] == ["a", "b", "c"]
+
+
+def test_nothing_is_lost_or_twice_while_it_grows_and_two_readers_look(record: JobRecord) -> None:
+    writer = LogWriter(record)
+    total = 20_000
+    done = threading.Event()
+
+    def body() -> None:
+        for number in range(total):
+            writer.write(Piece("algo-1", f"rank {number % 3}", f"{number}\n".encode()))
+            if number % 97 == 0:
+                writer.flush()
+        writer.flush()
+        done.set()
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    streams = [Stream(record, "algo-1", labelled=False) for _ in range(2)]
+    seen: list[list[tuple[int, str]]] = [[], []]
+    while True:
+        over = done.is_set()
+        for stream, found in zip(streams, seen, strict=True):
+            count = stream.extend(over=over)
+            while len(found) < count:
+                found += [tuple(event) for event in stream.read(len(found), count)]  # type: ignore[misc]
+        if over:
+            break
+    thread.join()
+    assert seen[0] == seen[1]
+    assert sorted(int(text) for _, text in seen[0]) == list(range(total))
+    for rank in range(3):
+        mine = [int(text) for _, text in seen[0] if int(text) % 3 == rank]
+        assert mine == sorted(mine)
+    times = [time for time, _ in seen[0]]
+    assert times == sorted(times)

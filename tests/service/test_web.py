@@ -1,0 +1,100 @@
+"""Connections: a request has a time limit as a whole, and those that do nothing make room for others."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from serving import until
+
+from estimators.service import web
+from estimators.service.protocol import Answer
+
+REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nab"
+SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def serving(respond: Callable[..., Answer] = lambda *request: Answer(200, "text/plain", b"done")) -> Iterator[Any]:
+    """A server; gives a function that opens a connection to it."""
+    with contextlib.ExitStack() as opened, web.Server(("127.0.0.1", 0), respond) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield lambda: opened.enter_context(socket.create_connection(server.server_address[:2], timeout=SECONDS))
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answer(connection: socket.socket) -> bytes:
+    """What comes next; nothing where the connection is closed."""
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    "part", [b"P", b"POST / HTTP/1.1\r\nA: ", b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n"]
+)
+def test_a_request_that_comes_byte_by_byte_is_ended(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit for each byte alone would let it go on for ever."""
+    monkeypatch.setattr(web, "REQUEST_SECONDS", 0.3)
+    with serving() as connect:
+        slow = connect()
+        slow.sendall(part)
+        slow.settimeout(0.01)  # between two bytes
+        while True:
+            try:
+                slow.sendall(b"x")
+                assert slow.recv(65536) == b""
+            except TimeoutError:
+                continue
+            except (ConnectionResetError, BrokenPipeError):
+                pass
+            break
+
+
+def test_connections_that_wait_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "CONNECTION_LIMIT", 3)
+    with serving() as connect:
+        waiting = [connect() for _ in range(3)]
+        waiting[0].sendall(REQUEST)  # whether it has been served before or not
+        assert answer(waiting[0]).startswith(b"HTTP/1.1 200")
+
+        def served() -> bool:
+            new = connect()
+            new.sendall(REQUEST)
+            return answer(new).startswith(b"HTTP/1.1 200")
+
+        for _ in range(4):
+            until(served)  # the others' threads may only be beginning to wait
+        closed, _, _ = select.select(waiting, [], [], SECONDS)
+        assert answer(closed[0]) == b""
+
+
+def test_those_that_are_being_answered_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "CONNECTION_LIMIT", 2)
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def respond(*request: object) -> Answer:
+        begun.release()
+        go_on.wait(SECONDS)
+        return Answer(200, "text/plain", b"done")
+
+    with serving(respond) as connect:
+        busy = [connect() for _ in range(2)]
+        for connection in busy:
+            connection.sendall(REQUEST)
+        for _ in busy:
+            assert begun.acquire(timeout=SECONDS)
+        assert answer(connect()).startswith(b"HTTP/1.1 503")
+        go_on.set()
+        for connection in busy:
+            assert answer(connection).startswith(b"HTTP/1.1 200")

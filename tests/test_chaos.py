@@ -1,0 +1,246 @@
+"""Faults to order: what they are, and when they happen."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from container.contract.wire import Event, Piece
+from container.distributed.rehearsal import Rehearsal
+from container.supervision.loop import Loop
+from estimators import (
+    MPI,
+    ConfigurationError,
+    FailurePolicy,
+    Interrupt,
+    Kill,
+    ParameterServer,
+    RemoveHost,
+    RunOptions,
+    SpotMarket,
+    TensorFlow,
+    chaos,
+)
+from estimators.jobs.disturbing import Disturber
+
+ALL = (
+    Kill(rank=1, at_step=50),
+    Kill(rank=0, at_s=3, signal="SIGSTOP", attempt=None),
+    RemoveHost("algo-2", at_s=20, return_after_s=5),
+    Interrupt("algo-1", 10, at_line="epoch 2, x"),
+)
+
+
+def test_they_go_through_json_and_the_command_line() -> None:
+    options = RunOptions(chaos=ALL)
+    assert RunOptions.from_json(options.to_json()) == options
+    assert options.longest_grace == 120 and RunOptions(stop_grace=1, chaos=ALL).longest_grace == 10
+    texts = (
+        "kill:rank=1,at_step=50",
+        "kill:rank=0,at_s=3,signal=SIGSTOP,attempt=none",
+        "remove-host:host=algo-2,at_s=20,return_after_s=5",
+        "interrupt:host=algo-1,notice_s=10,at_line=epoch 2, x",
+    )
+    assert tuple(chaos.parse(text) for text in texts) == ALL
+    assert str(ALL[0]) == "Kill(at_step=50, rank=1)"
+    assert chaos.check(None) == () and chaos.check(ALL[0]) == ALL[:1]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Kill(rank=1), "exactly one of at_step, at_s and at_line says when; got none"),
+        (lambda: Kill(rank=1, at_step=1, at_s=1), "got at_step and at_s"),
+        (lambda: Kill(rank=-1, at_s=1), "rank=…) must be a whole number, 0 or more"),
+        (lambda: Kill(rank=1, at_step=0), "at_step=…) must be a whole number, 1 or more"),
+        (lambda: Kill(rank=1, at_s=1, signal="SIGKIL"), "Did you mean 'SIGKILL'?"),
+        (lambda: Kill(rank=1, at_s=1, signal=0), "a signal's name or number"),
+        (lambda: Kill(rank=1, at_line="("), "is no regular expression"),
+        (lambda: RemoveHost("", at_s=1), "must be a host's name"),
+        (lambda: Interrupt("algo-1", notice_s=-1, at_s=1), "notice_s"),
+        (lambda: chaos.parse("kil:rank=1,at_s=1"), "Did you mean 'kill'?"),
+        (lambda: chaos.parse("kill:at_s=1"), "needs a rank"),
+        (lambda: chaos.parse("kill:rank=1,at_stp=1"), "Did you mean 'at_step'?"),
+        (lambda: chaos.check("kill"), "must be a list"),
+        (lambda: chaos.check([3]), "each must be a Kill(…)"),
+        (lambda: TensorFlow(entry_point=__file__, instance_count=2).fit(chaos=[Kill(rank=2, at_s=1)]), "are 0 to 1"),
+        (lambda: TensorFlow(entry_point=__file__).fit(chaos=[RemoveHost("algo-2", at_s=1)]), "'algo-2'"),
+        (
+            lambda: TensorFlow(
+                entry_point=__file__,
+                use_spot_instances=True,
+                run_options=RunOptions(spot_market=SpotMarket(trace=[(1, "algo-3")])),
+            ).fit(),
+            "SpotMarket(trace=…): unknown host of the job 'algo-3'",
+        ),
+    ],
+)
+def test_mistakes_are_refused_before_anything_starts(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert said in str(caught.value)
+
+
+def test_a_chief_is_a_rank_more(tmp_path: Any) -> None:
+    estimator = TensorFlow(entry_point=__file__, instance_count=2, distribution=ParameterServer())
+    draft = estimator._draft(None, None, chaos=(Kill(rank=2, at_s=1),))
+    from estimators import checks
+
+    checks.check_disturbances(draft.spec, draft.options)
+    other = TensorFlow(entry_point=__file__, instance_count=2, distribution=MPI())
+    with pytest.raises(ConfigurationError):
+        checks.check_disturbances(other._draft(None, None).spec, draft.options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (RunOptions(chaos=ALL), "fit(chaos=…) cannot be had with instance_type='ml.p3.2xlarge'"),
+        (RunOptions(spot_market=SpotMarket(rate=1)), "RunOptions(spot_market=…)"),
+        (RunOptions(failure_policy=FailurePolicy(max_failures=2)), "max_retry_attempts says how often"),
+    ],
+)
+def test_they_are_refused_where_aws_decides(options: RunOptions, said: str) -> None:
+    from estimators import checks
+
+    with pytest.raises(ConfigurationError) as caught:
+        checks.refuse_disturbances("ml.p3.2xlarge", options)
+    assert said in str(caught.value)
+    checks.refuse_disturbances("ml.p3.2xlarge", RunOptions(stop_grace=3))
+
+
+# --- at a step: in the ranks ---
+
+
+def test_ranks_are_told_of_the_steps_of_their_attempt() -> None:
+    faults = (*ALL, RemoveHost("algo-2", at_step=7, attempt=1))
+    assert chaos.step_orders(faults, 0) == [{"id": 0, "rank": 1, "step": 50, "signal": 9}]
+    assert chaos.step_orders(faults, 1) == [{"id": 4, "rank": 0, "step": 7}]
+
+
+def test_a_rank_does_what_was_ordered_when_it_has_finished_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: sent.append(number))
+    monkeypatch.setattr("container.events.emit", lambda kind, **data: said.append(data))
+    text = '[{"id": 0, "rank": 1, "step": 5, "signal": 9}, {"id": 1, "rank": 0, "step": 6}]'
+    rank_1 = Rehearsal({"FLEETFIT_CHAOS": text})
+    rank_1.reached(4, rank=1)
+    assert not said
+    rank_1.reached(6, rank=1)  # several steps in one execution
+    assert (sent, said) == ([9], [{"id": 0, "step": 6}])
+    rank_1.reached(7, rank=1)
+    assert len(said) == 1
+    heir = Rehearsal({"FLEETFIT_CHAOS": text})
+    heir.reached(6, rank=2)
+    heir.reached(7, rank=1)  # it has the dead one's number now, but not its fate
+    late = Rehearsal({"FLEETFIT_CHAOS": text})
+    late.passed(5)
+    late.reached(6, rank=1)
+    assert len(said) == 1 and not heir.waits and not late.waits
+    chief = Rehearsal({"FLEETFIT_CHAOS": text})
+    chief.reached(6, rank=0, coordinates=True)  # it sees the steps of all
+    assert sent == [9] and [data["id"] for data in said[1:]] == [0, 1] and not chief.waits
+    assert not Rehearsal({}).waits and not Rehearsal({"FLEETFIT_CHAOS": "{"}).waits
+
+
+# --- at a time or a line: in the supervisor ---
+
+
+class Hosts:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
+        self.asked.append(("interrupt", host, notice_s, back_in_s))
+
+    def kill_rank(self, rank: int, signal: int) -> None:
+        self.asked.append(("kill", rank, signal))
+
+    def remove(self, host: str, back_in_s: float | None) -> None:
+        self.asked.append(("remove", host, back_in_s))
+
+    def return_host(self, host: str) -> None:
+        self.asked.append(("return", host))
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    return Hosts()
+
+
+def disturber(
+    hosts: Hosts, *faults: chaos.Fault, market: SpotMarket | None = None
+) -> tuple[Loop, Disturber, list[Any]]:
+    loop = Loop()
+    told: list[Any] = []
+    made = Disturber(
+        loop,
+        hosts,
+        chaos=faults,
+        market=market,
+        names=("algo-1", "algo-2"),
+        rank_of=lambda host, process: int(process[5:]) if process else None,
+        tell=lambda fault, data: told.append((fault, data)),
+    )
+    return loop, made, told
+
+
+def until(loop: Loop, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        loop.run_once(0.1)
+
+
+def test_lines_are_those_of_the_rank_that_is_to_be_killed_and_of_any_rank_otherwise(hosts: Hosts) -> None:
+    kill, remove = Kill(rank=1, at_line="step 5$"), RemoveHost("algo-2", at_line="step 9")
+    _, made, told = disturber(hosts, kill, remove)
+    made.attempt_began(0)
+    made.output(Piece("algo-1", "rank 0", b"step 5\n"))
+    made.output(Piece("algo-1", None, b"step 9\n"))  # the toolkit's own words
+    assert not hosts.asked
+    made.output(Piece("algo-2", "rank 1", b"st"))
+    made.output(Piece("algo-2", "rank 1", b"ep 5\n"))
+    made.output(Piece("algo-2", "rank 1", b"step 5\n"))  # once
+    made.output(Piece("algo-1", "rank 0", b"step 9\n"))
+    assert hosts.asked == [("kill", 1, signal.SIGKILL), ("remove", "algo-2", None)]
+    assert [fault for fault, _ in told] == [kill, remove] and told[0][1]["line"] == "step 5"
+    assert made.end() == []
+
+
+def test_times_belong_to_their_attempt_and_hosts_come_back(hosts: Hosts) -> None:
+    faults = (Kill(rank=0, at_s=0), Interrupt("algo-2", 0.01, at_s=0, return_after_s=0.01, attempt=1))
+    loop, made, _ = disturber(hosts, *faults, Kill(rank=1, at_s=99), Kill(rank=1, at_s=0, attempt=7))
+    made.attempt_began(0)
+    until(loop, lambda: len(hosts.asked) == 1)
+    made.attempt_ended()
+    made.attempt_began(1)
+    until(loop, lambda: len(hosts.asked) == 3)
+    assert hosts.asked == [("kill", 0, 9), ("interrupt", "algo-2", 0.01, 0.02), ("return", "algo-2")]
+    assert made.end() == ["Kill(at_s=99, rank=1)"]  # its attempt was there, the seventh was not
+
+
+def test_a_rank_that_kills_itself_is_noted_and_a_chiefs_word_for_another_is_done(hosts: Hosts) -> None:
+    _, made, told = disturber(hosts, Kill(rank=0, at_step=5), Kill(rank=1, at_step=5), RemoveHost("algo-2", at_step=6))
+    made.attempt_began(0)
+    for number in (0, 1, 2, 2, 8):
+        made.event(Event(kind="chaos_step", host="algo-1", rank=0, data={"id": number, "step": 5}))
+    assert hosts.asked == [("kill", 1, 9), ("remove", "algo-2", None)] and len(told) == 3
+
+
+def test_a_market_goes_on_over_the_attempts(hosts: Hosts) -> None:
+    market = SpotMarket(trace=[(0, "algo-2", 0.01), (0.05, "algo-1", None)], notice_s=0)
+    loop, made, told = disturber(hosts, market=market)
+    made.attempt_began(0)
+    until(loop, lambda: len(hosts.asked) >= 2)  # on a busy machine the third is due as well
+    made.attempt_began(1)
+    until(loop, lambda: len(hosts.asked) == 3)
+    assert hosts.asked == [("interrupt", "algo-2", 0, 0.01), ("return", "algo-2"), ("interrupt", "algo-1", 0, None)]
+    assert not told and made.end() == []

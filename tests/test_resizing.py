@@ -1,0 +1,135 @@
+"""How the number of hosts of an experiment changes."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from container.contract.wire import Event
+from estimators import ConfigurationError, GrowWithEpochs, RandomResize
+from estimators.callbacks import Metric
+from estimators.resizing import next_size, resize, staying
+
+
+@given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers())
+def test_a_walk_stays_within_its_limits(size: int, step: int, least: int, more: int, seed: int) -> None:
+    most = least + more
+    found = next_size(size, step=step, least=least, most=most, generator=random.Random(seed))
+    if size >= most:
+        assert found == max(least, size - step)  # at the maximum always down
+    elif size <= least:
+        assert found == min(most, size + step)  # at the minimum always up
+    else:
+        assert found in (min(most, size + step), max(least, size - step))
+
+
+def test_up_and_down_are_alike_in_between() -> None:
+    generator = random.Random(1)
+    ups = sum(next_size(3, step=1, least=1, most=5, generator=generator) == 4 for _ in range(10_000))
+    assert 4_800 < ups < 5_200
+
+
+class Job:
+    """What the callbacks use of a job."""
+
+    def __init__(self, size: int) -> None:
+        self.hosts = [f"algo-{number}" for number in range(1, size + 1)]
+        self.asked: list[Any] = []
+        self.leaving: set[str] = set()
+        self.refuses = 0
+
+    @property
+    def membership(self) -> list[dict[str, str]]:
+        return [{"name": name, "state": "leaving" if name in self.leaving else "ready"} for name in self.hosts]
+
+    def add_hosts(self, count: int) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise ConfigurationError("over max_hosts")
+        self.asked.append(count)
+        self.hosts += [f"new-{number}" for number in range(count)]
+
+    def remove_host(self, name: str) -> None:
+        self.asked.append(name)
+        self.hosts.remove(name)
+
+
+class Ending(Job):
+    """A job whose training is over."""
+
+    class record:
+        @staticmethod
+        def events(kind: str) -> list[Event]:
+            return [Event(kind=kind, host="supervisor", data={"name": "elastic_finished"})]
+
+    class status:
+        is_terminal = False
+
+
+def metric(epoch: float, name: str = "epoch") -> Metric:
+    return Metric(name, epoch, 0, "algo-1", 0.0, 0)
+
+
+def test_hosts_come_as_epochs_pass() -> None:
+    job: Any = Job(1)
+    callback = GrowWithEpochs({2: 2, 4: 4})
+    for epoch in (1.0, 2.0, 2.0, 3.0, 4.0, 5.0):
+        callback.on_metric(job, metric(epoch))
+        callback.on_metric(job, metric(9.0, "loss"))
+    assert job.asked == [1, 2]
+
+
+def test_a_random_walk_makes_its_changes() -> None:
+    job: Any = Job(2)
+    callback = RandomResize(step=1, interval=0.001, min=1, max=3, seed=4, changes=20)
+    callback.on_event(job, Event(kind="resized", host="supervisor"))
+    assert callback._thread is not None
+    callback._thread.join(10)
+    again: Any = Job(2)
+    other = RandomResize(step=1, interval=0.001, min=1, max=3, seed=4, changes=20)
+    other.on_event(again, Event(kind="resized", host="supervisor"))
+    assert other._thread is not None
+    other._thread.join(10)
+    assert len(callback.sizes) == 20
+    assert callback.sizes == other.sizes
+    assert {1, 3} <= set(callback.sizes)
+
+
+def test_hosts_that_leave_are_not_counted() -> None:
+    job: Any = Job(4)
+    job.leaving = {"algo-4"}
+    assert staying(job) == ["algo-1", "algo-2", "algo-3"]
+    assert resize(job, 2)
+    assert job.asked == ["algo-3"]
+
+
+def test_what_is_refused_is_tried_again_and_the_end_is_no_error() -> None:
+    job: Any = Ending(1)
+    job.refuses = 1
+    assert not resize(job, 2)
+    job.record = SimpleNamespace(events=lambda kind: [])
+    job.refuses = 1
+    with pytest.raises(ConfigurationError):
+        resize(job, 2)
+    job.refuses = 2
+    callback = RandomResize(step=1, interval=0.001, min=1, max=2, changes=1)
+    callback.on_event(job, Event(kind="resized", host="supervisor"))
+    assert callback._thread is not None
+    callback._thread.join(10)
+    assert callback.sizes == [2] and job.refuses == 0
+
+
+@pytest.mark.parametrize("arguments", [{"step": 0}, {"min": 3, "max": 3}, {"interval": 0}])
+def test_what_makes_no_walk_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="RandomResize"):
+        RandomResize(**arguments)
+
+
+def test_what_is_no_growth_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="GrowWithEpochs"):
+        GrowWithEpochs({3: 0})
