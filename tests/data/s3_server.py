@@ -84,7 +84,8 @@ class Fault:
     """One kind of fault.
 
     Attributes:
-        kind: ``cut``, ``stall``, ``unavailable``, ``delay``, ``dribble``, ``hold``, ``corrupt``, ``truncate``.
+        kind: ``cut``, ``stall``, ``unavailable``, ``unavailable-short``, ``delay``, ``dribble``, ``hold``, ``corrupt``,
+            ``truncate``.
         key: Only requests whose path contains this.
         method: Only requests of this method.
         times: To how many requests it still happens.
@@ -146,9 +147,15 @@ class Faults:
         """Send nothing more after so many bytes, for so long, then close."""
         self._add(Fault("stall", key, method, times, after, seconds))
 
-    def unavailable(self, *, times: int = 1, key: str = "", method: str = "GET", status: int = 503) -> None:
-        """Answer 503 SlowDown (or another status) instead of asking the server."""
-        self._add(Fault("unavailable", key, method, times, status=status))
+    def unavailable(
+        self, *, times: int = 1, key: str = "", method: str = "GET", status: int = 503, short: float | None = None
+    ) -> None:
+        """Answer 503 SlowDown (or another status) instead of asking the server.
+
+        With ``short``, the answer promises more than comes, and the connection is closed after so many seconds.
+        """
+        kind = "unavailable" if short is None else "unavailable-short"
+        self._add(Fault(kind, key, method, times, seconds=short or 0.0, status=status))
 
     def delay(self, seconds: float, *, times: int = 1_000_000, key: str = "", method: str = "GET") -> None:
         """Wait before each answer."""
@@ -237,6 +244,11 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and kind == "unavailable":
             self._answer_error(fault.status)
             return
+        if fault is not None and kind == "unavailable-short":
+            self._answer_error(fault.status, missing=1000)
+            self.faults.wait(fault.seconds)
+            self._cut()
+            return
         with contextlib.closing(http.client.HTTPConnection(self.upstream, timeout=60)) as connection:
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
@@ -290,6 +302,8 @@ class _Handler(BaseHTTPRequestHandler):
             if kind == "stall" and sent < size:
                 self.faults.wait(fault.seconds)
             self._cut()
+        elif sent < size:
+            self._cut()  # the server's own answer was shorter than it said
         elif fault is not None and kind == "truncate":
             self.close_connection = True
 
@@ -305,12 +319,12 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _answer_error(self, status: int) -> None:
+    def _answer_error(self, status: int, missing: int = 0) -> None:
         code = b"AccessDenied" if status == 403 else b"SlowDown"
         text = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>as the test said</Message></Error>" % code
         self.send_response_only(status)
         self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(text) if self.command != "HEAD" else 0))
+        self.send_header("Content-Length", str(len(text) + missing if self.command != "HEAD" else 0))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(text)

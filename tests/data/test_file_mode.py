@@ -13,6 +13,8 @@ import pytest
 from s3_server import Bucket, Faults
 
 from container.agent import AgentError, cache, channels, download, progress, sources
+from container.agent.retrying import Backoff
+from container.agent.s3.stream import S3Stream
 from container.contract.channels import Channel, DataDistribution, DataType
 from container.contract.wire import Event, Piece, decode_line
 from estimators.logs import LogLine, LogPrinter
@@ -226,6 +228,32 @@ def test_a_silent_server_is_asked_again(
     first, second = (seen.range or "" for seen in faults.requests(key="part-"))
     assert first == "bytes=0-1999999"
     assert 300_000 < int(second.removeprefix("bytes=").partition("-")[0]) <= 500_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "answers 503 SlowDown"), (2, "does not answer as it should: .*timed out")]
+)
+def test_an_error_answer_that_does_not_come_whole(
+    seconds: float, said: str, s3: Bucket, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes, as the same answer does when it comes whole."""
+    from container.agent.s3 import client
+
+    monkeypatch.setattr(client, "READ_TIMEOUT", 0.5)
+    client.forget()
+    data = content(1, 100_000)
+    s3.put("big", data)
+    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    faults.unavailable(times=2, key="big", short=seconds)
+    with sources.open(item) as stream:
+        assert stream.read(len(data)) == data
+    assert faults.left == 0
+    faults.unavailable(times=2, key="big", short=seconds)
+    with (
+        S3Stream(item, backoff=Backoff(attempts=2, first_s=0.01)) as stream,
+        pytest.raises(sources.SourceError, match=rf"big' at byte 0: http[^ ]* {said}"),
+    ):
+        stream.read(10)
 
 
 def test_a_download_that_was_ended_is_continued(s3: Bucket, faults: Faults, tmp_path: Path) -> None:

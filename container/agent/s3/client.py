@@ -121,6 +121,7 @@ def etag(answer: Mapping[str, Any]) -> str | None:
 def passes(error: Exception) -> bool:
     """Whether a failure of the client may pass when it is tried again."""
     from botocore import exceptions, parsers
+    from urllib3.exceptions import HTTPError
 
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -131,4 +132,5 @@ def passes(error: Exception) -> bool:
         return True
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError):
         return False
-    return isinstance(error, exceptions.HTTPClientError | OSError)
+    # The third is what comes of an error answer's body that is cut or late: botocore does not wrap it.
+    return isinstance(error, exceptions.HTTPClientError | OSError | HTTPError)

@@ -13,6 +13,7 @@ from container.agent.sources.base import SourceError
 def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceError:
     """What a failure of the client means, with the remedy."""
     from botocore import exceptions
+    from urllib3.exceptions import HTTPError
 
     cause, remedy = str(error) or type(error).__name__, ""
     endpoint = _endpoint()
@@ -29,7 +30,7 @@ def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceE
         remedy = "Log in again."
     elif isinstance(error, exceptions.ParamValidationError):
         cause = f"it is not a bucket and key that S3 can have: {cause}"
-    elif isinstance(error, exceptions.HTTPClientError | OSError):
+    elif isinstance(error, exceptions.HTTPClientError | OSError | HTTPError):
         cause = f"{endpoint} does not answer as it should: {cause}"
         remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."
     return SourceError(uri, cause, remedy, offset=offset)

@@ -72,13 +72,15 @@ def said_by(error: BaseException) -> str:
 def passes(error: BaseException) -> bool:
     """Whether it may pass when it is tried again: throttling, faults of the service, lost connections."""
     from botocore import exceptions, parsers
+    from urllib3.exceptions import HTTPError
 
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return code_of(error) in _PASSING or status >= 500 or status == 429
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError | exceptions.NoCredentialsError):
         return False
-    return isinstance(error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError)
+    # The last is what comes of a body that is late: botocore does not wrap it.
+    return isinstance(error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError | HTTPError)
 
 
 def is_missing(error: BaseException) -> bool:
