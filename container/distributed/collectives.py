@@ -14,6 +14,7 @@ import numpy as np
 
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.errors import DistributedError, RefusedError
+from container.distributed.news import News
 
 Array = np.ndarray[Any, Any]
 Value = TypeVar("Value")
@@ -103,10 +104,15 @@ class HorovodCollectives:
 
     Args:
         hvd: The module ``horovod.tensorflow``.
+        news: Whether there may be news of rank 0's, in an elastic job.
+
+    Attributes:
+        news: What every reduction of gradients sends with them; None without.
     """
 
-    def __init__(self, hvd: Any) -> None:
+    def __init__(self, hvd: Any, *, news: bool = False) -> None:
         self._hvd = hvd
+        self.news = News() if news else None
         self._ops = {"average": hvd.Average, "sum": hvd.Sum, "adasum": hvd.Adasum, "max": hvd.Max}
         self._acts = 0
 

@@ -30,11 +30,12 @@ from container.distributed.detection import Surroundings
 from container.distributed.errors import DistributedError, RefusedError
 from container.distributed.hooks import Callback
 from container.distributed.ledger import Dealing
+from container.distributed.news import News
 from container.distributed.notice import notice, telling_end
 
 #: What happens to the learning rate or the batches when the number of ranks changes.
 ON_RESIZE = ("scale_rate", "keep_global_batch")
-#: How often ranks look whether hosts are about to come or go, in seconds: it costs one small broadcast.
+#: How often ranks look whether hosts are about to come or go, in seconds.
 CHECK_EVERY_S = 0.1
 #: The share of the time that commits may take while nothing has failed.
 COMMIT_SHARE = 0.01
@@ -154,22 +155,40 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
     from horovod.common.elastic import State
     from horovod.common.exceptions import HostsUpdatedInterrupt
 
+    assert isinstance(cluster.collectives, HorovodCollectives) and cluster.collectives.news is not None
+    collectives: HorovodCollectives = cluster.collectives
+    news: News = cluster.collectives.news
+
     class ElasticState(TrainingState, State):
         def __init__(self) -> None:
             TrainingState.__init__(self, cluster, model)
-            self._last_updated_timestamp = 0
+            self._last_updated_timestamp = self._newest = 0
             State.__init__(self, bcast_object=cluster.collectives.broadcast_object, get_rank=lambda: cluster.rank)
 
         def check_host_updates(self) -> None:
             """As Horovod's, whose two broadcasts of a pickled tuple take several times as long."""
-            newest = int(self._last_updated_timestamp)
-            while not self._host_messages.empty():
-                newest = max(newest, self._host_messages.get()[0])
-            before, self._last_updated_timestamp = cluster.collectives.broadcast_numbers(  # type: ignore[attr-defined]
-                [self._last_updated_timestamp, newest], name="hosts"
+            self._read_messages()
+            before, self._last_updated_timestamp = collectives.broadcast_numbers(
+                [self._last_updated_timestamp, self._newest], name="hosts"
             )
             if self._last_updated_timestamp > before:
                 raise HostsUpdatedInterrupt(False)
+
+        def look(self) -> None:
+            """As :meth:`check_host_updates`, by what came with the last step's gradients, if anything did."""
+            found = news.look()
+            if found is None:
+                self.check_host_updates()
+            elif found:
+                raise HostsUpdatedInterrupt(False)
+            elif self._read_messages() and cluster.is_chief:
+                news.tell()
+
+        def _read_messages(self) -> bool:
+            """Whether hosts have come, or are about to go, that the ranks have not heard of."""
+            while not self._host_messages.empty():
+                self._newest = max(self._newest, int(self._host_messages.get()[0]))
+            return self._newest > self._last_updated_timestamp
 
         def sync(self) -> None:
             with telling_losses():
@@ -183,7 +202,10 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
 
         def reset(self) -> None:
             # Names of common acts are numbered: a rank that joins begins at the first.
-            cluster.collectives.restart()  # type: ignore[attr-defined]
+            collectives.restart()
+            # The ranks have met as the hosts are now.
+            self._last_updated_timestamp = self._newest = max(self._last_updated_timestamp, self._newest)
+            news.forget()
             events.rank = cluster.rank
 
     return ElasticState()
@@ -262,7 +284,7 @@ class Commits(Callback):
         elif self._since_check < state.check_every:
             return
         self._since_check = 0
-        state.check_host_updates()
+        state.look()
 
     def _commit(self) -> None:
         self._since_commit = 0
@@ -397,6 +419,7 @@ class ElasticCluster(Cluster):
         self, surroundings: Surroundings, collectives: HorovodCollectives, *, planned: int, late: bool = False
     ) -> None:
         super().__init__(surroundings, collectives)
+        self._horovod = collectives
         self._planned = planned
         self._late = late
         events.rank = self.rank
@@ -514,7 +537,8 @@ class ElasticCluster(Cluster):
                 else:
                     stop = _end_epoch(model, lasting, state.epoch)
                 # A callback may have seen other values on a rank that came late: rank 0's counts.
-                state.stop = self.broadcast_object(stop)
+                [told] = self._horovod.broadcast_numbers([stop], name="stop")
+                state.stop = bool(told)
                 state.epoch += 1
                 state.position = 0
                 if checkpointer is not None:

@@ -80,7 +80,7 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
     with _deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
         hvd.init()
     _take_share(surroundings.machine_rank, surroundings.machine_size)
-    collectives = HorovodCollectives(hvd)
+    collectives = HorovodCollectives(hvd, news=surroundings.kind is Kind.ELASTIC)
     if surroundings.kind is Kind.ELASTIC:
         from container.distributed.elastic import ElasticCluster, planned_size
 

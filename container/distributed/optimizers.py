@@ -17,6 +17,7 @@ from container.distributed.collectives import Alone, Collectives
 from container.distributed.compression import reduce_fp16
 from container.distributed.errors import RefusedError
 from container.distributed.kerases import Keras
+from container.distributed.news import News
 
 OPERATIONS = ("average", "sum", "adasum")
 COMPRESSIONS = ("none", "fp16")
@@ -77,7 +78,16 @@ class Reduction:
         results = list(gradients)
         for place, gradient in zip(places, self._timed(dense), strict=True):
             results[place] = gradient
+        news: News | None = getattr(self._collectives, "news", None)
+        if news is not None and dense:
+            news.send(self._reduce_number, after=dense)
         return results
+
+    def _reduce_number(self, number: Any) -> Any:
+        # As the gradients: Horovod sends in one message what is reduced alike.
+        op = self.op if self.op != "adasum" else "sum"
+        [reduced] = self._collectives.reduce([number], op, name=f"{self._name}.news")
+        return reduced
 
     def _timed(self, gradients: list[Any]) -> list[Any]:
         """Reduce, and note how long the last of them was waited for. The timing holds nothing up."""

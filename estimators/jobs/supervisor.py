@@ -7,7 +7,6 @@ the job survives: its hosts notice the end of their lifeline.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
@@ -16,34 +15,32 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from container.contract import wire
 from container.contract.failures import Cause, Failure
 from container.contract.strategies import ElasticHorovod
 from container.supervision.loop import Loop, Timer
 from estimators import backends, ranks
-from estimators.backends import local
 from estimators.backends.base import Backend, Callbacks, HostEnd
 from estimators.backends.trees import checkpoints
 from estimators.chaos import Fault, Kill
 from estimators.errors import ConfigurationError, RecordError
-from estimators.jobs import channel
+from estimators.jobs import channel, closing
 from estimators.jobs import status as statuses
+from estimators.jobs.attempt import Attempt
 from estimators.jobs.attempts import Attempts, Wait
 from estimators.jobs.collecting import ProvenanceCollector
 from estimators.jobs.disturbing import Disturber, Hosts
 from estimators.jobs.gang import GangHosts
 from estimators.jobs.journal import Journal
+from estimators.jobs.mirroring import Mirror
 from estimators.jobs.record import JobRecord
 from estimators.jobs.restarts import Ending, Kind
 from estimators.jobs.states import SecondaryStatus
 from estimators.jobs.streams import HostStreams
 from estimators.spec import RunOptions, TrainingJobSpec
 from estimators.spot import billable_seconds
-
-if TYPE_CHECKING:  # the others need not wait for the imports of elastic jobs
-    from estimators.jobs.elastic.controller import ElasticController
 
 #: How long the supervisor stays for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
@@ -76,41 +73,31 @@ class Supervisor:
         self._record = record
         request = record.read_request()
         self._job = TrainingJobSpec.from_request(request)
-        self._spec = self._job  # of this attempt, which may have fewer hosts
         self._options = RunOptions.from_json(record.options_file.read_text(encoding="utf-8"))
         status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
-        #: A job that goes on elsewhere, and whose supervisor was lost, is followed on from where it was.
-        self._resumed = statuses.lives_elsewhere(status)
         self._journal = Journal(record, self._job, status, changed=self._poke, failed=self._record_failed)
         self._journal.keep(supervisor_pid=os.getpid())
-        self._there: Mapping[str, Any] | None = None  # the last description of a job that is over elsewhere
-        self._mirrored = self._resumed
+        self._mirror = Mirror(record, self._journal)
         self._attempts = self._attempts_of(resume=resume)
+        self._attempt = self._new_attempt(self._job)
         self._streams = HostStreams(self._said)
-        self._ended_hosts: dict[str, HostEnd] = {}
-        self._reported: Failure | None = None  # by a host's toolkit
         self._model: str | None = None  # where it was put
-        self._failure: Failure | None = None
         self._stopping: SecondaryStatus | None = None
         self._stop_message = ""
         self._ending = False
         self._hurry = False
-        self._told_to_stop = False
         self._waiting: Timer | None = None  # for the next attempt
         self._wait_until = 0.0
         self._run_timer: Timer | None = None  # max_run
-        self._ranks: dict[int, str] = {}  # rank -> host, of this attempt
-        self._checkpoint_mark = 0
         self._linger = _PROVENANCE_TIMEOUT
         self._over = False
         self._timers: list[Timer] = []
-        self._end_timers: list[Timer] = []  # of this attempt
         self._attached: channel.Attachment | None = None
         backend = backends.load(self._options.backend)
         self._backend: Backend = backend(
             loop,
             record,
-            self._spec,
+            self._job,
             self._options,
             Callbacks(
                 secondary_status=self._secondary,
@@ -118,20 +105,19 @@ class Supervisor:
                 host_ended=self._host_ended,
                 failed=self._fail,
                 outputs_collected=self._collected,
-                note=self._note,
-                described=self._described,
-                attempt=self._attempt,
+                note=self._mirror.note,
+                described=self._mirror.described,
+                attempt=self._restarted_there,
                 over=self._over_there,
             ),
         )
         self._backend.umask = umask
         self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
-        self._elastic: ElasticController | None = None  # of this attempt
         hosts: Hosts = GangHosts(loop, self._backend, self)
         if isinstance(self._job.strategy, ElasticHorovod):
             from estimators.jobs.elastic.disturbed import ElasticHosts
 
-            hosts = ElasticHosts(lambda: self._elastic, self)
+            hosts = ElasticHosts(lambda: self._attempt.elastic, self)
         self._disturber = Disturber(
             loop,
             hosts,
@@ -145,6 +131,9 @@ class Supervisor:
         loop.on_signal(signal.SIGTERM, self._sigterm)
         loop.on_signal(signal.SIGHUP, lambda: None)
         loop.on_signal(signal.SIGINT, lambda: None)
+
+    def _new_attempt(self, spec: TrainingJobSpec) -> Attempt:
+        return Attempt(self._loop, spec, checkpoints(self._record, self._job))
 
     def _attempts_of(self, *, resume: bool) -> Attempts:
         """The attempts to come; for a job that goes on, after those that there were."""
@@ -187,11 +176,11 @@ class Supervisor:
                 return {"ok": False, "error": f"grace must be seconds, 0 or more, or null; got {grace!r}."}
             self.stop(grace, str(message.get("reason") or "a client asked for it"))
             return {"ok": True}
-        if self._elastic is not None:
+        if self._attempt.elastic is not None:
             from estimators.jobs.elastic import requests
 
             if operation in requests.OPERATIONS:
-                return requests.answer(self._elastic, message)
+                return requests.answer(self._attempt.elastic, message)
         return {"ok": False, "error": f"unknown operation {operation!r}; allowed: 'ping', 'stop'."}
 
     def _caller_gone(self) -> None:
@@ -211,11 +200,10 @@ class Supervisor:
             self._journal.event("resume", attempts=self._attempts.to_list())
         if self._job.spot and self._job.stopping.max_wait_s and not self._backend.elsewhere:
             self._timers.append(self._loop.call_later(self._job.stopping.max_wait_s, self._max_wait_reached))
-        self._checkpoint_mark = self._newest_checkpoint()
         self._start_attempt(self._attempts.number)
-        if self._resumed:
-            self._recall()
-        if not self._ending and not self._resumed:
+        if self._mirror.resumed:
+            self._attempt.reported = self._mirror.recall()
+        if not self._ending and not self._mirror.resumed:
             self._provenance.start_soon()
             self._watch_hosts()
 
@@ -230,19 +218,19 @@ class Supervisor:
             except ConfigurationError as error:
                 self._fail(Failure(cause=Cause.CONFIGURATION, message=str(error)))
                 return
-            self._elastic = ElasticController(
+            self._attempt.elastic = ElasticController(
                 self._loop,
                 self,
                 self._backend,
                 self._job.strategy,
-                self._spec.hosts,
+                self._attempt.spec.hosts,
                 python=self._options.python,
                 start_timeout=self._options.start_timeout,
                 planned_hosts=len(self._job.hosts),
                 exclusion=own,
             )
-            self._number_ranks(self._elastic.rank_of)
-            self._elastic.start()
+            self._number_ranks(self._attempt.elastic.roster.rank_of)
+            self._attempt.elastic.start()
         if not self._ending:
             self._backend.start(attempt)
 
@@ -256,11 +244,11 @@ class Supervisor:
         silent = [
             host
             for host in self._streams.silent(limit, only_beating=self._options.backend != _BEATING)
-            if host not in self._ended_hosts
+            if host not in self._attempt.ended
         ]
-        if silent and self._elastic is not None and not self._elastic.over:
+        if silent and self._attempt.elastic is not None and not self._attempt.elastic.over:
             self._backend.kill_host(silent[0])
-        elif silent and self._failure is None:
+        elif silent and self._attempt.failure is None:
             self._fail(
                 Failure(
                     cause=Cause.TIMEOUT,
@@ -295,7 +283,7 @@ class Supervisor:
             self._timers.append(self._loop.call_later(_COLLECT_TIMEOUT, self._end_now))
             self._backend.collect_outputs()
             return
-        collecting = self._everyone_ended
+        collecting = self._attempt.everyone_ended
         if seconds <= 0 or not (self._backend.running or collecting):
             self._end_now()
             return
@@ -312,13 +300,13 @@ class Supervisor:
 
     def _stop_as(self, final: SecondaryStatus, message: str) -> None:
         if self._stopping is None and not self._ending:
-            self._close_elastic()
+            self._attempt.close()
             self._stopping = final
             self._stop_message = message
             self._secondary(SecondaryStatus.STOPPING.value, message)
 
     def _max_run_reached(self) -> None:
-        seconds = self._spec.stopping.max_run_s
+        seconds = self._attempt.spec.stopping.max_run_s
         self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, f"The job ran for max_run, {seconds} s, and was stopped.")
         self._stop_within(self._options.stop_grace)
 
@@ -341,9 +329,9 @@ class Supervisor:
 
     def _fail(self, failure: Failure) -> None:
         """The job cannot go on."""
-        if self._failure is None:
-            self._failure = failure
-        self._close_elastic()
+        if self._attempt.failure is None:
+            self._attempt.failure = failure
+        self._attempt.close()
         self._ending = True
         running = self._backend.running
         self._backend.end_now()
@@ -368,19 +356,19 @@ class Supervisor:
 
     def _heed(self, event: wire.Event, time_ns: int) -> None:
         """Do what an event of a host asks for."""
-        if self._elastic is not None:
-            self._elastic.host_event(event)
-        if event.kind == "failure" and self._reported is None:
-            self._reported = Failure.from_dict(event.data)
+        if self._attempt.elastic is not None:
+            self._attempt.elastic.host_event(event)
+        if event.kind == "failure" and self._attempt.reported is None:
+            self._attempt.reported = Failure.from_dict(event.data)
         elif event.kind == "warning":
             self._warn(event, time_ns)
         elif event.kind == "process_started" and event.rank is not None:
-            self._ranks[event.rank] = event.host
+            self._attempt.ranks[event.rank] = event.host
         elif event.kind == "checkpoint" and event.data.get("action") == "saved":
             self._attempts.progressed = True
         elif event.kind == "chaos_step":
             self._disturber.event(event)
-        elif event.kind == "artifacts" and self._everyone_ended:
+        elif event.kind == "artifacts" and self._attempt.everyone_ended:
             self._model = str(event.data.get("model") or "") or None
 
     def _warn(self, event: wire.Event, now: int) -> None:
@@ -389,42 +377,34 @@ class Supervisor:
         if message:
             self._journal.warn(message)
             self._journal.say(event.host, f"warning: {message}", now)
-            if self._mirrored:
+            if self._mirror.begun:
                 self._journal.write_status()  # nothing else may do so for hours
 
     def _host_ended(self, end: HostEnd) -> None:
         if self._over:
             return
         self._streams.finish(end.host)
-        self._ended_hosts[end.host] = end
-        if self._elastic is not None:
-            self._elastic.host_ended(end)
-            if not self._elastic.over:
+        self._attempt.ended[end.host] = end
+        if self._attempt.elastic is not None:
+            self._attempt.elastic.host_ended(end)
+            if not self._attempt.elastic.over:
                 return  # a host less is no failure of the job
         if end.host in self._attempts.removed:
             lost = Failure(cause=Cause.HOST_LOST, message="the host is gone.", host=end.host)
             end = dataclasses.replace(end, failure=lost)
-        if end.failure is not None and (self._failure is None or self._failure.cause is Cause.HOST_LOST):
-            self._failure = end.failure
+        if end.failure is not None and (
+            self._attempt.failure is None or self._attempt.failure.cause is Cause.HOST_LOST
+        ):
+            self._attempt.failure = end.failure
             # A killed toolkit ends nothing any more, and one that has not met the others is not missed by them.
-            self._end_timers.append(self._loop.call_later(_LOST_GRACE, self._backend.end_now))
-        if self._everyone_ended:
+            self._attempt.later(_LOST_GRACE, self._backend.end_now)
+        if self._attempt.everyone_ended:
             self._all_hosts_ended()
         elif self._ending and not self._backend.running:
             self._finish()  # the others were never started
         elif end.exit_code != 0 and self._stopping is None and not self._attempts.taken:
             # The others end by themselves, since the hosts are connected; this bounds it.
-            self._end_timers.append(self._loop.call_later(_END_TIMEOUT, self._backend.end_now))
-
-    @property
-    def _everyone_ended(self) -> bool:
-        if self._elastic is not None:
-            return self._elastic.over and not self._elastic.running
-        return len(self._ended_hosts) == len(self._spec.hosts)
-
-    def _close_elastic(self) -> None:
-        if self._elastic is not None:
-            self._elastic.close()
+            self._attempt.later(_END_TIMEOUT, self._backend.end_now)
 
     # --- what an elastic membership tells; see estimators.jobs.elastic.members.Job ---
 
@@ -434,7 +414,7 @@ class Supervisor:
 
     def say(self, text: str) -> None:
         """Put a line of the supervisor's own into the log."""
-        self._journal.say(self._spec.hosts[0], text)
+        self._journal.say(self._attempt.spec.hosts[0], text)
 
     def fail_job(self, failure: Failure) -> None:
         """The job cannot go on."""
@@ -442,7 +422,7 @@ class Supervisor:
 
     def preempt(self, host: str, notice_s: float) -> None:
         """All that train lose their hosts: they save within the notice, and another attempt follows."""
-        self._close_elastic()
+        self._attempt.close()
         self._attempts.taken.append(host)
         self.tell_to_stop()
         self.in_attempt(notice_s, lambda: self.end_lost(host))
@@ -452,7 +432,7 @@ class Supervisor:
         now = time.monotonic()
         awaited = [host for host, back in self._attempts.fleet.gone.items() if now < back < math.inf]
         if awaited:
-            self._close_elastic()
+            self._attempt.close()
             self._attempts.taken += awaited
             self._backend.end_now()
         return awaited
@@ -463,21 +443,21 @@ class Supervisor:
         self._journal.write_status()
 
     def _all_hosts_ended(self) -> None:
-        failed = any(end.exit_code != 0 for end in self._ended_hosts.values())
-        if self._elastic is not None:  # hosts come and go, unless those that went had all that trained
+        failed = self._attempt.has_failed
+        if self._attempt.elastic is not None:  # hosts come and go, unless those that went had all that trained
             failed = failed and bool(self._attempts.taken)
-        if self._stopping is None and failed and self._failure is None and not self._attempts.taken:
-            self._failure = self._reported or self._unexplained()
-        if self._stopping is None and not self._over and (self._failure is not None or failed):
+        if self._stopping is None and failed and self._attempt.failure is None and not self._attempts.taken:
+            self._attempt.failure = self._attempt.reported or self._attempt.unexplained()
+        if self._stopping is None and not self._over and (self._attempt.failure is not None or failed):
             outcome = self._attempt_over()
             if isinstance(outcome, Wait):
                 self._await_next(outcome)
                 return
-            self._failure = outcome
+            self._attempt.failure = outcome
         if self._hurry:
             self._finish()
             return
-        if self._failure is not None and self._stopping is None:
+        if self._attempt.failure is not None and self._stopping is None:
             self._backend.save_checkpoints(self._checkpoints_saved)
             return
         if self._stopping is None:
@@ -488,13 +468,13 @@ class Supervisor:
 
     def _attempt_over(self) -> Wait | Failure:
         """What follows an attempt that did not end well."""
-        for timer in (*self._end_timers, *([self._run_timer] if self._run_timer is not None else [])):
-            timer.cancel()
-        self._end_timers.clear()
-        self._run_timer = None
+        self._attempt.cancel()
+        if self._run_timer is not None:
+            self._run_timer.cancel()
+            self._run_timer = None
         self._disturber.attempt_ended()
-        self._attempts.progressed |= self._newest_checkpoint() != self._checkpoint_mark
-        outcome = self._attempts.over(self._failure, time.monotonic())
+        self._attempts.progressed |= self._attempt.has_saved
+        outcome = self._attempts.over(self._attempt.failure, time.monotonic())
         self._journal.keep(attempts=self._attempts.to_list())
         return outcome
 
@@ -503,14 +483,14 @@ class Supervisor:
         now = time.monotonic()
         preempted = wait.ending is not None and wait.ending.kind is Kind.PREEMPTION
         reason = wait.ending.what() if wait.ending is not None else ""
-        if self._failure is not None and not preempted:
-            reason = self._failure.summary()
+        if self._attempt.failure is not None and not preempted:
+            reason = self._attempt.failure.summary()
         self._secondary((SecondaryStatus.INTERRUPTED if preempted else SecondaryStatus.RESTARTING).value, reason)
         seconds = max(0.0, wait.until - now)
         pause = f" in {seconds:.1f} s" if seconds else ""
         self.tell(
             "restart",
-            self._spec.hosts[0],
+            self._attempt.spec.hosts[0],
             f"attempt {self._attempts.number} is over ({reason}); the next one begins{pause}",
             reason=reason,
             pause_s=round(seconds, 3),
@@ -527,7 +507,7 @@ class Supervisor:
         wait = self._attempts.wait(now := time.monotonic())
         if isinstance(wait, Failure):
             self._waiting = None
-            self._failure = wait
+            self._attempt.failure = wait
             self._backend.save_checkpoints(self._checkpoints_saved)
             return
         if (until := max(wait.until, self._wait_until)) > now:
@@ -538,36 +518,24 @@ class Supervisor:
             self._attempts.fleet = self._attempts.fleet.returned(host)
             self.tell("returned", host, f"{host} is back", target=host)
         hosts = self._attempts.begin(now)
-        if hosts != self._spec.hosts or self._elastic is not None:
-            self._spec = self._job.with_hosts(hosts)
+        others = hosts != self._attempt.spec.hosts or self._attempt.elastic is not None
+        self._attempt = self._new_attempt(self._job.with_hosts(hosts) if others else self._attempt.spec)
+        if others:
             self._backend.use(hosts)
-            self._number_ranks(ranks.numbering(self._spec))
+            self._number_ranks(ranks.numbering(self._attempt.spec))
         attempt = self._attempts.number
         self._secondary(SecondaryStatus.RESTARTING.value, f"Attempt {attempt} on {', '.join(hosts)}")
         self._journal.start_attempt(attempt)
         self._journal.keep(attempt=attempt)
         self._streams.forget()
-        self._ended_hosts.clear()
-        self._ranks.clear()
-        self._reported = self._failure = None
-        self._told_to_stop = False
-        self._checkpoint_mark = self._newest_checkpoint()
         self._start_attempt(attempt)
-
-    def _newest_checkpoint(self) -> int:
-        """A number that changes when something new is in the folder of checkpoints, whoever writes there."""
-        newest = 0
-        with contextlib.suppress(OSError), os.scandir(checkpoints(self._record, self._job)) as entries:
-            for entry in entries:
-                newest = max(newest, entry.stat(follow_symlinks=False).st_mtime_ns)
-        return newest
 
     # --- who may disturb it: see estimators.jobs.gang.Job ---
 
     @property
     def hosts(self) -> Sequence[str]:
         """The hosts of this attempt."""
-        return self._spec.hosts
+        return self._attempt.spec.hosts
 
     @property
     def attempts(self) -> Attempts:
@@ -589,30 +557,30 @@ class Supervisor:
         return (
             not (self._over or self._ending or self._backend.running)
             and self._waiting is None
-            and len(self._ended_hosts) < len(self._spec.hosts)
+            and len(self._attempt.ended) < len(self._attempt.spec.hosts)
         )
 
     def runs_on(self, host: str) -> bool:
         """Whether a host of the attempt runs."""
-        return self._backend.running and host in self._spec.hosts and host not in self._ended_hosts
+        return self._backend.running and host in self._attempt.spec.hosts and host not in self._attempt.ended
 
     def host_of(self, rank: int) -> str | None:
         """Where a rank runs."""
-        return self._ranks.get(rank)
+        return self._attempt.ranks.get(rank)
 
     def tell_to_stop(self) -> None:
         """Let all ranks save and end, once."""
-        if not self._told_to_stop:
-            self._told_to_stop = True
+        if not self._attempt.told_to_stop:
+            self._attempt.told_to_stop = True
             self._backend.stop()
 
     def in_attempt(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something in a while, unless the attempt is over before."""
-        self._end_timers.append(self._loop.call_later(seconds, action))
+        self._attempt.later(seconds, action)
 
     def end_lost(self, host: str) -> None:
         """Kill a host, and then those that have missed it."""
-        if host not in self._ended_hosts:
+        if host not in self._attempt.ended:
             self._backend.kill_host(host)
             self.in_attempt(_LOST_GRACE, self._backend.end_now)
 
@@ -621,26 +589,13 @@ class Supervisor:
         self._start_next()
 
     def _fault_told(self, fault: Fault, data: dict[str, Any]) -> None:
-        host = self._ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
-        self.tell("chaos", host or self._spec.hosts[0], f"chaos: {fault}", **data)
+        host = self._attempt.ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
+        self.tell("chaos", host or self._attempt.spec.hosts[0], f"chaos: {fault}", **data)
 
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
         """An event, which people see in the live log too."""
         self._journal.event(kind, **data)
         self._journal.say(host, text)
-
-    def _unexplained(self) -> Failure:
-        host, end = next((host, end) for host, end in self._ended_hosts.items() if end.exit_code != 0)
-        message = f"the host's training process exited with code {end.exit_code} without saying why."
-        if end.exit_code == 128 + signal.SIGTERM:
-            message = "somebody told the job's processes to stop (SIGTERM); the script had its time to save."
-        return Failure(
-            cause=Cause.PROCESS,
-            message=message,
-            host=host,
-            exit_code=end.exit_code,
-            signal=end.signal,
-        )
 
     def _checkpoints_saved(self, failure: Failure | None) -> None:
         if failure is not None:
@@ -649,40 +604,22 @@ class Supervisor:
 
     def _collected(self, failure: Failure | None) -> None:
         if failure is not None and self._stopping is None:
-            self._failure = self._failure or failure
+            self._attempt.failure = self._attempt.failure or failure
         elif failure is not None:
             self._journal.warn(failure.message)
         self._finish()
 
     # --- jobs that live elsewhere ---
 
-    def _recall(self) -> None:
-        """What an earlier supervisor has learnt of the job."""
-        self._journal.recall()
-        for event in self._record.events("failure"):
-            if event.attempt == self._journal.attempt and self._reported is None:
-                self._reported = Failure.from_dict(event.data)
-
-    def _note(self, values: Mapping[str, Any]) -> None:
-        self._journal.keep(**values)
-        self._journal.write_status()
-
-    def _described(self, there: Mapping[str, Any]) -> None:
-        self._mirrored = True
-        self._journal.status = statuses.mirrored(self._journal.status, there, time.time())
-        self._journal.write_status()
-
-    def _attempt(self, number: int) -> None:
-        self._journal.start_attempt(number)
+    def _restarted_there(self, number: int) -> None:
         self._streams.forget()
-        self._reported = None
-        self._journal.event("restart")
-        self._note({"attempt": number})
+        self._attempt.reported = None
+        self._mirror.restarted(number)
 
     def _over_there(self, there: Mapping[str, Any], failure: Failure | None) -> None:
         self._streams.finish()
-        self._there = there
-        self._failure = (self._reported or failure) if failure is not None else None
+        self._mirror.last = there
+        self._attempt.failure = (self._attempt.reported or failure) if failure is not None else None
         self._finish()
 
     def _sigterm(self) -> None:
@@ -709,7 +646,8 @@ class Supervisor:
             return
         self._over = True
         self._ending = True
-        for timer in (*self._timers, *self._end_timers, self._run_timer, self._waiting):
+        self._attempt.cancel()
+        for timer in (*self._timers, self._run_timer, self._waiting):
             if timer is not None:
                 timer.cancel()
         for fault in self._disturber.end():
@@ -728,20 +666,20 @@ class Supervisor:
 
     def _last_status(self, status: dict[str, Any]) -> dict[str, Any]:
         """How the job ended, what it left, and its metrics' last values."""
-        archive = self._model or _archive(self._spec)
+        archive = self._model or closing.archive_of(self._attempt.spec)
         if archive is not None:
             status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
         final = self._journal.final_metrics.to_list()
         if final:
             status["FinalMetricDataList"] = final
         now = time.time()
-        if self._there is not None:
-            return statuses.mirrored(status, self._there, now, self._failure)
+        if self._mirror.last is not None:
+            return statuses.mirrored(status, self._mirror.last, now, self._attempt.failure)
         if self._stopping is not None:
             return statuses.transition(status, self._stopping, now, self._stop_message)
-        if self._failure is not None:
-            self._leave_reason(self._failure)
-            return statuses.fail(status, self._failure, now)
+        if self._attempt.failure is not None:
+            closing.leave_reason(self._record, self._attempt.spec.hosts, self._attempt.failure)
+            return statuses.fail(status, self._attempt.failure, now)
         return statuses.transition(status, SecondaryStatus.COMPLETED, now)
 
     def _bill(self) -> None:
@@ -753,27 +691,23 @@ class Supervisor:
             self._journal.status = statuses.with_billable(self._journal.status, seconds)
             self._journal.keep(billed_s=round(seconds, 3))
 
-    def _leave_reason(self, failure: Failure) -> None:
-        """Each host's ``output/failure`` says the reason, also where its toolkit could not write it any more."""
-        for host in self._spec.hosts:
-            tree = self._record.tree(host)
-            with contextlib.suppress(OSError):
-                if tree.output.is_dir() and not tree.failure_file.exists():
-                    tree.failure_file.write_text(failure.reason(), encoding="utf-8")
-
     def linger(self) -> None:
         """Wait, bounded, for the provenance collector; the caller has its result already."""
         late = self._provenance.wait(self._linger)
         self._loop.end_descendants(spare=self._backend.protected - late)
         if self._linger == _PROVENANCE_TIMEOUT:
-            _tidy()
+            closing.tidy()
 
     # --- the record ---
 
     def _secondary(self, name: str, message: str) -> None:
         """Take a step of the secondary status, unless the job is being stopped or over."""
         secondary = SecondaryStatus(name)
-        if self._mirrored or self._over or (self._stopping is not None and secondary is not SecondaryStatus.STOPPING):
+        if (
+            self._mirror.begun
+            or self._over
+            or (self._stopping is not None and secondary is not SecondaryStatus.STOPPING)
+        ):
             return
         self._journal.step(secondary, message)
         self._journal.write_status()
@@ -793,11 +727,11 @@ class Supervisor:
 
     def _record_failed(self, error: RecordError) -> None:
         """A job that cannot be recorded is ended, since going on would lose what it says; one elsewhere goes on."""
-        if self._mirrored:
+        if self._mirror.begun:
             print(f"fleetfit: {error}; the job is not followed any more.", file=sys.stderr)
             self._let_go()
             return
-        if not self._over and self._failure is None:
+        if not self._over and self._attempt.failure is None:
             self._loop.call_later(
                 0.0,
                 lambda: self._fail(
@@ -812,17 +746,3 @@ class Supervisor:
     def _poke(self) -> None:
         if self._attached is not None:
             self._attached.poke()
-
-
-def _tidy() -> None:
-    """Remove the temporary folders of jobs that were killed with everything of theirs, which nobody else does."""
-    from estimators import clean
-
-    with contextlib.suppress(Exception):  # another job's leftovers are not this one's failure
-        clean.remove(clean.leftover_folders())
-
-
-def _archive(spec: TrainingJobSpec) -> str | None:
-    """Where the model is, if it was packed."""
-    folder = local.output_dir(spec)
-    return str(folder / "model.tar.gz") if folder is not None and (folder / "model.tar.gz").exists() else None

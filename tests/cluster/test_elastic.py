@@ -169,6 +169,23 @@ def test_horovods_own_elastic_scripts_go_on_from_their_commit_when_a_host_is_los
 
 
 @pytest.mark.horovod
+def test_hosts_that_discovery_does_not_name_do_not_train(make: clusters.Make) -> None:
+    hosts_file = make.folder / "hosts"
+    hosts_file.write_text("one\n")
+    options = {"enabled": True, "max_hosts": 3, "warm": False, "discovery": str(hosts_file)}
+    job = make.start(MEETING, hosts=3, distribution={"elastic_horovod": options})
+    until_size(job, 1)
+    clusters.until(lambda: job.hosts == ["algo-1"], check=lambda: check(job))
+    hosts_file.write_text("one\ntwo\n")
+    until_size(job, 1, 2)
+    assert job.hosts == ["algo-1", "algo-4"]
+    make.mark("enough")
+    job.wait(logs=False, timeout=60)
+    assert job.status == "Completed"
+    assert "discovery names 1 of the 3 hosts to start with: algo-3 leaves" in clusters.all_text(job)
+
+
+@pytest.mark.horovod
 def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_says_why_it_ends(
     make: clusters.Make,
 ) -> None:

@@ -17,6 +17,10 @@ echo "plain image on $(hostname), $(ls /opt/ml/input/data | tr '\n' ' ')"
 cat $config/resourceconfig.json
 has fails && { echo "it fails as it was told to" >&2; exit 3; }
 has sleeps && { echo "sleeping"; sleep 60 & wait; }
+has late && [ "$(hostname)" = algo-2 ] && {
+  until [ -e /opt/ml/output/go ]; do sleep 0.05; done
+  echo "algo-1 is $(getent hosts algo-1 || echo lost), algo-2 is $(getent hosts algo-2)"
+}
 has writes && id -u > /opt/ml/model/who
 for channel in /opt/ml/input/data/*; do
   [ -d "$channel" ] && (cd "$channel" && cat * > /dev/null && echo "$channel: $(cat * | wc -c) bytes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -394,6 +395,16 @@ def test_an_image_of_others_that_fails(plain: str, engine: Engine) -> None:
     assert caught.value.exit_code == 3 and "exited with code 3" in str(caught.value)
     assert "it fails as it was told to" in str(caught.value)
     await_gone(engine, "plain-fails")
+
+
+def test_hosts_of_others_that_are_done_keep_their_names(plain: str, engine: Engine) -> None:
+    """SageMaker's own toolkit waits for all names; a host that is late would wait for those that are done."""
+    job = clusters.fit(plain_job(plain, hyperparameters={"late": 1}), wait=False)
+    clusters.until(lambda: clusters.all_text(job).count("plain image on") == 2)
+    clusters.until(lambda: not engine.is_running(f"fleetfit-{job.name}-algo-1"))
+    (job.record.tree("algo-2").output / "go").touch()
+    assert clusters.await_terminal(job) == "Completed"
+    assert re.search(r"algo-1 is [\d.]+ +algo-1, algo-2 is [\d.]+ +algo-2", clusters.all_text(job))
 
 
 def test_an_image_of_others_that_is_stopped(plain: str, engine: Engine) -> None:

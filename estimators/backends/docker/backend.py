@@ -24,7 +24,7 @@ from estimators.backends import local, trees
 from estimators.backends.agents import HostAgents, problem
 from estimators.backends.background import Background
 from estimators.backends.base import Backend, HostEnd
-from estimators.backends.docker import checking, containers, job_secrets, ownership, warm
+from estimators.backends.docker import checking, containers, job_secrets, naming, ownership, warm
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.endings import end_failure
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
@@ -281,6 +281,8 @@ class DockerBackend(Backend):
         model_dir = containers.local_model_dir(self.spec)
         if model_dir is not None:
             model_dir.mkdir(parents=True, exist_ok=True)
+        if self._keeps_names:
+            naming.write(self._runtime / host for host in hosts)
         return containers.plan_containers(
             self.spec,
             self.options,
@@ -299,6 +301,10 @@ class DockerBackend(Backend):
             gpus=gpu_count(),
         )
 
+    @property
+    def _keeps_names(self) -> bool:
+        return containers.keeps_names(self.spec, toolkit=self._toolkit)
+
     def _make(self, engine: Engine, plan: ContainerPlan, handed: Handed | None = None) -> _Container:
         """In a thread: make a container, unless the caller has, attach to it, start it when there is its network."""
         assert self._network is not None
@@ -315,7 +321,9 @@ class DockerBackend(Backend):
             if self._ending:
                 raise EngineError("the job was ended meanwhile")
             engine.start(made, plan)
-        except EngineError:
+            if self._keeps_names and (address := engine.address_in(plan.network, made)):
+                naming.add([self._runtime / host for host in self.spec.hosts], plan.host, address)
+        except (EngineError, OSError):
             stream.close()
             raise
         return _Container(plan.host, made, stream)

@@ -14,7 +14,7 @@ from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR
 from estimators.backends import config, local
-from estimators.backends.docker import links
+from estimators.backends.docker import links, naming
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
 from estimators.spec import RunOptions, TrainingJobSpec
 
@@ -130,6 +130,11 @@ def labels_of(spec: TrainingJobSpec, record: Path) -> dict[str, str]:
     return {JOB_LABEL: spec.name, RECORD_LABEL: str(record)}
 
 
+def keeps_names(spec: TrainingJobSpec, *, toolkit: bool) -> bool:
+    """Whether the hosts must find each other by name also when one of them has ended: ours know each other."""
+    return not toolkit and len(spec.hosts) > 1
+
+
 def facts() -> config.BackendFacts:
     """What a container's configuration files say of where it is."""
     return config.BackendFacts(network_interface="eth0", submit_directory=CODE)
@@ -183,6 +188,8 @@ def plan_containers(
         mounts = [*tree_mounts(trees[host], code=spec.submit_directory is not None, pipes=pipes), *shared]
         if secrets is not None:
             mounts.append(Mount(source=str(secrets[host]), target=SECRETS, read_only=True))
+            if keeps_names(spec, toolkit=toolkit):
+                mounts.append(Mount(source=str(secrets[host] / naming.FILE), target=naming.TARGET))
         mounts += [*(inputs or {}).get(host, ()), *limits.mounts]
         plans.append(
             ContainerPlan(

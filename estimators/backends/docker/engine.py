@@ -274,6 +274,12 @@ class Engine:
             raise EngineError(f"the network {name!r} has no gateway, by which its containers could reach this machine.")
         return gateways[0].partition("/")[0]
 
+    def address_in(self, network: str, container: str) -> str:
+        """The address of a container in a network; empty when it has ended already."""
+        with explained("look at a container", self.address):
+            networks = self._api.inspect_container(container)["NetworkSettings"]["Networks"]
+        return str((networks.get(network) or {}).get("IPAddress") or "")
+
     def create(self, plan: ContainerPlan) -> str:
         """Make a container, without starting it.
 

@@ -25,7 +25,7 @@ from estimators.backends.base import Backend, HostEnd
 from estimators.errors import FleetfitError
 from estimators.jobs.elastic.driver import Driver
 from estimators.jobs.elastic.exclusion import Exclusion
-from estimators.jobs.elastic.members import Host, HostState, Job, Worker, WorkerState, changes, listed
+from estimators.jobs.elastic.members import Host, HostState, Job, Roster, Worker, WorkerState, changes
 from estimators.jobs.elastic.outside import Outside
 from estimators.jobs.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits, next_offer
 from estimators.jobs.elastic.telling import Telling
@@ -86,12 +86,8 @@ class ElasticController:
         )
         self._planned = planned_hosts * strategy.processes_per_host
         self._most_hosts = strategy.most_hosts(planned_hosts)
-        per_host = strategy.processes_per_host
-        self.hosts: dict[str, Host] = {name: Host(name, slots=per_host) for name in initial}
+        self.roster = Roster(initial, strategy.processes_per_host)
         self._outside: Outside | None = None
-        self._leaving: list[str] = []
-        self._workers: dict[str, Worker] = {}
-        self._members: tuple[str, ...] = ()  # of the last membership, by rank
         self._offered: tuple[str, ...] = ()
         self._met = False  # whether there has been a membership
         self._training = False  # whether the script has said that it trains
@@ -100,7 +96,6 @@ class ElasticController:
         self._hopeless = 0
         self._grown_at: float | None = None
         self._spares_from = 0.0  # when spare hosts may be started again, by the monotonic clock
-        self._generation = -1
         self._failures: dict[str, Failure] = {}  # by worker, of those that have failed last
         self._timers: list[Timer] = []
         self._driver: Driver | None = None
@@ -118,7 +113,7 @@ class ElasticController:
                 self._loop,
                 self._backend.record.path,
                 self._strategy,
-                self.hosts,
+                self.roster.hosts,
                 most=self._most_hosts,
                 pipes=local.has_pipes(self._backend.spec),
                 start=lambda slots: self._add(slots=slots),
@@ -159,11 +154,6 @@ class ElasticController:
             self._driver.close()
             self._backend.protected.discard(self._driver.pid)
 
-    @property
-    def running(self) -> list[str]:
-        """The hosts that have not ended."""
-        return [name for name, host in self.hosts.items() if host.state is not HostState.GONE]
-
     def _later(self, seconds: float, callback: Callable[[], None]) -> None:
         self._timers = [timer for timer in self._timers if not timer.cancelled]
 
@@ -178,7 +168,7 @@ class ElasticController:
     def _start_is_over(self) -> None:
         """Who has not come by now is not waited for."""
         if not self._met:
-            late = [host.name for host in self.hosts.values() if host.state is HostState.STARTING]
+            late = [host.name for host in self.roster.hosts.values() if host.state is HostState.STARTING]
             if late:
                 self._job.say(f"{', '.join(late)} did not come up within {self._start_timeout:g} s; going on without.")
             self._offer(all_there=False)
@@ -191,7 +181,7 @@ class ElasticController:
             self._job.say(told)
         if self.over:
             return
-        host = self.hosts.get(event.host)
+        host = self.roster.hosts.get(event.host)
         if host is None:
             return
         if event.kind == "data":
@@ -203,14 +193,15 @@ class ElasticController:
                 host.state = HostState.READY
             for slot in range(host.slots):
                 self._prepare(host, slot)
+            self._finish_leaving(host)  # it may have been told to leave when it could not hear it
             self._keep_spares()
         elif event.kind == "worker_ready":
-            worker = self._workers.get(str(event.data.get("worker")))
+            worker = self.roster.workers.get(str(event.data.get("worker")))
             if worker is not None and worker.state is WorkerState.PREPARING:
                 worker.state = WorkerState.READY
                 self._offer()
         elif event.kind == "worker_ended":
-            worker = self._workers.get(str(event.data.get("worker")))
+            worker = self.roster.workers.get(str(event.data.get("worker")))
             if worker is not None:
                 failure = event.data.get("failure")
                 code = event.data.get("exit_code")
@@ -223,7 +214,7 @@ class ElasticController:
 
     def host_ended(self, end: HostEnd) -> None:
         """A host's toolkit has ended."""
-        host = self.hosts.get(end.host)
+        host = self.roster.hosts.get(end.host)
         if host is None or host.state is HostState.GONE:
             return
         expected = host.state is HostState.LEAVING
@@ -236,13 +227,12 @@ class ElasticController:
         for worker in host.workers.values():
             if worker.state is not WorkerState.ENDED:
                 self._worker_ended(worker, 128 + signal.SIGKILL, None if expected else lost, of_host=True)
-        if host.name in self._leaving:
-            self._leaving.remove(host.name)
+        if host.name in self.roster.leaving:
+            self.roster.leaving.remove(host.name)
         self._job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
         self._job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")
         if not expected and host.replace:
-            spare = any(other.spare and other.state is HostState.READY for other in self.hosts.values())
-            wait = 0.0 if spare else max(0.0, host.excluded_until - time.monotonic())
+            wait = 0.0 if self.roster.spare is not None else max(0.0, host.excluded_until - time.monotonic())
             if not math.isinf(wait):
                 self._later(wait, lambda: self._replace(host))
         self._note()
@@ -250,30 +240,23 @@ class ElasticController:
 
     def _replace(self, lost: Host) -> None:
         """Another host in the place of one that was lost, under a name of its own."""
-        if len(self._taking_part) < self._most_hosts:
+        if len(self.roster.taking_part) < self._most_hosts:
             name = self._add(slots=lost.slots)
             if self._outside is not None:
                 self._outside.replaced(lost.name, name)
-
-    @property
-    def _taking_part(self) -> list[str]:
-        return [name for name in self.running if not self.hosts[name].spare]
 
     def _keep_spares(self) -> None:
         """Start as many spare hosts as there are to be, once the first ones train."""
         if not self._met or self.over or time.monotonic() < self._spares_from:
             return
-        lacking = self._strategy.spares - sum(self.hosts[name].spare for name in self.running)
+        lacking = self._strategy.spares - sum(self.roster.hosts[name].spare for name in self.roster.running)
         for _ in range(lacking):
             self._start_host(spare=True, slots=self._strategy.processes_per_host)
 
     def _prepare(self, host: Host, slot: int) -> None:
         if self.over or host.state is not HostState.READY:
             return
-        number = host.counts.get(slot, 0)
-        host.counts[slot] = number + 1
-        worker = Worker(messages.worker_name(host.name, slot, number), host.name, slot)
-        host.workers[slot] = self._workers[worker.name] = worker
+        worker = self.roster.new_worker(host, slot)
         self._tell(host.name, "prepare", worker=worker.name, slots=host.slots, warm=self._strategy.warm)
         if not self._strategy.warm:
             worker.state = WorkerState.READY
@@ -283,10 +266,10 @@ class ElasticController:
         if worker.state is WorkerState.ENDED:
             return
         before, worker.state, worker.ended_with = worker.state, WorkerState.ENDED, code
-        host = self.hosts[worker.host]
+        host = self.roster.hosts[worker.host]
         if self._driver is not None and before is WorkerState.PLACED:
             self._driver.say("ended", worker=worker.name, code=code)
-        placed = before is WorkerState.PLACED and worker.name in self._members
+        placed = before is WorkerState.PLACED and worker.name in self.roster.members
         if placed and code == 0:
             return  # the others are about to end as well
         if placed:
@@ -331,7 +314,7 @@ class ElasticController:
         """A training with too few workers waits for others, unless nobody is left that has its state."""
         if self.over:
             return
-        left = sum(worker.name in self._members for worker in self._alive)
+        left = self.roster.members_left
         if self._waiting and not left:
             self._later(0.0, self._end_in_vain)  # not before what has just ended is told
         elif not self._waiting and 0 < left < self.limits.least:
@@ -342,7 +325,7 @@ class ElasticController:
             )
 
     def _end_in_vain(self) -> None:
-        if self._waiting and not any(worker.name in self._members for worker in self._alive):
+        if self._waiting and not self.roster.members_left:
             self._finished("")
 
     def _exclude(self, host: Host) -> float:
@@ -376,33 +359,31 @@ class ElasticController:
             return
         operation = message["op"]
         if operation == "start":
-            worker = self._workers.get(str(message["worker"]))
+            worker = self.roster.workers.get(str(message["worker"]))
             if worker is not None and worker.state is WorkerState.READY:
                 worker.state = WorkerState.PLACED
                 late = {variables.ELASTIC_LATE: "1"} if self._training else {}
                 environment = {**message["environment"], **late}
                 self._tell(worker.host, "place", worker=worker.name, environment=environment)
         elif operation == "end":
-            worker = self._workers.get(str(message["worker"]))
+            worker = self.roster.workers.get(str(message["worker"]))
             if worker is not None and worker.state is not WorkerState.ENDED:
                 self._tell(worker.host, "end", worker=worker.name)
         elif operation == "membership":
-            self._membership(int(message["generation"]), tuple(str(name) for name in message["workers"]))
+            self._membership(tuple(str(name) for name in message["workers"]))
         elif operation == "too_few":
             self._too_few()
         elif operation == "finished":
             self._finished(str(message.get("error") or ""))
 
-    def _membership(self, generation: int, members: tuple[str, ...]) -> None:
-        before, self._members = self._members, members
+    def _membership(self, members: tuple[str, ...]) -> None:
+        before = self.roster.members
         self._settling = self._waiting = False
         if before == members:
             return
-        self._generation += 1
         if len(members) > len(before) and before:
             self._grown_at = time.monotonic()
-        for worker in self._workers.values():
-            worker.rank = members.index(worker.name) if worker.name in members else None
+        self.roster.take_places(members)
         self._met = True
         joined = [name for name in members if name not in before]
         left = [name for name in before if name not in members]
@@ -413,7 +394,7 @@ class ElasticController:
         if before:
             self._job.say(f"{len(before)} -> {len(members)} workers{changes(joined, left)}")
         self._offer()
-        for host in list(self.hosts.values()):
+        for host in list(self.roster.hosts.values()):
             if host.state is HostState.LEAVING:
                 self._later(LEAVE_TIMEOUT, lambda host=host: self._end_leaving(host))  # type: ignore[misc]
         self._note()
@@ -428,13 +409,13 @@ class ElasticController:
             )
             return
         least = f"min_workers={strategy.min_workers}" if strategy.min_workers else f"min_hosts={strategy.min_hosts}"
-        coming = sum(worker.state is WorkerState.PREPARING for worker in self._workers.values())
+        coming = sum(worker.state is WorkerState.PREPARING for worker in self.roster.workers.values())
         self._fail_with(
             Failure(
                 cause=Cause.TIMEOUT,
                 message=(
                     f"elastic training: too few workers for {strategy.elastic_timeout:g} s (elastic_timeout): "
-                    f"{len(self._alive)} of at least {self.limits.least} ({least})"
+                    f"{len(self.roster.alive)} of at least {self.limits.least} ({least})"
                     f"{f'; {coming} more had not come to hvd.init()' if coming else ''}."
                 ),
                 hints=self._last_failure,
@@ -442,16 +423,16 @@ class ElasticController:
         )
 
     def _finished(self, error: str) -> None:
-        codes = [self._workers[name].ended_with for name in self._members if name in self._workers]
+        codes = [self.roster.workers[name].ended_with for name in self.roster.members if name in self.roster.workers]
         if any(code == 0 for code in codes) and not error:
             self.over = True
             self._job.event("phase", name="elastic_finished")
-            for host in self.hosts.values():
+            for host in self.roster.hosts.values():
                 if host.state is not HostState.GONE:
                     self._tell(host.name, "finish")
             self.close()
             return
-        failures = [self._failures[name] for name in self._members if name in self._failures]
+        failures = [self._failures[name] for name in self.roster.members if name in self._failures]
         if not failures:
             failures = list(self._failures.values())[-1:]
         if error and not error.startswith("no worker is left"):
@@ -476,23 +457,14 @@ class ElasticController:
 
     # --- what is decided here ---
 
-    @property
-    def _alive(self) -> list[Worker]:
-        """The workers that have a place or can take one."""
-        return [
-            worker
-            for worker in self._workers.values()
-            if worker.state in (WorkerState.READY, WorkerState.PLACED) and not self.hosts[worker.host].spare
-        ]
-
     def _offer(self, *, all_there: bool = True) -> None:
         """Tell the driver who is there, unless the first ones are still coming."""
         if self.over or self._driver is None:
             return
-        alive = self._alive
+        alive = self.roster.alive
         if not self._offered and all_there:
-            coming = [host for host in self.hosts.values() if host.state is HostState.STARTING]
-            preparing = [worker for worker in self._workers.values() if worker.state is WorkerState.PREPARING]
+            coming = [host for host in self.roster.hosts.values() if host.state is HostState.STARTING]
+            preparing = [worker for worker in self.roster.workers.values() if worker.state is WorkerState.PREPARING]
             if self._outside is not None and not self._outside.known:
                 return
             if coming or preparing:
@@ -500,13 +472,13 @@ class ElasticController:
         if not self._offered:
             alive.sort(key=lambda worker: natural_key(worker.name))  # rank 0 is on algo-1, whoever was ready first
         now = time.monotonic()
-        current = [name for name in self._offered if self._workers[name].state is not WorkerState.ENDED]
+        current = [name for name in self._offered if self.roster.workers[name].state is not WorkerState.ENDED]
         if self._settling and len(current) >= self.limits.least:
             return
         offer = next_offer(
             current,
             [(worker.name, worker.host) for worker in alive],
-            self._leaving,
+            self.roster.leaving,
             self.limits,
             now=now,
             grown_at=self._grown_at,
@@ -528,16 +500,16 @@ class ElasticController:
         Raises:
             ValueError: there would be more than the job may have.
         """
-        if len(self._taking_part) + count > self._most_hosts:
+        if len(self.roster.taking_part) + count > self._most_hosts:
             raise ValueError(
-                f"{len(self._taking_part)} hosts and {count} more would be over max_hosts={self._most_hosts}; "
+                f"{len(self.roster.taking_part)} hosts and {count} more would be over max_hosts={self._most_hosts}; "
                 "ElasticHorovod(max_hosts=…) sets how many there may be."
             )
         return [self._add() for _ in range(count)]
 
     def _add(self, slots: int | None = None) -> str:
         """A spare host takes part, or another one is started."""
-        spare = next((host for host in self.hosts.values() if host.spare and host.state is HostState.READY), None)
+        spare = self.roster.spare
         if spare is not None and slots in (None, spare.slots):
             spare.spare = False
             self._job.event("host_added", name=spare.name, spare=True)
@@ -550,7 +522,7 @@ class ElasticController:
 
     def _start_host(self, *, spare: bool, slots: int) -> str:
         name = self._backend.next_host()
-        self.hosts[name] = Host(name, slots=slots, spare=spare)
+        self.roster.hosts[name] = Host(name, slots=slots, spare=spare)
         if not spare:
             self._job.event("host_added", name=name)
             self._job.say(f"{name} is being added")
@@ -564,12 +536,10 @@ class ElasticController:
         Raises:
             ValueError: there is no such host, or too few would be left.
         """
-        host = self._present(name)
+        host = self.roster.present(name)
         if host.state is HostState.LEAVING:
             return
-        left = [
-            other for other in self._taking_part if other != name and self.hosts[other].state is not HostState.LEAVING
-        ]
+        left = [other for other in self.roster.staying if other != name]
         if len(left) * self._strategy.processes_per_host < self.limits.least:
             raise ValueError(
                 f"without {name} {len(left)} of the at least {self._strategy.min_hosts} hosts would be left that the "
@@ -585,16 +555,10 @@ class ElasticController:
         Raises:
             ValueError: there is no such host.
         """
-        host = self._present(name)
+        host = self.roster.present(name)
         self._job.event("notice", name=name, seconds=notice_s)
         self._job.say(f"{name} has notice: it goes in {notice_s:g} s")
-        if self._met and not any(
-            worker.name in self._members
-            and worker.state is WorkerState.PLACED
-            and worker.host != name
-            and self.hosts[worker.host].state is not HostState.LEAVING
-            for worker in self._workers.values()
-        ):
+        if self._met and not self.roster.trains_without(name):
             self._job.preempt(name, notice_s)
             return
         self._leave(host)
@@ -611,7 +575,7 @@ class ElasticController:
         Raises:
             ValueError: there is no such host.
         """
-        host = self._present(name)
+        host = self.roster.present(name)
         host.replace = False
         self._backend.kill_host(name)
 
@@ -621,31 +585,17 @@ class ElasticController:
         Raises:
             ValueError: there is none.
         """
-        worker = next((w for w in self._workers.values() if w.rank == rank and w.state is WorkerState.PLACED), None)
+        worker = self.roster.with_rank(rank)
         if worker is None:
-            raise ValueError(f"there is no rank {rank}; there are {len(self._members)} workers.")
+            raise ValueError(f"there is no rank {rank}; there are {len(self.roster.members)} workers.")
         self._tell(worker.host, "signal", worker=worker.name, number=number)
-
-    def rank_of(self, host: str, process: str | None) -> int | None:
-        """The rank that a host's process has now; None for one without."""
-        name, _, slot = (process or "").partition(" ")
-        if host not in self.hosts or name != "worker" or not slot.isdecimal():
-            return None
-        worker = self.hosts[host].workers.get(int(slot))
-        return worker.rank if worker is not None else None
-
-    def _present(self, name: str) -> Host:
-        host = self.hosts.get(name)
-        if host is None or host.state is HostState.GONE:
-            raise ValueError(f"{name!r} is not a host of the job; its hosts: {', '.join(self.running) or 'none'}.")
-        return host
 
     def _leave(self, host: Host) -> None:
         if host.state is HostState.LEAVING:
             return
         host.state = HostState.LEAVING
         host.replace = False
-        self._leaving.append(host.name)
+        self.roster.leaving.append(host.name)
         self._job.event("host_leaving", name=host.name)
         self._note()
         self._offer()
@@ -662,7 +612,7 @@ class ElasticController:
         """Its workers have no place any more and do not notice: end them."""
         if host.state is HostState.LEAVING:
             for worker in host.workers.values():
-                if worker.state is WorkerState.PLACED and worker.name not in self._members:
+                if worker.state is WorkerState.PLACED and worker.name not in self.roster.members:
                     self._tell(host.name, "end", worker=worker.name)
 
     # --- words ---
@@ -681,8 +631,4 @@ class ElasticController:
         self._job.fail_job(failure)
 
     def _note(self) -> None:
-        self._job.note_hosts(self.to_list())
-
-    def to_list(self) -> list[dict[str, Any]]:
-        """The hosts, as they are shown: name, state, ranks."""
-        return listed(self.hosts.values(), self._workers.values())
+        self._job.note_hosts(self.roster.to_list())

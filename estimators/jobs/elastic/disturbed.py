@@ -80,7 +80,7 @@ class ElasticHosts:
     def _find(self, host: str) -> tuple[ElasticController, str] | None:
         controller = self._running()
         name = self._now.get(host, host)
-        if controller is None or name not in controller.running:
+        if controller is None or name not in controller.roster.running:
             return None
         return controller, name
 

@@ -59,6 +59,112 @@ class Worker:
     ended_with: int | None = None
 
 
+class Roster:
+    """The hosts of a job and their workers; what is asked of them, and nothing that is decided.
+
+    Args:
+        initial: The hosts that it starts with.
+        slots: How many workers each of them has.
+
+    Attributes:
+        hosts: All that there have been, by name.
+        workers: Likewise.
+        members: The workers of the last membership, by rank.
+        leaving: The hosts that are to leave, in that order.
+    """
+
+    def __init__(self, initial: Iterable[str], slots: int) -> None:
+        self.hosts: dict[str, Host] = {name: Host(name, slots=slots) for name in initial}
+        self.workers: dict[str, Worker] = {}
+        self.members: tuple[str, ...] = ()
+        self.leaving: list[str] = []
+
+    @property
+    def running(self) -> list[str]:
+        """The hosts that have not ended."""
+        return [name for name, host in self.hosts.items() if host.state is not HostState.GONE]
+
+    @property
+    def taking_part(self) -> list[str]:
+        """Those of them that are not spare."""
+        return [name for name in self.running if not self.hosts[name].spare]
+
+    @property
+    def staying(self) -> list[str]:
+        """Those of these that are not about to leave."""
+        return [name for name in self.taking_part if self.hosts[name].state is not HostState.LEAVING]
+
+    @property
+    def spare(self) -> Host | None:
+        """A spare host that could join at once."""
+        return next((host for host in self.hosts.values() if host.spare and host.state is HostState.READY), None)
+
+    @property
+    def alive(self) -> list[Worker]:
+        """The workers that have a place or can take one."""
+        return [
+            worker
+            for worker in self.workers.values()
+            if worker.state in (WorkerState.READY, WorkerState.PLACED) and not self.hosts[worker.host].spare
+        ]
+
+    @property
+    def members_left(self) -> int:
+        """How many of the members are alive."""
+        return sum(worker.name in self.members for worker in self.alive)
+
+    def present(self, name: str) -> Host:
+        """A host that has not ended.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        host = self.hosts.get(name)
+        if host is None or host.state is HostState.GONE:
+            raise ValueError(f"{name!r} is not a host of the job; its hosts: {', '.join(self.running) or 'none'}.")
+        return host
+
+    def new_worker(self, host: Host, slot: int) -> Worker:
+        """Another worker for a slot of a host."""
+        number = host.counts.get(slot, 0)
+        host.counts[slot] = number + 1
+        worker = Worker(messages.worker_name(host.name, slot, number), host.name, slot)
+        host.workers[slot] = self.workers[worker.name] = worker
+        return worker
+
+    def take_places(self, members: tuple[str, ...]) -> None:
+        """There is a new membership: the workers of it, by rank."""
+        self.members = members
+        for worker in self.workers.values():
+            worker.rank = members.index(worker.name) if worker.name in members else None
+
+    def trains_without(self, name: str) -> bool:
+        """Whether a member is left when a host has gone, and those that are leaving."""
+        return any(
+            worker.name in self.members
+            and worker.state is WorkerState.PLACED
+            and worker.host != name
+            and self.hosts[worker.host].state is not HostState.LEAVING
+            for worker in self.workers.values()
+        )
+
+    def with_rank(self, rank: int) -> Worker | None:
+        """The worker that has a rank now."""
+        return next((w for w in self.workers.values() if w.rank == rank and w.state is WorkerState.PLACED), None)
+
+    def rank_of(self, host: str, process: str | None) -> int | None:
+        """The rank that a host's process has now; None for one without."""
+        name, _, slot = (process or "").partition(" ")
+        if host not in self.hosts or name != "worker" or not slot.isdecimal():
+            return None
+        worker = self.hosts[host].workers.get(int(slot))
+        return worker.rank if worker is not None else None
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The hosts, as they are shown: name, state, ranks."""
+        return listed(self.hosts.values(), self.workers.values())
+
+
 class Job(Protocol):
     """What the controller needs of the supervisor."""
 

@@ -80,7 +80,7 @@ class Outside:
             host = self._hosts[self._names.pop(name)]
             if host.state in (HostState.STARTING, HostState.READY):
                 self._leave(host)
-        taken = set(self._names.values())
+        first, taken = not self._names, set(self._names.values())
         unnamed = [host for host in self._hosts.values() if host.name not in taken and host.state is HostState.STARTING]
         for name, slots in found.items():
             if name in self._names:
@@ -91,6 +91,11 @@ class Outside:
                 self._names[name] = host.name
             elif sum(host.state is not HostState.GONE for host in self._hosts.values()) < self._most:
                 self._names[name] = self._start(self._usable(name, slots))
+        if first and found:
+            for host in unnamed:
+                named = f"{len(found)} of the {len(self._hosts)} hosts to start with"
+                self._say(f"discovery names {named}: {host.name} leaves")
+                self._leave(host)
 
     def _usable(self, name: str, slots: int) -> int:
         if self._readers is None or slots <= self._readers:

@@ -21,7 +21,7 @@ def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, 
     """
     operation = message["op"]
     if operation == "hosts":
-        return {"ok": True, "hosts": controller.to_list()}
+        return {"ok": True, "hosts": controller.roster.to_list()}
     if controller.over:
         return {"ok": False, "error": "the job is ending; its hosts cannot change any more."}
     try:

@@ -1,0 +1,52 @@
+"""News of rank 0's for all ranks, which travels with the gradients.
+
+To tell the ranks in a message of its own costs each of them a wait for the others, at every look. A number that is
+reduced together with a step's gradients costs nothing to speak of, and all ranks have it after the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class News:
+    """One piece of news: rank 0 has some, or not."""
+
+    def __init__(self) -> None:
+        import tensorflow as tf
+
+        self._told = tf.Variable(0.0, dtype=tf.float32, trainable=False, name="news_told")
+        # How often it was sent, and what came; one variable, since each that is read takes its time.
+        self._heard = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False, name="news_heard")
+        self._seen = 0.0
+
+    def tell(self) -> None:
+        """Have all ranks hear of it with the next step; only rank 0 calls this."""
+        self._told.assign(1.0)
+
+    def look(self) -> bool | None:
+        """Whether there is some, as of the last step; None if no gradients were reduced since the last look."""
+        sent, came = self._heard.numpy()
+        if sent == self._seen:
+            return None
+        self._seen = sent
+        return bool(came > 0)
+
+    def forget(self) -> None:
+        """Every rank knows."""
+        self._told.assign(0.0)
+        self._heard.assign([self._seen, 0.0])
+
+    def send(self, reduce: Callable[[Any], Any], *, after: Sequence[Any]) -> None:
+        """Send it with a step's gradients, within or outside a ``tf.function``.
+
+        Args:
+            reduce: Adds up (or averages) a tensor over the ranks.
+            after: The gradients: what is ready when the last of them is can go in one message with that.
+        """
+        import tensorflow as tf
+
+        with tf.control_dependencies(after):
+            told = tf.identity(self._told)
+        self._heard.assign(tf.stack([self._heard[0] + 1.0, tf.cast(reduce(told), tf.float64)]))
