@@ -44,9 +44,13 @@ class Synchronize(Callback):
 
     Args:
         cluster: The cluster.
+
+    Attributes:
+        watches_the_end: Whether it sees that no rank stops alone: not where rank 0 decides for all.
     """
 
     def __init__(self, cluster: Cluster) -> None:
+        self.watches_the_end = True
         self._cluster = cluster
         self._guard = Guard(cluster.collectives)
         self._broadcast = False
@@ -97,12 +101,12 @@ class Synchronize(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """See that all ranks go on, if they have trained an epoch already."""
-        if self._epochs:
+        if self._epochs and self.watches_the_end:
             self._agree(goes_on=True)
 
     def on_train_end(self, logs: Logs | None = None) -> None:
         """See that all ranks stop here."""
-        if self._epochs:
+        if self._epochs and self.watches_the_end:
             self._agree(goes_on=False)
 
     def _agree(self, *, goes_on: bool) -> None:

@@ -135,6 +135,7 @@ def training_shard(
     holds: str = "all",
     agreement: Callable[[], Agreement] | None = None,
     progress: DataProgress | None = None,
+    functions: light.Functions | None = None,
 ) -> Any:
     """A rank's batches for training: the same number of batches on every rank.
 
@@ -154,6 +155,7 @@ def training_shard(
         holds: What ``records`` has: one of :data:`container.distributed.holdings.HOLDINGS`.
         agreement: Connects the ranks, where they do not know what the others have.
         progress: Where the data is, if the training is to go on within an epoch.
+        functions: Those of shards that were made before with the same arguments, but for the records; None for none.
 
     Raises:
         ValueError: the options exclude each other, or the records cannot have weights.
@@ -168,14 +170,20 @@ def training_shard(
     if size == 1 or holds == "part" or (repeat and holds != "all"):
         if repeat and holds == "host":
             records = records.shard(local_size, local_rank)
-        records = _prepare(records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress)
+        records = _prepare(
+            records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress, functions=functions
+        )
         whole = remainder == "drop" or repeat or (remainder is None and not padding.weighable(records.element_spec))
         return _finished(_full_batches(records, batch_size) if whole else _batched(records, batch_size), given)
     if holds == "all":
         spare = None if repeat or remainder == "drop" else padding.can_be_spare(records, size)
         groups = records.batch(size, drop_remainder=spare is None)
-        dealt = groups.map(lambda *group: padding.deal(group, rank, size), num_parallel_calls=tf.data.AUTOTUNE)
-        records = _prepare_pairs(dealt, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress)
+        dealt = light.parallel_map(
+            groups, lambda *group: padding.deal(group, rank, size), functions=functions, key="deal"
+        )
+        records = _prepare_pairs(
+            dealt, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress, functions=functions
+        )
         weighable = padding.weighable(records.element_spec[0])
         if remainder == "pad" and not weighable:
             raise ValueError(padding.NO_WEIGHTS.format(records.element_spec[0]))
@@ -187,8 +195,15 @@ def training_shard(
             return _finished(_full_batches(only, batch_size), given)
         batches = _batched(records, batch_size)
         if not spare:  # the records are a multiple of the ranks: no rank lacks one
-            return _finished(batches.map(lambda element, of_all: element), given)
-        return _finished(batches.map(lambda element, of_all: padding.weigh_dealt(element, of_all, size)), given)
+            ours = light.map_in_turn(batches, lambda element, of_all: element, functions=functions, key="own")
+            return _finished(ours, given)
+        weighed = light.map_in_turn(
+            batches,
+            lambda element, of_all: padding.weigh_dealt(element, of_all, size),
+            functions=functions,
+            key="weigh",
+        )
+        return _finished(weighed, given)
     assert agreement is not None
     if holds == "host":
         records = records.shard(local_size, local_rank)
@@ -278,6 +293,7 @@ def _prepare(
     seed: int | None,
     repeat: bool,
     progress: DataProgress | None = None,
+    functions: light.Functions | None = None,
 ) -> Any:
     import tensorflow as tf
 
@@ -294,11 +310,13 @@ def _prepare(
     if repeat:
         records = records.repeat()
     if isinstance(parse, Vectorized):
-        parsed = light.parallel_map(records.batch(_PARSED_AT_ONCE), parse)
+        parsed = light.parallel_map(records.batch(_PARSED_AT_ONCE), parse, functions=functions, key="parse")
         count, records = _count_of(records), parsed.unbatch()
         if count is not None:
             records = records.apply(tf.data.experimental.assert_cardinality(count))
         records._fleetfit_parsed = parsed
+    elif parse is not None and functions is not None:
+        records = light.parallel_map(records, parse, functions=functions, key="parse")
     elif parse is not None:
         records = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     return records
@@ -369,6 +387,7 @@ def _prepare_pairs(
     seed: int | None,
     repeat: bool,
     progress: DataProgress | None,
+    functions: light.Functions | None,
 ) -> Any:
     """:func:`_prepare` for records that come with something of ours."""
 
@@ -386,6 +405,7 @@ def _prepare_pairs(
         seed=seed,
         repeat=repeat,
         progress=progress,
+        functions=functions,
     )
 
 

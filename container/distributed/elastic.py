@@ -10,6 +10,7 @@ It is built on Horovod's ``horovod.common.elastic`` (version 0.28).
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import math
 import time
@@ -22,8 +23,8 @@ from container import events
 from container.checkpoint.state import Slot, state_of
 from container.contract import variables
 from container.contract.names import unknown
-from container.distributed import data, holdings, kerases, padding
-from container.distributed.callbacks import Rehearse
+from container.distributed import data, holdings, kerases, light, padding
+from container.distributed.callbacks import Rehearse, Synchronize
 from container.distributed.cluster import Cluster
 from container.distributed.collectives import HorovodCollectives
 from container.distributed.detection import Surroundings
@@ -45,6 +46,8 @@ ASSUMED_MTBF_S = 3600.0
 _POSITION = "elastic_records"
 #: Steps after which the intervals are first chosen.
 _FIRST_STEPS = 4
+#: The most steps until they are chosen again: it takes a message to all ranks.
+_MOST_STEPS = 1000
 
 
 def commit_interval(*, cost_s: float, step_s: float, elapsed_s: float, failures: int) -> int:
@@ -90,13 +93,12 @@ class TrainingState:
         size: The ranks that the optimizer's learning rate is for.
         stop: Whether a callback has ended the training.
         restored: Whether a durable checkpoint has been looked for.
-        chosen: Whether the intervals have been chosen by what was measured.
         check_every: Steps between looks for changed hosts.
         commit_every: Steps between commits.
     """
 
     _OWN = (
-        "records", "epoch", "position", "step", "size", "restored", "stop", "chosen", "check_every", "commit_every",
+        "records", "epoch", "position", "step", "size", "restored", "stop", "check_every", "commit_every",
     )  # fmt: skip
 
     def __init__(self, cluster: Cluster, model: Any) -> None:
@@ -105,8 +107,9 @@ class TrainingState:
         self.records = -1
         self.epoch = self.position = self.step = 0
         self.size = cluster.size
-        self.restored = self.stop = self.chosen = False
+        self.restored = self.stop = False
         self.check_every = self.commit_every = 1
+        self.began = time.monotonic()
         self._saved: list[np.ndarray[Any, Any]] = []
         self._saved_own: dict[str, Any] = {}
         self.failures = 0
@@ -174,6 +177,14 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
             if self._last_updated_timestamp > before:
                 raise HostsUpdatedInterrupt(False)
 
+        def end_epoch(self, stop: bool) -> tuple[bool, bool]:
+            """Whether rank 0 stops the training, and whether hosts have come or are about to go."""
+            self._read_messages()
+            told, before, self._last_updated_timestamp = collectives.broadcast_numbers(
+                [stop, self._last_updated_timestamp, self._newest], name="epoch"
+            )
+            return bool(told), self._last_updated_timestamp > before
+
         def look(self) -> None:
             """As :meth:`check_host_updates`, by what came with the last step's gradients, if anything did."""
             found = news.look()
@@ -214,35 +225,39 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
 class Commits(Callback):
     """Commits, and looks whether hosts come or go, after as many steps as rank 0 finds right.
 
+    It lasts from one meeting of the ranks to the next, over as many calls of ``fit``.
+
     Args:
         cluster: The cluster.
         state: The state, of :func:`horovod_state`.
-        dealing: How the rest of the epoch is dealt out.
         every: Steps between commits; None to choose them.
         save: Saves on disk, for a process that is told to end; None where nothing is saved.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        state: Any,
-        *,
-        dealing: Dealing,
-        every: int | None,
-        save: Callable[[], None] | None = None,
+        self, cluster: ElasticCluster, state: Any, *, every: int | None, save: Callable[[], None] | None = None
     ) -> None:
         self._cluster = cluster
         self._state = state
-        self._dealing = dealing
-        self._steps = 0  # of this dealing
         self._every = every
         self._save = save
+        self._dealing = Dealing(records=0, position=0, size=1, batch=1)
+        self._steps = 0  # of this dealing
         self._since_check = self._since_commit = 0
-        self._began = self._step_began = time.monotonic()
-        self._steps_s: list[float] = []
-        self._cost_s = 0.0
+        # Whatever the ranks do together must follow from what they have in common, as these do.
+        self._first_step = state.step
+        self._choose_at = state.step + _FIRST_STEPS
+        self._step_began = time.monotonic()
+        self._steps_s: collections.deque[float] = collections.deque(maxlen=50)
+        self._cost_s: float | None = None
         self._told = 0.0
         #: Whether a callback wants the training to stop here.
+        self.stop = False
+
+    def deal(self, dealing: Dealing) -> None:
+        """An epoch begins, or what is left of one."""
+        self._dealing = dealing
+        self._steps = self._since_check = self._since_commit = 0
         self.stop = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -277,23 +292,23 @@ class Commits(Callback):
             # The epoch's end comes first, with its callbacks and its validation; a commit and a look follow it. Who is
             # thrown back from there must have a step of this epoch left to train, or its end would never come.
             return
-        if not state.chosen and len(self._steps_s) >= _FIRST_STEPS:
-            self._choose()  # whatever is done together must follow from what the ranks have in common
-        if self._since_commit >= (self._every or state.commit_every):
+        commits = self._since_commit >= (self._every or state.commit_every)
+        if commits:
             self._commit()
-        elif self._since_check < state.check_every:
-            return
-        self._since_check = 0
-        state.look()
+        if state.step >= self._choose_at:
+            self._choose()
+        if commits or self._since_check >= state.check_every:
+            self._since_check = 0
+            state.look()
 
     def _commit(self) -> None:
         self._since_commit = 0
         began = time.monotonic()
         self._state.save()
         now = time.monotonic()
+        if self._cost_s is None and self._every is None:
+            self._choose_at = self._state.step  # on all ranks: the first commit since they met was the first for each
         self._cost_s = now - began
-        if self._every is None:
-            self._choose()
         if now - self._told > 1.0 and self._cluster.is_chief:
             self._told = now
             state = self._state
@@ -307,22 +322,22 @@ class Commits(Callback):
             )
 
     def _choose(self) -> None:
-        """Let rank 0 choose the intervals for all."""
+        """Let rank 0 choose the intervals for all: often at first, and ever more rarely."""
         state = self._state
-        recent = self._steps_s[-50:]
-        step_s = float(np.median(recent)) if recent else 1.0
-        chosen = (
-            max(1, round(CHECK_EVERY_S / max(step_s, 1e-6))),
-            commit_interval(
-                cost_s=self._cost_s or 1e-4,
-                step_s=step_s,
-                elapsed_s=time.monotonic() - self._began,
-                failures=state.failures,
-            ),
+        step_s = float(np.median(self._steps_s))
+        state.check_every, state.commit_every = self._cluster.broadcast_numbers(
+            [
+                max(1, round(CHECK_EVERY_S / max(step_s, 1e-6))),
+                commit_interval(
+                    cost_s=self._cost_s or 1e-4,
+                    step_s=step_s,
+                    elapsed_s=time.monotonic() - state.began,
+                    failures=state.failures,
+                ),
+            ],
+            name="intervals",
         )
-        state.check_every, state.commit_every = self._cluster.broadcast_object(chosen)
-        state.chosen = True
-        del self._steps_s[:-50]
+        self._choose_at = state.step + min(max(state.step - self._first_step, _FIRST_STEPS), _MOST_STEPS)
 
 
 @contextlib.contextmanager
@@ -346,7 +361,7 @@ def telling_losses() -> Iterator[None]:
 
 
 class Lasting:
-    """A callback of the user's, to which one training is one ``fit``, though there is one for each epoch.
+    """A callback to which one training is one ``fit``, though there is one for each epoch.
 
     Args:
         inner: The callback.
@@ -428,6 +443,10 @@ class ElasticCluster(Cluster):
     def _scale_factor(self) -> int:
         return self._planned
 
+    def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
+        """Give every rank rank 0's numbers; see :meth:`HorovodCollectives.broadcast_numbers`."""
+        return self._horovod.broadcast_numbers(numbers, name=name)
+
     def fit(
         self,
         model: Any,
@@ -460,6 +479,7 @@ class ElasticCluster(Cluster):
                 "read all of them: give the channel distribution='FullyReplicated'."
             )
         import horovod.tensorflow as hvd
+        from horovod.common.exceptions import HostsUpdatedInterrupt
 
         initial = self._planned
         per_rank = data.per_rank_batch(global_batch_size, initial)
@@ -488,6 +508,14 @@ class ElasticCluster(Cluster):
             self._follow_size(model, state, on_resize)
             batch = per_rank if on_resize == "scale_rate" else max(1, global_batch_size // self.size)
             self.global_batch_size = batch * self.size
+            functions = light.Functions()  # of a rank, a size and a batch
+            commits = Commits(self, state, every=commit_every, save=None if checkpointer is None else save)
+            # Each epoch is a fit of its own, whose steps say little: the faults are for those of the state.
+            own = self.callbacks(validation=validate, validation_parse=parse)
+            for callback in own:
+                if isinstance(callback, Synchronize):
+                    callback.watches_the_end = False
+            ours = [Lasting(callback) for callback in own if not isinstance(callback, Rehearse)]
             while state.epoch < epochs and not state.stop:
                 of_this = of_epoch(make_dataset(), state.epoch)
                 shard = data.training_shard(
@@ -501,6 +529,7 @@ class ElasticCluster(Cluster):
                     shuffle=None,
                     seed=seed,
                     repeat=False,
+                    functions=functions,
                     **options,
                 )
                 dealing = Dealing(
@@ -514,16 +543,7 @@ class ElasticCluster(Cluster):
                     events.emit(
                         "data", epoch=state.epoch, position=state.position, records=state.records, size=self.size
                     )
-                    commits = Commits(
-                        self,
-                        state,
-                        dealing=dealing,
-                        every=commit_every,
-                        save=None if checkpointer is None else save,
-                    )
-                    # Each epoch is a fit of its own, whose steps say little: the faults are for those of the state.
-                    ours = self.callbacks(validation=validate, validation_parse=parse)
-                    ours = [callback for callback in ours if not isinstance(callback, Rehearse)]
+                    commits.deal(dealing)
                     found = model.fit(
                         shard,
                         steps_per_epoch=dealing.steps,
@@ -537,13 +557,16 @@ class ElasticCluster(Cluster):
                 else:
                     stop = _end_epoch(model, lasting, state.epoch)
                 # A callback may have seen other values on a rank that came late: rank 0's counts.
-                [told] = self._horovod.broadcast_numbers([stop], name="stop")
-                state.stop = bool(told)
+                state.stop, changed = state.end_epoch(stop)
                 state.epoch += 1
                 state.position = 0
                 if checkpointer is not None:
                     checkpointer.save(model, epoch=state.epoch, step=state.step, metrics=history[-1] if history else {})
-                state.commit()
+                state.save()
+                if changed:
+                    raise HostsUpdatedInterrupt(False)
+            for callback in ours:
+                callback.finish()
 
         if checkpointer is not None:
             checkpointer.cluster = self

@@ -13,35 +13,85 @@ neither variables nor other resources. Elsewhere these are ``Dataset.map`` and `
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 _ATTRIBUTES = {"experimental_ints_on_device": True}
 
 
-def parallel_map(dataset: Any, function: Callable[..., Any]) -> Any:
+class Functions:
+    """Functions that were made, for pipelines that are made like an earlier one: to trace them takes longest."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+
+    def made(self, dataset: Any, function: Callable[..., Any], key: Hashable) -> Any:
+        """The function for the elements of a dataset; None where it has to be an ordinary one.
+
+        Args:
+            dataset: The dataset.
+            function: The function.
+            key: What tells it from others; with another function of the same key the first one is used.
+        """
+        found = (key, repr(dataset.element_spec))
+        if found not in self._made:
+            self._made[found] = _light(dataset, function)
+        return self._made[found]
+
+
+def parallel_map(
+    dataset: Any, function: Callable[..., Any], *, functions: Functions | None = None, key: Hashable = None
+) -> Any:
     """As ``dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)``.
 
     Args:
         dataset: The dataset.
         function: Gets an element, a tuple's components one by one.
+        functions: Those that were made before; None for none.
+        key: Which of them this is.
     """
     import tensorflow as tf
 
-    light = _light(dataset, function)
+    def make(**arguments: Any) -> Any:
+        return tf.raw_ops.ParallelMapDatasetV2(
+            num_parallel_calls=tf.data.AUTOTUNE, deterministic="default", **arguments
+        )
+
+    found = _mapped(dataset, function, make, functions, key)
+    return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE) if found is None else found
+
+
+def map_in_turn(
+    dataset: Any, function: Callable[..., Any], *, functions: Functions | None = None, key: Hashable = None
+) -> Any:
+    """As ``dataset.map(function)``; the arguments are those of :func:`parallel_map`."""
+    import tensorflow as tf
+
+    found = _mapped(dataset, function, tf.raw_ops.MapDataset, functions, key)
+    return dataset.map(function) if found is None else found
+
+
+def _mapped(
+    dataset: Any,
+    function: Callable[..., Any],
+    make: Callable[..., Any],
+    functions: Functions | None,
+    key: Hashable,
+) -> Any:
+    import tensorflow as tf
+
+    light = _light(dataset, function) if functions is None else functions.made(dataset, function, key)
     outputs = light.structured_outputs if light is not None else None
     if light is None or not _plain(outputs):
-        return dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)
+        return None
     spec = tf.nest.map_structure(lambda output: tf.TensorSpec(output.shape, output.dtype), outputs)
     flat = tf.nest.flatten(spec)
-    variant = tf.raw_ops.ParallelMapDatasetV2(
+    variant = make(
         input_dataset=dataset._variant_tensor,
         other_arguments=light.captured_inputs,
         f=light,
-        num_parallel_calls=tf.data.AUTOTUNE,
         output_types=[one.dtype for one in flat],
         output_shapes=[one.shape for one in flat],
-        deterministic="default",
         preserve_cardinality=True,
     )
     return _of(variant, spec, dataset, light)

@@ -18,6 +18,7 @@ from typing import Any
 import container
 from container.contract import variables
 from container.contract.failures import Cause, Failure
+from container.contract.strategies import ElasticHorovod
 from container.supervision import folders, processes
 from container.supervision.loop import Timer
 from estimators.backends import config, local
@@ -153,7 +154,10 @@ class ProcessBackend(Backend):
                 stderr=output_write,
                 pass_fds=passed,
                 death_signal=0,  # the lifeline tells it: it has to end what it started first
-                new_group=True,  # a session of its own would be scheduled apart: ranks that wait could not give way
+                # What leads a session is scheduled apart. MPI's ranks wait by asking again and again, and could not
+                # give way to others then; Gloo's sleep, and do better so.
+                new_session=isinstance(self.spec.strategy, ElasticHorovod),
+                new_group=True,
             )
         except OSError:
             os.close(lifeline_write)
