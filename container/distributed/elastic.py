@@ -39,7 +39,7 @@ ON_RESIZE = ("scale_rate", "keep_global_batch")
 #: How often ranks look whether hosts are about to come or go, in seconds.
 CHECK_EVERY_S = 0.1
 #: The share of the time that commits may take while nothing has failed.
-COMMIT_SHARE = 0.01
+COMMIT_SHARE = 0.005
 #: The mean time between failures that is assumed before any has been seen, in seconds.
 ASSUMED_MTBF_S = 3600.0
 #: What a checkpoint within an epoch calls the number of records that have been consumed.

@@ -6,7 +6,7 @@ reduced together with a step's gradients costs nothing to speak of, and all rank
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 
@@ -38,15 +38,15 @@ class News:
         self._told.assign(0.0)
         self._heard.assign([self._seen, 0.0])
 
-    def send(self, reduce: Callable[[Any], Any], *, after: Sequence[Any]) -> None:
+    def send(self, reduce: Callable[[Any], Any], *, after: Any) -> None:
         """Send it with a step's gradients, within or outside a ``tf.function``.
 
         Args:
             reduce: Adds up (or averages) a tensor over the ranks.
-            after: The gradients: what is ready when the last of them is can go in one message with that.
+            after: A gradient: what is ready when that is can go in one message with it.
         """
         import tensorflow as tf
 
-        with tf.control_dependencies(after):
+        with tf.control_dependencies([after]):
             told = tf.identity(self._told)
         self._heard.assign(tf.stack([self._heard[0] + 1.0, tf.cast(reduce(told), tf.float64)]))

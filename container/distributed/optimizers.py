@@ -80,7 +80,8 @@ class Reduction:
             results[place] = gradient
         news: News | None = getattr(self._collectives, "news", None)
         if news is not None and dense:
-            news.send(self._reduce_number, after=dense)
+            # The gradients of the last layer are there first: with them it goes in one message, and before the others.
+            news.send(self._reduce_number, after=dense[-1])
         return results
 
     def _reduce_number(self, number: Any) -> Any:

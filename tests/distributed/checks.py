@@ -42,6 +42,7 @@ import tensorflow as tf  # noqa: E402 - init() comes first
 
 from container.distributed import kerases, optimizers  # noqa: E402
 from container.distributed.callbacks import Callback  # noqa: E402
+from container.distributed.collectives import HorovodCollectives  # noqa: E402
 from container.distributed.guard import Guard, digest  # noqa: E402
 
 keras = tf.keras
@@ -233,6 +234,39 @@ def check_sum_and_sparse_and_missing() -> None:
     reduction = optimizers.Reduction(cluster.collectives, op="sum", compression=None, learning_rate=None)
     dense, nothing = reduction([sparse, None])
     assert nothing is None and np.asarray(dense).tolist() == [[1.0, 1.0]] * SIZE
+
+
+def check_news_of_rank_0_come_with_the_gradients() -> None:
+    if not isinstance(cluster.collectives, HorovodCollectives):
+        return
+    import horovod.tensorflow as hvd
+
+    for op in ("average", "sum", "adasum"):
+        if op == "adasum" and SIZE & (SIZE - 1):
+            continue
+        collectives = HorovodCollectives(hvd, news=True)
+        news = collectives.news
+        assert news is not None
+        optimizer = optimizers.distribute(keras.optimizers.SGD(1.0), collectives, op=op)
+        weight = tf.Variable([0.0, 0.0])
+        kerases.build_optimizer(optimizer, [weight])
+
+        @tf.function
+        def step(optimizer: Any = optimizer, weight: Any = weight) -> None:
+            optimizer.apply_gradients([(tf.constant([1.0, 1.0]), weight)])
+
+        assert news.look() is None, "nothing was sent yet"
+        step()
+        assert news.look() is False and news.look() is None
+        if RANK == 0:
+            news.tell()
+        step()
+        assert news.look() is True
+        news.forget()
+        assert news.look() is None
+        step()
+        assert news.look() is False
+        assert weight.numpy()[0] == -3.0 * (SIZE if op == "sum" else 1)
 
 
 def check_adasum() -> None:

@@ -161,6 +161,28 @@ def check_rows_that_are_missing_or_of_another_shape_are_refused() -> None:
                 raise AssertionError(f"{words}: it went through")
 
 
+def check_functions_serve_every_pipeline_that_is_made_alike() -> None:
+    traces = []
+
+    def number(text: Any) -> Any:
+        traces.append(text)
+        return tf.strings.to_number(text)
+
+    kept = light.Functions()
+    for first in range(3):  # as an epoch that is gone on with begins anywhere
+        for mapped in (light.parallel_map, light.map_in_turn):
+            found = mapped(strings().skip(first), number, functions=kept, key="number")
+            assert is_light(found) and values(found) == [float(value) for value in range(first, COUNT)]
+    assert len(traces) == 1
+    batches = light.parallel_map(strings().batch(10), number, functions=kept, key="number")
+    other = light.parallel_map(strings(), tf.strings.length, functions=kept, key="length")
+    assert len(traces) == 2 and values(batches)[1][0] == 10.0 and values(other)[10] == 2
+    variable = tf.Variable(3.0)
+    for _ in range(2):  # not light, each time anew
+        plain = light.map_in_turn(strings(), lambda text: number(text) * variable, functions=kept, key="variable")
+        assert not is_light(plain) and values(plain)[2] == 6.0
+
+
 def check_a_flat_map() -> None:
     def expand(number: Any) -> Any:
         return tf.data.Dataset.range(number)
