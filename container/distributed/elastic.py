@@ -270,20 +270,21 @@ class Commits(Callback):
         self._step_began = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A step has ended on all ranks.
+        """A step, or several in one execution, has ended on all ranks.
 
         Raises:
             HostsUpdatedInterrupt: hosts have come or are about to go.
         """
         state = self._state
-        self._steps_s.append(time.monotonic() - self._step_began)
-        state.step += 1
-        self._steps += 1
+        made = batch + 1 - self._steps  # several with steps_per_execution
+        self._steps = batch + 1
+        self._steps_s.append((time.monotonic() - self._step_began) / made)
+        state.step += made
         state.position = self._dealing.after(self._steps)
         state.furthest = max(state.furthest, state.step)
         self._cluster.rehearsal.reached(state.step, rank=self._cluster.rank)
-        self._since_check += 1
-        self._since_commit += 1
+        self._since_check += made
+        self._since_commit += made
         if self._save is not None and notice.came and self._cluster.is_chief:
             self._save()
             events.emit("preempted", epoch=state.epoch, step=state.step, position=state.position)

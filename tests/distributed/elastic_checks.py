@@ -12,12 +12,15 @@ import sys
 from container import distributed
 from container.checkpoint import Checkpointer
 
-RECORDS, EPOCHS, END_AT = 40, 2, 7
+RECORDS, BATCH, EPOCHS, END_AT = 40, 8, 2, 8
 
 cluster = distributed.init()
 
 import tensorflow as tf  # noqa: E402 - as scripts have it
-import tf_keras as keras  # noqa: E402
+
+keras = tf.keras
+#: Steps of one execution; the epoch's five are not a multiple of two.
+AT_ONCE = int(sys.argv[3])
 
 
 class Told(keras.callbacks.Callback):  # type: ignore[misc]
@@ -26,9 +29,11 @@ class Told(keras.callbacks.Callback):  # type: ignore[misc]
     steps = 0
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-        self.steps += 1
-        if sys.argv[2] == "end" and self.steps == END_AT:
+        if sys.argv[2] == "end" and self.steps + batch + 1 == END_AT:
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        self.steps += RECORDS // BATCH
 
 
 def minus_sum(_: object, found: tf.Tensor) -> tf.Tensor:
@@ -41,12 +46,14 @@ layers = [
     keras.layers.Flatten(),
 ]
 model = keras.Sequential(layers)
-model.compile(optimizer=cluster.optimizer(keras.optimizers.SGD(1.0), op="sum"), loss=minus_sum)
+model.compile(
+    optimizer=cluster.optimizer(keras.optimizers.SGD(1.0), op="sum"), loss=minus_sum, steps_per_execution=AT_ONCE
+)
 cluster.fit(
     model,
     lambda: tf.data.Dataset.range(RECORDS),
     parse=lambda record: (record[None], tf.constant(0.0)),
-    global_batch_size=8,
+    global_batch_size=BATCH,
     epochs=EPOCHS,
     shuffle=RECORDS,
     seed=3,

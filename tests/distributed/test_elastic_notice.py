@@ -22,15 +22,21 @@ ALONE = {
 }
 
 
-def test_what_was_trained_of_an_epoch_is_saved_and_not_trained_again(tmp_path: Path) -> None:
-    first = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "end"], **ALONE)
+@pytest.mark.parametrize(("legacy", "at_once"), [("1", "1"), ("1", "2"), ("0", "1")])
+def test_what_was_trained_of_an_epoch_is_saved_and_not_trained_again(legacy: str, at_once: str, tmp_path: Path) -> None:
+    chosen = {**ALONE, "TF_USE_LEGACY_KERAS": legacy}
+    first = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "end", at_once], **chosen)
     assert first.code == 128 + signal.SIGTERM, first.text
     assert "told to end: saved, and ending" in first.text
     # A worker that comes to others, who have the training's state, and finds that they are gone.
-    late = {**ALONE, "FLEETFIT_ELASTIC_LATE": "1"}
-    second = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "go on"], **late)
+    late = {**chosen, "FLEETFIT_ELASTIC_LATE": "1"}
+    second = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "go on", at_once], **late)
     assert second.code == 0, second.text
     assert "trained 2.0 2.0" in second.text
-    third = alone([str(SCRIPT), str(tmp_path / "nothing"), "go on"], **late)
+
+
+def test_a_late_worker_that_finds_nobody_and_no_checkpoint_says_so(tmp_path: Path) -> None:
+    late = {**ALONE, "FLEETFIT_ELASTIC_LATE": "1"}
+    third = alone([str(SCRIPT), str(tmp_path / "nothing"), "go on", "1"], **late)
     assert third.code == 1, third.text
     assert "every worker that had the training's state was lost before another one had taken it" in third.text
