@@ -77,6 +77,7 @@ class Member:
     stalls: hangs.StallWarnings = dataclasses.field(default_factory=hangs.StallWarnings)
     wrapper: socket.socket | None = None
     wrapper_pid: int | None = None
+    place: bytes | None = None  # for a wrapper that has not come up yet
 
     @property
     def running(self) -> bool:
@@ -208,9 +209,12 @@ class Gang:
 
     def place(self, member: Member, environment: Mapping[str, str]) -> None:
         """Give a process that waits for its place (``variables.PLACE``) the rest of its environment."""
-        if member.wrapper is not None:
-            with contextlib.suppress(OSError):
-                member.wrapper.send(b"place " + json.dumps(dict(environment)).encode())
+        place = b"place " + json.dumps(dict(environment)).encode()
+        if member.wrapper is None:
+            member.place = place
+            return
+        with contextlib.suppress(OSError):
+            member.wrapper.send(place)
 
     def release_one(self, member: Member) -> None:
         """Let a wrapper that waits for a verdict end."""
@@ -308,6 +312,9 @@ class Gang:
         )
         member.events = EventStream(self._loop, self._output, fds[1], lambda values: self._rank_event(member, values))
         self._loop.add_reader(sock.fileno(), lambda: self._wrapper_says(member))
+        if member.place is not None:
+            with contextlib.suppress(OSError):
+                sock.send(member.place)
 
     def _wrapper_says(self, member: Member) -> None:
         assert member.wrapper is not None

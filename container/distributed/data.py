@@ -155,7 +155,8 @@ def training_shard(
         holds: What ``records`` has: one of :data:`container.distributed.holdings.HOLDINGS`.
         agreement: Connects the ranks, where they do not know what the others have.
         progress: Where the data is, if the training is to go on within an epoch.
-        functions: Those of shards that were made before with the same arguments, but for the records; None for none.
+        functions: Those of shards that were made before of other records, with the same ``parse``, ranks and sizes;
+            None for none.
 
     Raises:
         ValueError: the options exclude each other, or the records cannot have weights.

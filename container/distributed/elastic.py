@@ -46,12 +46,14 @@ ASSUMED_MTBF_S = 3600.0
 _POSITION = "elastic_records"
 #: Steps after which the intervals are first chosen.
 _FIRST_STEPS = 4
+#: A step that takes so long, in seconds, is not waited for with news.
+_LONG_STEP_S = 1.0
 #: The most steps until they are chosen again: it takes a message to all ranks.
 _MOST_STEPS = 1000
 
 
 def commit_interval(*, cost_s: float, step_s: float, elapsed_s: float, failures: int) -> int:
-    """Steps between commits: Young's interval, but never more than :data:`COMMIT_SHARE` while nothing has failed.
+    """Steps between commits: Young's interval; while nothing has failed, that of :data:`COMMIT_SHARE` if it is shorter.
 
     Source: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974: the time
     lost is least where commits are ``sqrt(2 * cost * MTBF)`` apart.
@@ -93,7 +95,7 @@ class TrainingState:
         size: The ranks that the optimizer's learning rate is for.
         stop: Whether a callback has ended the training.
         restored: Whether a durable checkpoint has been looked for.
-        check_every: Steps between looks for changed hosts.
+        check_every: Steps between looks for changed hosts; 0 to ask rank 0 after each.
         commit_every: Steps between commits.
     """
 
@@ -161,6 +163,7 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
     assert isinstance(cluster.collectives, HorovodCollectives) and cluster.collectives.news is not None
     collectives: HorovodCollectives = cluster.collectives
     news: News = cluster.collectives.news
+    news.prepare()
 
     class ElasticState(TrainingState, State):
         def __init__(self) -> None:
@@ -178,16 +181,24 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
                 raise HostsUpdatedInterrupt(False)
 
         def end_epoch(self, stop: bool) -> tuple[bool, bool]:
-            """Whether rank 0 stops the training, and whether hosts have come or are about to go."""
+            """Take what callbacks have decided from rank 0: whether to stop, and the learning rate.
+
+            Returns:
+                Whether to stop, and whether hosts have come or are about to go.
+            """
             self._read_messages()
-            told, before, self._last_updated_timestamp = collectives.broadcast_numbers(
-                [stop, self._last_updated_timestamp, self._newest], name="epoch"
+            rate = kerases.learning_rate(model.optimizer)
+            bits = np.float64(math.nan if rate is None else rate).view(np.int64)
+            told, bits_of_0, before, self._last_updated_timestamp = collectives.broadcast_numbers(
+                [stop, int(bits), self._last_updated_timestamp, self._newest], name="epoch"
             )
+            if rate is not None and bits_of_0 != bits:
+                kerases.set_learning_rate(model.optimizer, float(np.int64(bits_of_0).view(np.float64)))
             return bool(told), self._last_updated_timestamp > before
 
         def look(self) -> None:
             """As :meth:`check_host_updates`, by what came with the last step's gradients, if anything did."""
-            found = news.look()
+            found = news.look() if self.check_every else None
             if found is None:
                 self.check_host_updates()
             elif found:
@@ -328,7 +339,8 @@ class Commits(Callback):
         step_s = float(np.median(self._steps_s))
         state.check_every, state.commit_every = self._cluster.broadcast_numbers(
             [
-                max(1, round(CHECK_EVERY_S / max(step_s, 1e-6))),
+                # News come a step later than a message does: a step that takes long is worth one.
+                max(1, round(CHECK_EVERY_S / max(step_s, 1e-6))) if step_s < _LONG_STEP_S else 0,
                 commit_interval(
                     cost_s=self._cost_s or 1e-4,
                     step_s=step_s,
@@ -557,7 +569,7 @@ class ElasticCluster(Cluster):
                     stop = commits.stop
                 else:
                     stop = _end_epoch(model, lasting, state.epoch)
-                # A callback may have seen other values on a rank that came late: rank 0's counts.
+                # A callback may have seen other values on a rank that came late: what it did on rank 0 counts.
                 state.stop, changed = state.end_epoch(stop)
                 state.epoch += 1
                 state.position = 0

@@ -31,7 +31,7 @@ class Functions:
         Args:
             dataset: The dataset.
             function: The function.
-            key: What tells it from others; with another function of the same key the first one is used.
+            key: What tells it from others: of functions with one key and elements of one kind all get the first.
         """
         found = (key, repr(dataset.element_spec))
         if found not in self._made:

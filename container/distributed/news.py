@@ -11,15 +11,25 @@ from typing import Any
 
 
 class News:
-    """One piece of news: rank 0 has some, or not."""
+    """One piece of news: rank 0 has some, or not.
+
+    TensorFlow's devices begin with its first variable, and a script may still configure them: see :meth:`prepare`.
+    """
 
     def __init__(self) -> None:
+        self._told: Any = None
+        self._heard: Any = None
+        self._seen = 0.0
+
+    def prepare(self) -> None:
+        """Make what the other methods need; outside of a ``tf.function``. May be called again."""
+        if self._told is not None:
+            return
         import tensorflow as tf
 
         self._told = tf.Variable(0.0, dtype=tf.float32, trainable=False, name="news_told")
         # How often it was sent, and what came; one variable, since each that is read takes its time.
         self._heard = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False, name="news_heard")
-        self._seen = 0.0
 
     def tell(self) -> None:
         """Have all ranks hear of it with the next step; only rank 0 calls this."""

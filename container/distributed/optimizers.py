@@ -58,6 +58,9 @@ class Reduction:
         self._name = f"fleetfit.gradients.{next(_numbers)}"
         self.waited_s: Any = None
         self.reductions: Any = None
+        self._news: News | None = getattr(collectives, "news", None)
+        if self._news is not None:
+            self._news.prepare()
         if _is_measured(collectives):
             import tensorflow as tf
 
@@ -78,10 +81,9 @@ class Reduction:
         results = list(gradients)
         for place, gradient in zip(places, self._timed(dense), strict=True):
             results[place] = gradient
-        news: News | None = getattr(self._collectives, "news", None)
-        if news is not None and dense:
+        if self._news is not None and dense:
             # The gradients of the last layer are there first: with them it goes in one message, and before the others.
-            news.send(self._reduce_number, after=dense[-1])
+            self._news.send(self._reduce_number, after=dense[-1])
         return results
 
     def _reduce_number(self, number: Any) -> Any:

@@ -6,6 +6,7 @@ They go to ``tensorboard`` in ``$SM_OUTPUT_DIR``, where SageMaker's ``TensorBoar
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
@@ -17,6 +18,9 @@ import numpy as np
 from container.distributed.hooks import Callback, Logs
 
 _VARIABLE = "SM_OUTPUT_DIR"
+
+#: Of the files of this process.
+_numbers = itertools.count()
 
 
 def event_folder() -> Path | None:
@@ -63,7 +67,7 @@ class Scalars(Callback):
         if run not in self._writers:
             folder = self._folder / run
             folder.mkdir(parents=True, exist_ok=True)
-            name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}.0.v2"
+            name = f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}.v2"
             self._writers[run] = tf.io.TFRecordWriter(str(folder / name))
             header = tf.compat.v1.Event(wall_time=now, file_version="brain.Event:2")
             self._writers[run].write(header.SerializeToString())

@@ -45,6 +45,7 @@ class Attempt:
         self.told_to_stop = False
         self._loop = loop
         self._timers: list[Timer] = []
+        self._cancelled = False
         self._checkpoints = checkpoints
         self._mark = _newest(checkpoints)
 
@@ -67,6 +68,8 @@ class Attempt:
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something in a while, unless the attempt is over before."""
+        if self._cancelled:
+            return
         self._timers.append(self._loop.call_later(seconds, action))
 
     def close(self) -> None:
@@ -76,6 +79,7 @@ class Attempt:
 
     def cancel(self) -> None:
         """It is over: nothing of :meth:`later` is done any more."""
+        self._cancelled = True
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()

@@ -168,12 +168,49 @@ def test_horovods_own_elastic_scripts_go_on_from_their_commit_when_a_host_is_los
     assert said["trained"] == said["weight"] > starts[-1][0] and said["batch"] == 0
 
 
+DECIDING = """
+from container import distributed
+cluster = distributed.init()
+import tensorflow as tf, tf_keras as keras
+tf.config.threading.set_inter_op_parallelism_threads(2)  # TensorFlow's devices have not begun yet
+
+class Decide(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == cluster.rank:  # as after a plateau, which a rank that came late sees at another time
+            self.model.optimizer.learning_rate = 0.5 * float(self.model.optimizer.learning_rate)
+
+model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+model.compile(optimizer=cluster.optimizer(keras.optimizers.Adam(0.5)), loss="mse")
+cluster.fit(
+    model, lambda: tf.data.Dataset.range(64), parse=lambda number: (tf.cast(number, tf.float32)[None], 1.0),
+    global_batch_size=4, epochs=4, callbacks=[Decide()], verbose=0,
+)
+print("the rate is", float(model.optimizer.learning_rate))
+"""
+
+
 @pytest.mark.horovod
-def test_hosts_that_discovery_does_not_name_do_not_train(make: clusters.Make) -> None:
+def test_what_callbacks_decide_is_taken_from_rank_0(make: clusters.Make) -> None:
+    job = make.start(DECIDING, hosts=2, distribution=ElasticHorovod(), environment=ENVIRONMENT)
+    job.wait(logs=False, timeout=120)
+    assert job.status == "Completed"
+    assert (
+        clusters.all_text(job).count("the rate is 0.25") == 2
+    )  # rank 1's in the second epoch: after that, not at once
+
+
+@pytest.mark.horovod
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "after the hosts"])
+def test_hosts_that_discovery_does_not_name_do_not_train(slow: bool, make: clusters.Make) -> None:
     hosts_file = make.folder / "hosts"
     hosts_file.write_text("one\n")
-    options = {"enabled": True, "max_hosts": 3, "warm": False, "discovery": str(hosts_file)}
+    script = make.folder / "discover"
+    script.write_text(f"#!/bin/sh\nwhile [ ! -e {make.marks}/up ]; do sleep 0.05; done\ncat {hosts_file}\n")
+    script.chmod(0o755)
+    options = {"enabled": True, "max_hosts": 3, "warm": False, "discovery": str(script if slow else hosts_file)}
     job = make.start(MEETING, hosts=3, distribution={"elastic_horovod": options})
+    clusters.until(lambda: {event.host for event in job.record.events("host_ready")} == {"algo-1", "algo-2", "algo-3"})
+    make.mark("up")
     until_size(job, 1)
     clusters.until(lambda: job.hosts == ["algo-1"], check=lambda: check(job))
     hosts_file.write_text("one\ntwo\n")

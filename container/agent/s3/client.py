@@ -121,7 +121,8 @@ def etag(answer: Mapping[str, Any]) -> str | None:
 def passes(error: Exception) -> bool:
     """Whether a failure of the client may pass when it is tried again."""
     from botocore import exceptions, parsers
-    from urllib3.exceptions import HTTPError
+    from urllib3.exceptions import ProtocolError
+    from urllib3.exceptions import TimeoutError as LateError
 
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -132,5 +133,5 @@ def passes(error: Exception) -> bool:
         return True
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError):
         return False
-    # The third is what comes of an error answer's body that is cut or late: botocore does not wrap it.
-    return isinstance(error, exceptions.HTTPClientError | OSError | HTTPError)
+    # The last two are what comes of an error answer's body that is cut or late: botocore does not wrap it.
+    return isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError)

@@ -13,7 +13,8 @@ from container.agent.sources.base import SourceError
 def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceError:
     """What a failure of the client means, with the remedy."""
     from botocore import exceptions
-    from urllib3.exceptions import HTTPError
+    from urllib3.exceptions import ProtocolError
+    from urllib3.exceptions import TimeoutError as LateError
 
     cause, remedy = str(error) or type(error).__name__, ""
     endpoint = _endpoint()
@@ -30,7 +31,7 @@ def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceE
         remedy = "Log in again."
     elif isinstance(error, exceptions.ParamValidationError):
         cause = f"it is not a bucket and key that S3 can have: {cause}"
-    elif isinstance(error, exceptions.HTTPClientError | OSError | HTTPError):
+    elif isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError):
         cause = f"{endpoint} does not answer as it should: {cause}"
         remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."
     return SourceError(uri, cause, remedy, offset=offset)

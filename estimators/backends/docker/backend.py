@@ -321,11 +321,13 @@ class DockerBackend(Backend):
             if self._ending:
                 raise EngineError("the job was ended meanwhile")
             engine.start(made, plan)
-            if self._keeps_names and (address := engine.address_in(plan.network, made)):
-                naming.add([self._runtime / host for host in self.spec.hosts], plan.host, address)
-        except (EngineError, OSError):
+        except EngineError:
             stream.close()
             raise
+        if self._keeps_names:
+            with contextlib.suppress(EngineError, OSError):  # while it runs the engine knows its name
+                if address := engine.address_in(plan.network, made):
+                    naming.add([self._runtime / host for host in self.spec.hosts], plan.host, address)
         return _Container(plan.host, made, stream)
 
     def _started(self, host: _Container) -> None:

@@ -72,15 +72,18 @@ def said_by(error: BaseException) -> str:
 def passes(error: BaseException) -> bool:
     """Whether it may pass when it is tried again: throttling, faults of the service, lost connections."""
     from botocore import exceptions, parsers
-    from urllib3.exceptions import HTTPError
+    from urllib3.exceptions import ProtocolError
+    from urllib3.exceptions import TimeoutError as LateError
 
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return code_of(error) in _PASSING or status >= 500 or status == 429
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError | exceptions.NoCredentialsError):
         return False
-    # The last is what comes of a body that is late: botocore does not wrap it.
-    return isinstance(error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError | HTTPError)
+    # The last two are what comes of a body that is cut or late: botocore does not wrap it.
+    return isinstance(
+        error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError | ProtocolError | LateError
+    )
 
 
 def is_missing(error: BaseException) -> bool:

@@ -118,6 +118,7 @@ class ElasticController:
                 pipes=local.has_pipes(self._backend.spec),
                 start=lambda slots: self._add(slots=slots),
                 leave=self._leave,
+                named=self._begin_all,
                 say=self._job.say,
                 hopeless=lambda problem: self._fail(f"nobody says which hosts there are: {problem}", Cause.LAUNCH),
             )
@@ -168,8 +169,12 @@ class ElasticController:
     def _start_is_over(self) -> None:
         """Who has not come by now is not waited for."""
         if not self._met:
-            late = [host.name for host in self.roster.hosts.values() if host.state is HostState.STARTING]
-            if late:
+            late = [
+                host.name for host in self.roster.hosts.values() if host.state is HostState.STARTING and not host.up
+            ]
+            if self._outside is not None and not self._outside.known:
+                self._job.say(f"discovery has named no host within {self._start_timeout:g} s; waiting for it.")
+            elif late:
                 self._job.say(f"{', '.join(late)} did not come up within {self._start_timeout:g} s; going on without.")
             self._offer(all_there=False)
 
@@ -189,10 +194,8 @@ class ElasticController:
         elif event.kind == "host_ready":
             if self._driver is None:
                 self._start_driver()
-            if host.state is HostState.STARTING:
-                host.state = HostState.READY
-            for slot in range(host.slots):
-                self._prepare(host, slot)
+            host.up = True
+            self._begin(host)
             self._finish_leaving(host)  # it may have been told to leave when it could not hear it
             self._keep_spares()
         elif event.kind == "worker_ready":
@@ -211,6 +214,17 @@ class ElasticController:
                     int(code) if code is not None else 128 + int(number or signal.SIGKILL),
                     Failure.from_dict(failure) if isinstance(failure, dict) else None,
                 )
+
+    def _begin_all(self) -> None:
+        for host in list(self.roster.hosts.values()):
+            self._begin(host)
+
+    def _begin(self, host: Host) -> None:
+        """Have a host prepare its workers, when it is up and it is known for whom it stands."""
+        if host.state is HostState.STARTING and host.up and (self._outside is None or self._outside.known):
+            host.state = HostState.READY
+            for slot in range(host.slots):
+                self._prepare(host, slot)
 
     def host_ended(self, end: HostEnd) -> None:
         """A host's toolkit has ended."""

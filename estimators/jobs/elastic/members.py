@@ -44,6 +44,7 @@ class Host:
     slots: int = 1
     excluded_until: float = 0.0
     replace: bool = True  # whether another host is started if it is lost
+    up: bool = False  # whether its toolkit has come up
     spare: bool = False  # whether it is kept ready, without taking part
 
 

@@ -24,6 +24,7 @@ class Outside:
         pipes: Whether a channel is in Pipe mode, where the readers of a host are as many as the strategy says.
         start: Starts a host with so many slots, and returns its name.
         leave: Lets a host leave.
+        named: Called when the first hosts have been named: until then none of the job's is to begin.
         say: Puts a line into the log.
         hopeless: Called with what is wrong when nobody has been able to say a host since the beginning.
     """
@@ -39,6 +40,7 @@ class Outside:
         pipes: bool,
         start: Callable[[int], str],
         leave: Callable[[Host], None],
+        named: Callable[[], None],
         say: Callable[[str], None],
         hopeless: Callable[[str], None],
     ) -> None:
@@ -47,8 +49,10 @@ class Outside:
         self._readers = strategy.processes_per_host if pipes else None
         self._start = start
         self._leave = leave
+        self._named = named
         self._say = say
         self._names: dict[str, str] = {}  # name outside -> host
+        self._known = False
         assert strategy.discovery is not None
         by_caller = strategy.discovery == DISCOVERED_BY_CALLER
         path = folder / calling.FILE if by_caller else Path(strategy.discovery)
@@ -64,8 +68,8 @@ class Outside:
 
     @property
     def known(self) -> bool:
-        """Whether anybody has been named."""
-        return bool(self._names)
+        """Whether anybody has ever been named."""
+        return self._known
 
     def replaced(self, lost: str, by: str) -> None:
         """Another host stands for what a lost one stood for."""
@@ -80,7 +84,7 @@ class Outside:
             host = self._hosts[self._names.pop(name)]
             if host.state in (HostState.STARTING, HostState.READY):
                 self._leave(host)
-        first, taken = not self._names, set(self._names.values())
+        taken = set(self._names.values())
         unnamed = [host for host in self._hosts.values() if host.name not in taken and host.state is HostState.STARTING]
         for name, slots in found.items():
             if name in self._names:
@@ -91,11 +95,13 @@ class Outside:
                 self._names[name] = host.name
             elif sum(host.state is not HostState.GONE for host in self._hosts.values()) < self._most:
                 self._names[name] = self._start(self._usable(name, slots))
-        if first and found:
+        if found and not self._known:
+            self._known = True
             for host in unnamed:
-                named = f"{len(found)} of the {len(self._hosts)} hosts to start with"
+                named = f"{len(found)} of the {len(found) + len(unnamed)} hosts to start with"
                 self._say(f"discovery names {named}: {host.name} leaves")
                 self._leave(host)
+            self._named()
 
     def _usable(self, name: str, slots: int) -> int:
         if self._readers is None or slots <= self._readers:
