@@ -194,9 +194,7 @@ def test_what_callbacks_decide_is_taken_from_rank_0(make: clusters.Make) -> None
     job = make.start(DECIDING, hosts=2, distribution=ElasticHorovod(), environment=ENVIRONMENT)
     job.wait(logs=False, timeout=120)
     assert job.status == "Completed"
-    assert (
-        clusters.all_text(job).count("the rate is 0.25") == 2
-    )  # rank 1's in the second epoch: after that, not at once
+    assert clusters.all_text(job).count("the rate is 0.25") == 2, "rank 0's, halved once"
 
 
 @pytest.mark.horovod
