@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from container.contract import variables
-from container.supervision import folders
+from container.supervision import folders, processes
 from estimators.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.jobs import status as statuses
 from estimators.jobs.record import JobRecord, job_names, jobs_folder
@@ -457,14 +457,26 @@ def _remove_folder(path: Path) -> None:
 
 
 def _kill(item: Item) -> None:
+    """End a process with all that it has started.
+
+    Toolkits end what they have started, whatever it calls itself; one that is killed in the middle of that cannot.
+    """
     assert item.pid is not None
+    if _started(item.pid) != item.started:
+        return
+    tree = [(pid, _started(pid)) for pid in processes.descendants(item.pid) if pid != os.getpid()]
+    for pid, started in [(item.pid, item.started), *tree]:
+        _kill_one(pid, started)
+
+
+def _kill_one(pid: int, started: int | None) -> None:
     try:
-        descriptor = os.pidfd_open(item.pid)
+        descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
         # The pid may have been given to a new process since we looked; the descriptor cannot be.
-        if _started(item.pid) == item.started:
+        if _started(pid) == started:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     finally:

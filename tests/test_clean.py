@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -178,8 +179,18 @@ def test_half_made_records_are_leftovers(home: Path) -> None:
     assert not aside.exists()
 
 
-def start(tmp_path: Path, environment: dict[str, str], cwd: Path | None = None) -> subprocess.Popen:
-    code = "import time; print('ready', flush=True); time.sleep(600)"
+CODE = "import time; print('ready', flush=True); time.sleep(600)"
+#: It starts a process that has a session of its own and does not say whose it is.
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {CODE!r}], env={{}}, start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def start(tmp_path: Path, environment: dict[str, str], cwd: Path | None = None, code: str = CODE) -> subprocess.Popen:
     process = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, **environment}, cwd=cwd, stdout=subprocess.PIPE
     )
@@ -209,6 +220,20 @@ def test_processes_of_a_job_without_a_supervisor_are_ended(tmp_path: Path, proce
     assert [removal.error for removal in clean.remove(items)] == [None]
     assert orphan.wait(timeout=5) == -9
     assert bystander.poll() is None
+
+
+def test_what_they_have_started_ends_with_them(tmp_path: Path, processes: list) -> None:
+    record = make_job("crashed")
+    marks = {"FLEETFIT_JOB": "crashed", "SAGEMAKER_BASE_DIR": str(record.tree("algo-1").base)}
+    processes.append(start(tmp_path, marks, code=PARENT))
+    [child] = descendants(processes[0].pid)
+    watched = os.pidfd_open(child)
+    try:
+        clean.remove(clean.find(Selection()))
+        assert processes[0].wait(timeout=5) == -9
+        assert select.select([watched], [], [], 5)[0], "it has ended"
+    finally:
+        os.close(watched)
 
 
 def test_processes_of_a_running_job_are_not(tmp_path: Path, processes: list) -> None:

@@ -78,8 +78,10 @@ def main(argv: Sequence[str]) -> int:
     return _leave(host, channels)
 
 
-#: The first failure ends the process; others wait for that.
+#: The first failure ends the process, or a signal; others wait for that.
 _failing = threading.Lock()
+#: How long a failure may take to be said, in seconds.
+_LAST_WORDS_S = 1.0
 
 
 def _fail(error: Exception) -> NoReturn:
@@ -95,7 +97,9 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _leave(host: Host, channels: Sequence[Channel]) -> NoReturn:
-    # Threads may be in the middle of anything: what is left to do is done here, at once.
+    # Threads may be in the middle of anything: what is left to do is done here, at once. What they miss from now on is
+    # no failure; one that has found a failure before ends the process in a moment.
+    _failing.acquire(timeout=_LAST_WORDS_S)
     for channel in channels:
         for local_rank in range(host.ranks):
             clear(pipes.folder(host.tree.data, local_rank, host.ranks), channel.name)
