@@ -576,3 +576,18 @@ def test_without_its_tools_a_slower_link_is_refused_by_name(monkeypatch: pytest.
     monkeypatch.setattr(links, "system_path", lambda: "/nonexistent")
     with pytest.raises(UnsupportedError, match="tc, ip, nsenter not found; Debian's packages iproute2"):
         links.require()
+
+
+def test_a_traceback_that_comes_behind_half_a_line_is_found() -> None:
+    text = (
+        "of two hosts\n"
+        "reads ['a']Traceback (most recent call last):\n"
+        " is told so\n"
+        '  File "/opt/ml/code/train.py", line 16, in <module>\n'
+        "    step()\n"
+        "ValueError: no data in it\n"
+        "2026-11-22 18:52:03,291 sagemaker-training-toolkit ERROR    Reporting training FAILURE\n"
+    )
+    found = last_traceback(text)
+    assert found is not None
+    assert found.startswith("Traceback (most recent call last):\n") and found.endswith("\nValueError: no data in it")

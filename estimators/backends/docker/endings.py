@@ -90,9 +90,12 @@ def last_traceback(text: str) -> str | None:
     Its last line names the exception; what a message has in further lines is left out.
     """
     lines = _TORN.sub(r"\1: ", text).split("\n")
-    starts = [number for number, line in enumerate(lines) if line == _HEADER]
+    # It may come behind a line whose end the toolkit has not read yet.
+    starts = [number for number, line in enumerate(lines) if line.endswith(_HEADER)]
     if not starts:
         return None
+    for start in starts:
+        lines[start] = _HEADER
     first = last = starts[-1]
     end = _end(lines, last)
     if end is None:
