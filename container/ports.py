@@ -8,13 +8,13 @@ a port that somebody listens on is not taken.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import socket
 from pathlib import Path
 
 from container.supervision import folders
+from container.supervision import locks as file_locks
 
 #: From here, up to the start of Linux's own range (net.ipv4.ip_local_port_range, normally 32768).
 FIRST, LAST = 20000, 32000
@@ -57,7 +57,7 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
     for number in candidates:
         if len(numbers) == count:
             break
-        lock = _lock(folder / str(number))
+        lock = file_locks.take(folder / str(number))
         if lock is None:
             continue
         if _is_free(number):
@@ -70,16 +70,6 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
         reserved.close()
         raise OSError(f"{count} free ports between {FIRST} and {LAST} were wanted, {len(numbers)} were found.")
     return reserved
-
-
-def _lock(path: Path) -> int | None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
 
 
 def _is_free(number: int) -> bool:

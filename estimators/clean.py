@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from container.contract import variables
-from container.supervision import folders, processes
+from container.supervision import folders, locks, processes
 from estimators.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.jobs import status as statuses
 from estimators.jobs.record import JobRecord, job_names, jobs_folder
@@ -227,23 +227,9 @@ def _asides(home: str | Path | None, now: float) -> list[Item]:
     items: list[Item] = []
     for name in _names(folder):
         path = folder / name
-        if _ASIDE.fullmatch(name) and path.is_dir() and not _is_locked(path / "lock") and _untouched(path, now):
+        if _ASIDE.fullmatch(name) and path.is_dir() and not locks.is_held(path / "lock") and _untouched(path, now):
             items.append(Item(kind=Kind.FOLDER, name=name, path=path, bytes=size_of(path), why="half-made record"))
     return items
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 # --- caches ---

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from container.supervision import locks
 from estimators.errors import BackendError, ConfigurationError
 from estimators.service import settings, web
 from estimators.service.endpoint import Endpoint, operations
@@ -72,7 +73,7 @@ class Service:
         self.place = Place.of(options.home)
         with _explained(self.place):
             self.keys = self.place.keys()
-            self._lock = settings.lock(self.place.lock_file)
+            self._lock = locks.take(self.place.lock_file)
         if self._lock is None:
             raise ConfigurationError(
                 f"an endpoint of {self.place.home} runs already; end it, or set FLEETFIT_HOME to another folder."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import re
@@ -134,32 +133,6 @@ def default_bucket(region: str) -> str:
 def job_arn(region: str, name: str) -> str:
     """The ARN of a training job."""
     return f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}"
-
-
-def lock(path: Path) -> int | None:
-    """Take a lock; returns the descriptor that holds it, or None when another process does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds a lock."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def write_private(path: Path, text: str, *, replace: bool = True) -> None:

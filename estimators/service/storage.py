@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from container.supervision import locks
 from estimators.errors import BackendError, ConfigurationError
 from estimators.jobs.record import JobRecord, job_names, jobs_folder
 from estimators.service import settings
@@ -60,7 +61,7 @@ class Storage:
             BackendError: it does not start.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not settings.is_locked(self._place.storage_lock_file):
+        if not locks.is_held(self._place.storage_lock_file):
             self._spawn()
             return
         there = self._wait_for_file()
@@ -75,7 +76,7 @@ class Storage:
         """Start it again if it is gone; to be called now and then."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
-        if not settings.is_locked(self._place.storage_lock_file):
+        if not locks.is_held(self._place.storage_lock_file):
             self._port = int(self.endpoint.rpartition(":")[2])
             with contextlib.suppress(BackendError):  # the port may not be free yet
                 self._spawn()
@@ -83,11 +84,11 @@ class Storage:
     def stop(self) -> None:
         """End it."""
         pid = settings.read_json(self._place.storage_file).get("pid")
-        if settings.is_locked(self._place.storage_lock_file) and isinstance(pid, int):
+        if locks.is_held(self._place.storage_lock_file) and isinstance(pid, int):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
             until = time.monotonic() + 10
-            while settings.is_locked(self._place.storage_lock_file) and time.monotonic() < until:
+            while locks.is_held(self._place.storage_lock_file) and time.monotonic() < until:
                 time.sleep(0.02)
         if self._process is not None:
             self._process.wait()
@@ -143,7 +144,7 @@ class Storage:
 
 def _needed(place: Place) -> bool:
     """Whether the endpoint or a job of it lives."""
-    if settings.is_locked(place.lock_file):
+    if locks.is_held(place.lock_file):
         return True
     jobs = jobs_folder(place.home)
     return any(
@@ -162,7 +163,7 @@ def main(argv: list[str] | None = None) -> int:
     from estimators.s3_server import S3Server
 
     place = Place.of(arguments.home)
-    held = settings.lock(place.storage_lock_file)
+    held = locks.take(place.storage_lock_file)
     if held is None:
         print("another one runs.", file=sys.stderr)
         return 1

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from container.supervision import locks
 from estimators.errors import ConfigurationError
 from estimators.service import profile
-from estimators.service.settings import Keys, Place, default_bucket, is_locked, lock, region_of
+from estimators.service.settings import Keys, Place, default_bucket, region_of
 
 ADDRESS = profile.Address(
     endpoint="http://127.0.0.1:1",
@@ -154,12 +155,12 @@ def test_keys_are_made_once_and_are_private(tmp_path: Path) -> None:
 def test_locks_and_regions(tmp_path: Path) -> None:
     import os
 
-    held = lock(tmp_path / "lock")
+    held = locks.take(tmp_path / "lock")
     assert held is not None
-    assert is_locked(tmp_path / "lock")
-    assert lock(tmp_path / "lock") is None
+    assert locks.is_held(tmp_path / "lock")
+    assert locks.take(tmp_path / "lock") is None
     os.close(held)
-    assert not is_locked(tmp_path / "lock")
+    assert not locks.is_held(tmp_path / "lock")
     assert region_of("eu-central-1") == "eu-central-1"
     with pytest.raises(ConfigurationError, match="not a region"):
         region_of("here")

@@ -9,7 +9,6 @@ reaper of the last job keeps it, and removes it when its time is over.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from container.supervision import locks
 from estimators.backends.docker import containers, kept
 from estimators.backends.docker import options as places
 from estimators.backends.docker.containers import ContainerPlan
@@ -261,12 +261,6 @@ def remove(path: Path, engine: Engine) -> None:
 
 def _try_lock(path: Path) -> int | None:
     try:
-        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return locks.take(path / _LOCK)
     except OSError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor

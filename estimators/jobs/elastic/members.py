@@ -163,7 +163,14 @@ class Roster:
 
     def to_list(self) -> list[dict[str, Any]]:
         """The hosts, as they are shown: name, state, ranks."""
-        return listed(self.hosts.values(), self.workers.values())
+        return [
+            {
+                "name": host.name,
+                "state": "spare" if host.spare and host.state is not HostState.GONE else host.state.value,
+                "ranks": sorted(w.rank for w in self.workers.values() if w.host == host.name and w.rank is not None),
+            }
+            for host in self.hosts.values()
+        ]
 
 
 class Job(Protocol):
@@ -190,19 +197,6 @@ class Job(Protocol):
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
         """Keep the membership with the status."""
-
-
-def listed(hosts: Iterable[Host], workers: Iterable[Worker]) -> list[dict[str, Any]]:
-    """The hosts, as they are shown: name, state, ranks."""
-    workers = list(workers)
-    return [
-        {
-            "name": host.name,
-            "state": "spare" if host.spare and host.state is not HostState.GONE else host.state.value,
-            "ranks": sorted(w.rank for w in workers if w.host == host.name and w.rank is not None),
-        }
-        for host in hosts
-    ]
 
 
 def changes(joined: list[str], left: list[str]) -> str:
