@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: How often ranks look whether hosts are about to come or go, in seconds.
 CHECK_EVERY_S = 0.1
 #: The share of the time that commits take while nothing has failed, if Young's interval is not shorter.
-COMMIT_SHARE = 0.005
+COMMIT_SHARE = 0.0025
 #: The mean time between failures that is assumed before any has been seen, in seconds.
 ASSUMED_MTBF_S = 3600.0
 #: Steps after which the intervals are first chosen.
@@ -100,8 +100,8 @@ class Commits(Callback):
         self.stop = bool(self.model.stop_training)
         self.model.stop_training = True
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A step begins."""
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """The first step begins."""
         self._step_began = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -113,11 +113,14 @@ class Commits(Callback):
         state = self._state
         made = batch + 1 - self._steps  # several with steps_per_execution
         self._steps = batch + 1
-        self._steps_s.append((time.monotonic() - self._step_began) / made)
+        now = time.monotonic()
+        self._steps_s.append((now - self._step_began) / made)
+        self._step_began = now
         state.step += made
         state.position = self._dealing.after(self._steps)
         state.furthest = max(state.furthest, state.step)
-        self._cluster.rehearsal.reached(state.step, rank=self._cluster.rank)
+        if self._cluster.rehearsal.waits:
+            self._cluster.rehearsal.reached(state.step, rank=self._cluster.rank)
         self._since_check += made
         self._since_commit += made
         if self._save is not None and notice.came and self._cluster.is_chief:
@@ -145,6 +148,7 @@ class Commits(Callback):
         if self._cost_s is None and self._every is None:
             self._choose_at = self._state.step  # on all ranks: the first commit since they met was the first for each
         self._cost_s = now - began
+        self._step_began += self._cost_s
         if now - self._told > 1.0 and self._cluster.is_chief:
             self._told = now
             state = self._state

@@ -178,6 +178,20 @@ def training_shard(
         return _finished(_full_batches(records, batch_size) if whole else _batched(records, batch_size), given)
     if holds == "all":
         spare = None if repeat or remainder == "drop" else padding.can_be_spare(records, size)
+        if spare == 0:  # the records are a multiple of the ranks: no rank lacks one
+            records = _prepare(
+                records.shard(size, rank),
+                parse=parse,
+                shuffle=shuffle,
+                seed=own_seed,
+                repeat=False,
+                progress=progress,
+                functions=functions,
+            )
+            weighable = padding.weighable(records.element_spec)
+            if remainder == "pad" and not weighable:
+                raise ValueError(padding.NO_WEIGHTS.format(records.element_spec))
+            return _finished(_batched(records, batch_size) if weighable else _full_batches(records, batch_size), given)
         groups = records.batch(size, drop_remainder=spare is None)
         dealt = light.parallel_map(
             groups, lambda *group: padding.deal(group, rank, size), functions=functions, key="deal"
@@ -195,9 +209,6 @@ def training_shard(
             )
             return _finished(_full_batches(only, batch_size), given)
         batches = _batched(records, batch_size)
-        if not spare:  # the records are a multiple of the ranks: no rank lacks one
-            ours = light.map_in_turn(batches, lambda element, of_all: element, functions=functions, key="own")
-            return _finished(ours, given)
         weighed = light.map_in_turn(
             batches,
             lambda element, of_all: padding.weigh_dealt(element, of_all, size),

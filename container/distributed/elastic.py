@@ -235,6 +235,9 @@ class Lasting:
         if not self._begun:
             self._begun = True
             self._inner.on_train_begin(logs)
+        # What is called after each step is found at once.
+        self.on_train_batch_begin = self._inner.on_train_batch_begin
+        self.on_train_batch_end = self._inner.on_train_batch_end
 
     def on_train_end(self, logs: Any = None) -> None:
         """Not yet; see :meth:`finish`."""
