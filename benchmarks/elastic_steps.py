@@ -34,7 +34,7 @@ _ELASTIC, _STATIC = "elastic, fit()", "static, horovodrun --gloo"
 #: Steps of an epoch: some seconds. Gloo gives up after 30 s, those of a stop included.
 _STEPS = 250
 #: How often both trainings are started, and the epochs of each that are timed in a start.
-_STARTS, _WINDOWS = 3, 6
+_STARTS, _WINDOWS = 8, 6
 #: How long an epoch, or the start, may take, in seconds.
 _TIMEOUT = 180.0
 #: Steps between commits that are compared; as many as an epoch has are one an epoch, 0 is the automatic interval.

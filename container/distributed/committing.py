@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: How often ranks look whether hosts are about to come or go, in seconds.
 CHECK_EVERY_S = 0.1
 #: The share of the time that commits take while nothing has failed, if Young's interval is not shorter.
-COMMIT_SHARE = 0.0025
+COMMIT_SHARE = 0.001
 #: The mean time between failures that is assumed before any has been seen, in seconds.
 ASSUMED_MTBF_S = 3600.0
 #: Steps after which the intervals are first chosen.
@@ -77,32 +77,35 @@ class Commits(Callback):
         self._every = every
         self._save = save
         self._dealing = Dealing(records=0, position=0, size=1, batch=1)
-        self._steps = 0  # of this dealing
-        self._since_check = self._since_commit = 0
+        # Of this dealing: steps that were made, of which the state has heard, at the last look and commit, and at which
+        # there is something to do again.
+        self._steps = self._settled = self._looked = self._committed = self._due = 0
         # Whatever the ranks do together must follow from what they have in common, as these do.
         self._first_step = state.step
         self._choose_at = state.step + _FIRST_STEPS
-        self._step_began = time.monotonic()
+        self._last_act = time.monotonic()
         self._steps_s: collections.deque[float] = collections.deque(maxlen=50)
         self._cost_s: float | None = None
         self._told = 0.0
+        state.settle = self.settle
         #: Whether a callback wants the training to stop here.
         self.stop = False
 
     def deal(self, dealing: Dealing) -> None:
         """An epoch begins, or what is left of one."""
         self._dealing = dealing
-        self._steps = self._since_check = self._since_commit = 0
+        self._steps = self._settled = self._looked = self._committed = self._due = 0
         self.stop = False
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """End this ``fit``, which says what all epochs are, but is for one."""
+        self.settle()  # a callback may have ended the epoch at any step
         self.stop = bool(self.model.stop_training)
         self.model.stop_training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """The first step begins."""
-        self._step_began = time.monotonic()
+        self._last_act = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A step, or several in one execution, has ended on all ranks.
@@ -110,19 +113,29 @@ class Commits(Callback):
         Raises:
             HostsUpdatedInterrupt: hosts have come or are about to go.
         """
-        state = self._state
-        made = batch + 1 - self._steps  # several with steps_per_execution
+        # Python takes ten times as long between steps, which fill the processor's caches, as it does in a loop.
         self._steps = batch + 1
-        now = time.monotonic()
-        self._steps_s.append((now - self._step_began) / made)
-        self._step_began = now
+        if batch + 1 >= self._due or notice.came:
+            self._act()
+
+    def settle(self) -> None:
+        """Tell the state of the steps that were made: it hears of them only when there is something to do."""
+        state, made = self._state, self._steps - self._settled
+        self._settled = self._steps
         state.step += made
         state.position = self._dealing.after(self._steps)
         state.furthest = max(state.furthest, state.step)
-        if self._cluster.rehearsal.waits:
-            self._cluster.rehearsal.reached(state.step, rank=self._cluster.rank)
-        self._since_check += made
-        self._since_commit += made
+
+    def _act(self) -> None:
+        state = self._state
+        now = time.monotonic()
+        if made := self._steps - self._settled:
+            self._steps_s.append((now - self._last_act) / made)
+        self._last_act = now
+        self.settle()
+        rehearsal = self._cluster.rehearsal
+        if rehearsal.waits:
+            rehearsal.reached(state.step, rank=self._cluster.rank)
         if self._save is not None and notice.came and self._cluster.is_chief:
             self._save()
             events.emit("preempted", epoch=state.epoch, step=state.step, position=state.position)
@@ -131,24 +144,31 @@ class Commits(Callback):
             # The epoch's end comes first, with its callbacks and its validation; a commit and a look follow it. Who is
             # thrown back from there must have a step of this epoch left to train, or its end would never come.
             return
-        commits = self._since_commit >= (self._every or state.commit_every)
+        commits = self._steps - self._committed >= (self._every or state.commit_every)
         if commits:
             self._commit()
         if state.step >= self._choose_at:
             self._choose()
-        if commits or self._since_check >= state.check_every:
-            self._since_check = 0
+        if commits or self._steps - self._looked >= state.check_every:
+            self._looked = self._steps
             state.look()
+        self._due = min(
+            self._steps + 1 if rehearsal.waits else self._dealing.steps,
+            self._dealing.steps,
+            self._looked + max(1, state.check_every),
+            self._committed + (self._every or state.commit_every),
+            self._steps + self._choose_at - state.step,
+        )
 
     def _commit(self) -> None:
-        self._since_commit = 0
+        self._committed = self._steps
         began = time.monotonic()
         self._state.save()
         now = time.monotonic()
         if self._cost_s is None and self._every is None:
             self._choose_at = self._state.step  # on all ranks: the first commit since they met was the first for each
         self._cost_s = now - began
-        self._step_began += self._cost_s
+        self._last_act += self._cost_s
         if now - self._told > 1.0 and self._cluster.is_chief:
             self._told = now
             state = self._state

@@ -155,15 +155,15 @@ def training_shard(
         holds: What ``records`` has: one of :data:`container.distributed.holdings.HOLDINGS`.
         agreement: Connects the ranks, where they do not know what the others have.
         progress: Where the data is, if the training is to go on within an epoch.
-        functions: Those of shards that were made before of other records, with the same ``parse``, ranks and sizes;
-            None for none.
+        functions: Those of shards that were made before of other records, with the same other arguments; None for
+            none.
 
     Raises:
         ValueError: the options exclude each other, or the records cannot have weights.
     """
     import tensorflow as tf
 
-    given = records
+    tuned = bool(records.options().autotune.enabled)
     own_seed = None if seed is None else seed + rank
     if partition == "shuffle":
         records = _random_part(records, size=size, shuffle=shuffle, seed=own_seed, holds=holds)
@@ -175,23 +175,29 @@ def training_shard(
             records, parse=parse, shuffle=shuffle, seed=own_seed, repeat=repeat, progress=progress, functions=functions
         )
         whole = remainder == "drop" or repeat or (remainder is None and not padding.weighable(records.element_spec))
-        return _finished(_full_batches(records, batch_size) if whole else _batched(records, batch_size), given)
+        return _finished(_full_batches(records, batch_size) if whole else _batched(records, batch_size), tuned)
     if holds == "all":
         spare = None if repeat or remainder == "drop" else padding.can_be_spare(records, size)
         if spare == 0:  # the records are a multiple of the ranks: no rank lacks one
-            records = _prepare(
-                records.shard(size, rank),
-                parse=parse,
-                shuffle=shuffle,
-                seed=own_seed,
-                repeat=False,
-                progress=progress,
-                functions=functions,
-            )
-            weighable = padding.weighable(records.element_spec)
-            if remainder == "pad" and not weighable:
-                raise ValueError(padding.NO_WEIGHTS.format(records.element_spec))
-            return _finished(_batched(records, batch_size) if weighable else _full_batches(records, batch_size), given)
+
+            def shard_of(records: Any) -> Any:
+                ours = _prepare(
+                    records.shard(size, rank),
+                    parse=parse,
+                    shuffle=shuffle,
+                    seed=own_seed,
+                    repeat=False,
+                    progress=progress,
+                    functions=functions,
+                )
+                weighable = padding.weighable(ours.element_spec)
+                if remainder == "pad" and not weighable:
+                    raise ValueError(padding.NO_WEIGHTS.format(ours.element_spec))
+                return _finished(_batched(ours, batch_size) if weighable else _full_batches(ours, batch_size), tuned)
+
+            if functions is None:
+                return shard_of(records)
+            return functions.pipeline(records, shard_of, key=("shard", tuned))
         groups = records.batch(size, drop_remainder=spare is None)
         dealt = light.parallel_map(
             groups, lambda *group: padding.deal(group, rank, size), functions=functions, key="deal"
@@ -207,7 +213,7 @@ def training_shard(
             only = records.filter(lambda element, of_all: tf.equal(of_all[1], size)).map(
                 lambda element, of_all: element
             )
-            return _finished(_full_batches(only, batch_size), given)
+            return _finished(_full_batches(only, batch_size), tuned)
         batches = _batched(records, batch_size)
         weighed = light.map_in_turn(
             batches,
@@ -215,7 +221,7 @@ def training_shard(
             functions=functions,
             key="weigh",
         )
-        return _finished(weighed, given)
+        return _finished(weighed, tuned)
     assert agreement is not None
     if holds == "host":
         records = records.shard(local_size, local_rank)
@@ -224,7 +230,7 @@ def training_shard(
         if remainder == "pad":
             raise ValueError(padding.NO_WEIGHTS.format(records.element_spec))
         remainder = "drop"
-    return _finished(padding.agreed(records, agreement(), batch_size=batch_size, drop=remainder == "drop"), given)
+    return _finished(padding.agreed(records, agreement(), batch_size=batch_size, drop=remainder == "drop"), tuned)
 
 
 def _random_part(records: Any, *, size: int, shuffle: int | None, seed: int | None, holds: str) -> Any:
@@ -263,22 +269,22 @@ def worker_shard(
         worker: The worker's number, which may be a tensor.
         workers: The number of workers.
     """
-    given = records
+    tuned = bool(records.options().autotune.enabled)
     if partition == "shuffle":
         if not shuffle:
             raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
     elif holds == "all":
         records = records.shard(workers, worker)
     records = _prepare(records, parse=parse, shuffle=shuffle, seed=seed, repeat=True)
-    return _finished(_batched(records, batch_size, full=True), given)
+    return _finished(_batched(records, batch_size, full=True), tuned)
 
 
 def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Callable[..., Any] | None) -> Any:
     """A rank's batches for evaluation: every record belongs to one rank, and none is left out."""
-    given = records
+    tuned = bool(records.options().autotune.enabled)
     records = records.shard(size, rank) if size > 1 else records
     records = _prepare(records, parse=parse, shuffle=None, seed=None, repeat=False)
-    return _finished(_batched(records, batch_size), given)
+    return _finished(_batched(records, batch_size), tuned)
 
 
 def count(records: Any) -> int:
@@ -377,7 +383,7 @@ def _full_batches(records: Any, batch_size: int) -> Any:
     import tensorflow as tf
 
     batches = _batched(records, batch_size, full=True)
-    if int(batches.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
+    if tf.executing_eagerly() and int(batches.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
         return batches
     specs = tf.nest.flatten(batches.element_spec)
     if not all(type(spec) is tf.TensorSpec for spec in specs):
@@ -421,10 +427,10 @@ def _prepare_pairs(
     )
 
 
-def _finished(batches: Any, given: Any) -> Any:
+def _finished(batches: Any, tuned: bool) -> Any:
     import tensorflow as tf
 
-    return _with_options(batches.prefetch(tf.data.AUTOTUNE), given)
+    return _with_options(batches.prefetch(tf.data.AUTOTUNE), tuned)
 
 
 def ahead(epochs: Any) -> Any:
@@ -439,8 +445,8 @@ def ahead(epochs: Any) -> Any:
     return EpochsAhead(epochs)
 
 
-def _with_options(dataset: Any, given: Any) -> Any:
-    """With the options of a rank's batches; what was given has those that the user has chosen."""
+def _with_options(dataset: Any, tuned: bool) -> Any:
+    """With the options of a rank's batches; whether they are autotuned was the user's choice for the records."""
     import tensorflow as tf
 
     options = tf.data.Options()
@@ -448,5 +454,5 @@ def _with_options(dataset: Any, given: Any) -> Any:
     # The tuner's thread sleeps for longer and longer, and the end of an iterator often waits until it wakes: in
     # TensorFlow 2.21 an epoch of 2 s took 0.5 s more, three times out of four. Without it as many elements are worked
     # on at once as there are processors.
-    options.autotune.enabled = bool(given.options().autotune.enabled)
+    options.autotune.enabled = tuned
     return dataset.with_options(options)

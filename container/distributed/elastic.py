@@ -83,6 +83,8 @@ class TrainingState:
         self.failures = 0
         #: The last step that was made: more than ``step`` when some are trained again.
         self.furthest = 0
+        #: Brings ``step`` and ``position`` up to the last step that was made.
+        self.settle: Callable[[], None] = lambda: None
 
     def _slots(self) -> list[Slot]:
         return [slot for group in self._state.groups().values() for slot in group]
@@ -99,6 +101,7 @@ class TrainingState:
 
     def restore(self) -> None:
         """Go back to the last copy: what came after it is trained again."""
+        self.settle()
         lost = self.step - int(self._saved_own.get("step", 0))
         if self._saved:
             for slot, kept in zip(self._slots(), self._saved, strict=True):

@@ -24,6 +24,37 @@ class Functions:
 
     def __init__(self) -> None:
         self._made: dict[Any, Any] = {}
+        self._pipelines: dict[Any, Any] = {}
+
+    def pipeline(self, records: Any, make: Callable[[Any], Any], key: Hashable) -> Any:
+        """``make(records)``; from the second time on as one operation.
+
+        TensorFlow runs each of a pipeline's operations as a graph of its own, through all passes over graphs, which
+        takes it longer than the operation does (0.3 ms).
+
+        Args:
+            records: A dataset.
+            make: Makes a pipeline of it, which depends on nothing else but the key.
+            key: What tells it from others: of pipelines with one key and records of one kind all are as the first.
+        """
+        import tensorflow as tf
+
+        spec = records.element_spec
+        found = (key, repr(spec))
+        if found not in self._pipelines or not tf.executing_eagerly() or tf.config.list_physical_devices("GPU"):
+            self._pipelines[found] = None
+            return make(records)
+        if self._pipelines[found] is None:
+            kept: list[Any] = []
+
+            def variant_of(variant: Any) -> Any:
+                kept.append(make(tf.data.experimental.from_variant(variant, spec)))
+                return kept[-1]._variant_tensor
+
+            made = tf.function(variant_of, input_signature=[tf.TensorSpec([], tf.variant)], autograph=False)
+            self._pipelines[found] = made.get_concrete_function(), kept
+        one, kept = self._pipelines[found]
+        return _of(one(records._variant_tensor), kept[-1].element_spec, records, one, kept)
 
     def made(self, dataset: Any, function: Callable[..., Any], key: Hashable) -> Any:
         """The function for the elements of a dataset; None where it has to be an ordinary one.
