@@ -160,14 +160,17 @@ def test_spot_hosts_are_interrupted_and_come_back_and_time_is_billed_as_on_sagem
             options={"spot_market": market},
         ),
         logs=False,
-        chaos=Interrupt("algo-2", 2, at_line="step 3$", return_after_s=2),
+        chaos=Interrupt("algo-2", 2, at_line="step 3$", return_after_s=4),
     )
     assert job.status == "Completed"
     # Both hosts had the notice at once, and the interrupted one its time.
     notices = [float(make.marked(f"told-0-{host}")) for host in ("algo-1", "algo-2")]
     assert abs(notices[0] - notices[1]) < 1
     assert [(one["attempt"], len(one["hosts"])) for one in starts(job)] == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    assert told(job, "interrupted", "restart", "returned") == [("interrupted", 0), ("restart", 0), ("returned", 0)]
+    happened = told(job, "interrupted", "restart", "returned")
+    assert happened[0] == ("interrupted", 0)
+    # On a busy machine the attempt may still be ending when the host comes back.
+    assert sorted(happened[1:]) == [("restart", 0), ("returned", 0)]
     assert steps(job) == [
         "Starting", "Training", "Interrupted", "Restarting", "Training", "Uploading", "Completed",
     ]  # fmt: skip
