@@ -32,6 +32,8 @@ ASSUMED_MTBF_S = 3600.0
 _FIRST_STEPS = 4
 #: A step that takes so long, in seconds, is not waited for with news.
 _LONG_STEP_S = 1.0
+#: Steps of whose times the median counts.
+_TIMED_STEPS = 50
 #: The most steps until they are chosen again: it takes a message to all ranks.
 _MOST_STEPS = 1000
 
@@ -77,6 +79,7 @@ class Commits(Callback):
         self._every = every
         self._save = save
         self._dealing = Dealing(records=0, position=0, size=1, batch=1)
+        self._dealt = 0  # its steps
         # Of this dealing: steps that were made, of which the state has heard, at the last look and commit, and at which
         # there is something to do again.
         self._steps = self._settled = self._looked = self._committed = self._due = 0
@@ -84,7 +87,7 @@ class Commits(Callback):
         self._first_step = state.step
         self._choose_at = state.step + _FIRST_STEPS
         self._last_act = time.monotonic()
-        self._steps_s: collections.deque[float] = collections.deque(maxlen=50)
+        self._steps_s: collections.deque[float] = collections.deque(maxlen=_TIMED_STEPS)
         self._cost_s: float | None = None
         self._told = 0.0
         state.settle = self.settle
@@ -93,7 +96,7 @@ class Commits(Callback):
 
     def deal(self, dealing: Dealing) -> None:
         """An epoch begins, or what is left of one."""
-        self._dealing = dealing
+        self._dealing, self._dealt = dealing, dealing.steps
         self._steps = self._settled = self._looked = self._committed = self._due = 0
         self.stop = False
 
@@ -114,8 +117,9 @@ class Commits(Callback):
             HostsUpdatedInterrupt: hosts have come or are about to go.
         """
         # Python takes ten times as long between steps, which fill the processor's caches, as it does in a loop.
-        self._steps = batch + 1
-        if batch + 1 >= self._due or notice.came:
+        # Keras 3 counts the steps that the epoch's last execution would have had.
+        self._steps = min(batch + 1, self._dealt)
+        if self._steps >= self._due or notice.came:
             self._act()
 
     def settle(self) -> None:
@@ -130,7 +134,8 @@ class Commits(Callback):
         state = self._state
         now = time.monotonic()
         if made := self._steps - self._settled:
-            self._steps_s.append((now - self._last_act) / made)
+            step_s = (now - self._last_act) / made
+            self._steps_s.extend([step_s] * min(made, _TIMED_STEPS))
         self._last_act = now
         self.settle()
         rehearsal = self._cluster.rehearsal
@@ -140,7 +145,7 @@ class Commits(Callback):
             self._save()
             events.emit("preempted", epoch=state.epoch, step=state.step, position=state.position)
             telling_end("saved, and ending")
-        if self._steps >= self._dealing.steps:
+        if self._steps >= self._dealt:
             # The epoch's end comes first, with its callbacks and its validation; a commit and a look follow it. Who is
             # thrown back from there must have a step of this epoch left to train, or its end would never come.
             return
@@ -153,8 +158,8 @@ class Commits(Callback):
             self._looked = self._steps
             state.look()
         self._due = min(
-            self._steps + 1 if rehearsal.waits else self._dealing.steps,
-            self._dealing.steps,
+            self._steps + 1 if rehearsal.waits else self._dealt,
+            self._dealt,
             self._looked + max(1, state.check_every),
             self._committed + (self._every or state.commit_every),
             self._steps + self._choose_at - state.step,

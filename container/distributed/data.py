@@ -193,7 +193,10 @@ def training_shard(
                 weighable = padding.weighable(ours.element_spec)
                 if remainder == "pad" and not weighable:
                     raise ValueError(padding.NO_WEIGHTS.format(ours.element_spec))
-                return _finished(_batched(ours, batch_size) if weighable else _full_batches(ours, batch_size), tuned)
+                if weighable:
+                    return _finished(_batched(ours, batch_size), tuned)
+                # Of an elastic epoch that has begun the number may be unknown: its batches are no others.
+                return _finished(_full_batches(ours, batch_size, sized=functions is None), tuned)
 
             if functions is None:
                 return shard_of(records)
@@ -373,7 +376,7 @@ def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
     return batches.apply(tf.data.experimental.assert_cardinality(number))
 
 
-def _full_batches(records: Any, batch_size: int) -> Any:
+def _full_batches(records: Any, batch_size: int, *, sized: bool = True) -> Any:
     """Batches, without the last one if it is incomplete.
 
     Their first dimension is left unknown where the number of batches is: Keras 3.15 finds the end of such a dataset
@@ -383,7 +386,7 @@ def _full_batches(records: Any, batch_size: int) -> Any:
     import tensorflow as tf
 
     batches = _batched(records, batch_size, full=True)
-    if tf.executing_eagerly() and int(batches.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
+    if sized and int(batches.cardinality()) != tf.data.UNKNOWN_CARDINALITY:
         return batches
     specs = tf.nest.flatten(batches.element_spec)
     if not all(type(spec) is tf.TensorSpec for spec in specs):

@@ -25,9 +25,11 @@ class Functions:
     def __init__(self) -> None:
         self._made: dict[Any, Any] = {}
         self._pipelines: dict[Any, Any] = {}
+        #: Whether one had to be an ordinary one, which is traced for each pipeline: it may see other Python values.
+        self.ordinary = False
 
     def pipeline(self, records: Any, make: Callable[[Any], Any], key: Hashable) -> Any:
-        """``make(records)``; from the second time on as one operation.
+        """``make(records)``; from the second time on as one operation, if all functions are light.
 
         TensorFlow runs each of a pipeline's operations as a graph of its own, through all passes over graphs, which
         takes it longer than the operation does (0.3 ms).
@@ -41,7 +43,8 @@ class Functions:
 
         spec = records.element_spec
         found = (key, repr(spec))
-        if found not in self._pipelines or not tf.executing_eagerly() or tf.config.list_physical_devices("GPU"):
+        ordinary = self.ordinary or not tf.executing_eagerly() or bool(tf.config.list_physical_devices("GPU"))
+        if found not in self._pipelines or ordinary:
             self._pipelines[found] = None
             return make(records)
         if self._pipelines[found] is None:
@@ -114,6 +117,8 @@ def _mapped(
     light = _light(dataset, function) if functions is None else functions.made(dataset, function, key)
     outputs = light.structured_outputs if light is not None else None
     if light is None or not _plain(outputs):
+        if functions is not None:
+            functions.ordinary = True
         return None
     spec = tf.nest.map_structure(lambda output: tf.TensorSpec(output.shape, output.dtype), outputs)
     flat = tf.nest.flatten(spec)

@@ -49,6 +49,7 @@ model = keras.Sequential(layers)
 model.compile(
     optimizer=cluster.optimizer(keras.optimizers.SGD(1.0), op="sum"), loss=minus_sum, steps_per_execution=AT_ONCE
 )
+checkpointer = Checkpointer(sys.argv[1])
 cluster.fit(
     model,
     lambda: tf.data.Dataset.range(RECORDS),
@@ -58,8 +59,9 @@ cluster.fit(
     shuffle=RECORDS,
     seed=3,
     callbacks=[Told()],
-    checkpointer=Checkpointer(sys.argv[1]),
+    checkpointer=checkpointer,
     verbose=0,
 )
 counts = model.get_weights()[0][:, 0]
-print("trained", counts.min(), counts.max())
+assert checkpointer.completed is not None
+print("trained", counts.min(), counts.max(), "in", checkpointer.completed.step)

@@ -183,6 +183,38 @@ def check_functions_serve_every_pipeline_that_is_made_alike() -> None:
         assert not is_light(plain) and values(plain)[2] == 6.0
 
 
+def check_a_pipeline_is_one_operation_from_the_second_time_on() -> None:
+    made = []
+
+    def doubled(kept: light.Functions, records: Any) -> Any:
+        made.append(records)
+        return light.parallel_map(records, lambda text: tf.strings.to_number(text) * 2, functions=kept, key="double")
+
+    kept = light.Functions()
+    for first in range(4):
+        found = kept.pipeline(strings().skip(first), lambda records: doubled(kept, records), key="doubled")
+        assert values(found.batch(COUNT)) == [[2.0 * value for value in range(first, COUNT)]]
+    assert len(made) == 2
+    # Functions that are not light are made anew each time: by Python as it is then, which AutoGraph rewrites.
+    variable, factor = tf.Variable(1.0), 0.0
+
+    def chosen(text: Any) -> Any:
+        number = tf.strings.to_number(text)
+        if number > 1:  # noqa: SIM108 - what AutoGraph is for
+            number = number * variable * factor
+        else:
+            number = -number
+        return number
+
+    kept = light.Functions()
+    for epoch in range(3):
+        factor = float(epoch)
+        found = kept.pipeline(
+            strings(), lambda records: light.parallel_map(records, chosen, functions=kept, key="chosen"), key="chosen"
+        )
+        assert values(found)[:4] == [0.0, -1.0, 2.0 * epoch, 3.0 * epoch]
+
+
 def check_a_flat_map() -> None:
     def expand(number: Any) -> Any:
         return tf.data.Dataset.range(number)

@@ -22,7 +22,7 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize(("legacy", "at_once"), [("1", "1"), ("1", "2"), ("0", "1")])
+@pytest.mark.parametrize(("legacy", "at_once"), [("1", "1"), ("1", "2"), ("0", "1"), ("0", "2")])
 def test_what_was_trained_of_an_epoch_is_saved_and_not_trained_again(legacy: str, at_once: str, tmp_path: Path) -> None:
     chosen = {**ALONE, "TF_USE_LEGACY_KERAS": legacy}
     first = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "end", at_once], **chosen)
@@ -32,7 +32,7 @@ def test_what_was_trained_of_an_epoch_is_saved_and_not_trained_again(legacy: str
     late = {**chosen, "FLEETFIT_ELASTIC_LATE": "1"}
     second = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "go on", at_once], **late)
     assert second.code == 0, second.text
-    assert "trained 2.0 2.0" in second.text
+    assert "trained 2.0 2.0 in 10" in second.text
 
 
 def test_a_late_worker_that_finds_nobody_and_no_checkpoint_says_so(tmp_path: Path) -> None:
