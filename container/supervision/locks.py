@@ -29,6 +29,7 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
+        # Shared, so that two who ask at once do not take each other for the holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -28,6 +28,7 @@ from container.contract.layout import MLTree
 from container.contract.membership import natural_key
 from container.contract.names import nearest
 from container.contract.wire import Event
+from container.supervision import locks
 from estimators.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
 from estimators.jobs import status as statuses
 
@@ -199,18 +200,7 @@ class JobRecord:
         """Whether the lock is held: a supervisor (or a creator that is about to start one) lives."""
         if self.lock_fd is not None:
             return True
-        try:
-            descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            # Shared, so that two readers who ask at once do not take each other for a supervisor.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return locks.is_held(self.lock_file)
 
     def discard(self) -> None:
         """Remove a record whose job was never started, so that its name is free again."""
