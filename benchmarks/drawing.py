@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from estimators.plots import INK, Plot, style
+from estimators.results.plots import INK, Plot, style
 
 _HERE = Path(__file__).resolve().parent
 PLOTS = _HERE / "plots"

@@ -42,7 +42,7 @@ class Source:
     """
 
     def __init__(self, folder: Path) -> None:
-        from estimators.s3_server import S3Server
+        from estimators.service.s3_server import S3Server
 
         self.folder = folder
         bucket = folder / "served" / "bench"

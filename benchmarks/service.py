@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
-from container.supervision import processes
+from container.system import processes
 
 _JOBS = 1000
 _REQUESTS = 1000
@@ -47,7 +47,7 @@ class Endpoint:
         file = home / "endpoint.env"
         words = ["--port", "0", "--s3-port", "0", "--no-profile", "--max-jobs", "4", "--env-file", str(file)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "estimators.cli", "serve", *words],
+            [sys.executable, "-m", "estimators.cli.main", "serve", *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -113,10 +113,10 @@ class Endpoint:
 def make_jobs(home: Path, count: int) -> list[str]:
     """Records of jobs that are over, each with a hundred lines."""
     from container.contract.wire import Piece
-    from estimators.jobs import status as statuses
-    from estimators.jobs.record import JobRecord
-    from estimators.jobs.states import SecondaryStatus
-    from estimators.logs import LogWriter
+    from estimators.records import status as statuses
+    from estimators.records.logs import LogWriter
+    from estimators.records.record import JobRecord
+    from estimators.records.states import SecondaryStatus
 
     names = [f"bench-{number:04d}" for number in range(count)]
     for name in names:

@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
-from container import ports
 from container.launchers.mpi import REMOTE_SHELL
+from container.toolkit import ports
 from estimators import MPI, CollectiveAllReduce, ParameterServer, PreflightWarning, TensorFlow
 
 SCRIPTS = harness.HERE / "scripts"

@@ -23,31 +23,31 @@ def main() -> int:
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     arguments = sys.argv[2:]
     if command == "rank":
-        from container import rank
+        from container.toolkit import rank
 
         return rank.main(arguments)
     if command == "train":
-        from container import train
+        from container.toolkit import train
 
         return train.main(arguments)
     if command == "rsh":
-        from container import rsh
+        from container.toolkit.mpi import rsh
 
         return rsh.main(arguments)
     if command == "serve":
-        from container.distributed import server
+        from container.distributed.tensorflow import server
 
         return server.serve()
     if command == "debug":
-        from container import debug
+        from container.toolkit import debug
 
         return debug.main(arguments)
     if command == "idle":
-        from container import idle
+        from container.toolkit import idle
 
         return idle.main(arguments)
     if command == "elastic":
-        from container.elastic import driver
+        from container.toolkit.elastic import driver
 
         return driver.main(arguments)
     if command == "agent":

@@ -29,17 +29,19 @@ if TYPE_CHECKING:
         CollectiveAllReduce,
         Distribution,
         ElasticHorovod,
+        Mirrored,
         MultiWorkerMirrored,
         ParameterServer,
     )
-    from estimators.advice.recommending import Recommendation, recommend
-    from estimators.analytics import TrainingJobAnalytics
     from estimators.backends.fake import FakeOutcome
-    from estimators.callbacks import Callback, Metric
-    from estimators.chaos import Interrupt, Kill, RemoveHost
-    from estimators.comparing.comparison import Comparison
-    from estimators.comparing.running import ComparisonWarning, compare
-    from estimators.errors import (
+    from estimators.client.analytics import TrainingJobAnalytics
+    from estimators.client.callbacks import Callback, Metric
+    from estimators.client.compare import ComparisonWarning, compare
+    from estimators.client.estimator import Estimator, TensorFlow
+    from estimators.client.planning import ClusterPlan
+    from estimators.client.resizing import GrowWithEpochs, RandomResize
+    from estimators.client.training_job import TrainingJob
+    from estimators.job.errors import (
         BackendError,
         ConfigurationError,
         FleetfitError,
@@ -51,16 +53,15 @@ if TYPE_CHECKING:
         TrainingJobError,
         UnsupportedError,
     )
-    from estimators.estimator import Estimator, TensorFlow
-    from estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
-    from estimators.jobs.handle import TrainingJob
-    from estimators.jobs.restarts import FailurePolicy
-    from estimators.jobs.states import SecondaryStatus, TrainingJobStatus
-    from estimators.planning import ClusterPlan
-    from estimators.resizing import GrowWithEpochs, RandomResize
-    from estimators.result import Result
-    from estimators.spec import RunOptions, TrainingJobSpec
-    from estimators.spot import SpotMarket
+    from estimators.job.failure_policy import FailurePolicy
+    from estimators.job.faults import Interrupt, Kill, RemoveHost
+    from estimators.job.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+    from estimators.job.request import RunOptions, TrainingJobSpec
+    from estimators.job.spot_market import SpotMarket
+    from estimators.records.states import SecondaryStatus, TrainingJobStatus
+    from estimators.results.advice.recommending import Recommendation, recommend
+    from estimators.results.comparison.comparison import Comparison
+    from estimators.results.result import Result
 
 #: Module -> the public names that it has.
 _MODULES = {
@@ -70,17 +71,18 @@ _MODULES = {
         "Distribution",
         "ElasticHorovod",
         "MPI",
+        "Mirrored",
         "MultiWorkerMirrored",
         "ParameterServer",
     ),
-    "estimators.advice.recommending": ("Recommendation", "recommend"),
-    "estimators.analytics": ("TrainingJobAnalytics",),
+    "estimators.results.advice.recommending": ("Recommendation", "recommend"),
+    "estimators.client.analytics": ("TrainingJobAnalytics",),
     "estimators.backends.fake": ("FakeOutcome",),
-    "estimators.callbacks": ("Callback", "Metric"),
-    "estimators.chaos": ("Interrupt", "Kill", "RemoveHost"),
-    "estimators.comparing.comparison": ("Comparison",),
-    "estimators.comparing.running": ("ComparisonWarning", "compare"),
-    "estimators.errors": (
+    "estimators.client.callbacks": ("Callback", "Metric"),
+    "estimators.job.faults": ("Interrupt", "Kill", "RemoveHost"),
+    "estimators.results.comparison.comparison": ("Comparison",),
+    "estimators.client.compare": ("ComparisonWarning", "compare"),
+    "estimators.job.errors": (
         "BackendError",
         "ConfigurationError",
         "FleetfitError",
@@ -92,16 +94,16 @@ _MODULES = {
         "TrainingJobError",
         "UnsupportedError",
     ),
-    "estimators.estimator": ("Estimator", "TensorFlow"),
-    "estimators.inputs": ("FileSystemInput", "ShuffleConfig", "TrainingInput"),
-    "estimators.jobs.handle": ("TrainingJob",),
-    "estimators.jobs.restarts": ("FailurePolicy",),
-    "estimators.jobs.states": ("SecondaryStatus", "TrainingJobStatus"),
-    "estimators.planning": ("ClusterPlan",),
-    "estimators.resizing": ("GrowWithEpochs", "RandomResize"),
-    "estimators.result": ("Result",),
-    "estimators.spec": ("RunOptions", "TrainingJobSpec"),
-    "estimators.spot": ("SpotMarket",),
+    "estimators.client.estimator": ("Estimator", "TensorFlow"),
+    "estimators.job.inputs": ("FileSystemInput", "ShuffleConfig", "TrainingInput"),
+    "estimators.client.training_job": ("TrainingJob",),
+    "estimators.job.failure_policy": ("FailurePolicy",),
+    "estimators.records.states": ("SecondaryStatus", "TrainingJobStatus"),
+    "estimators.client.planning": ("ClusterPlan",),
+    "estimators.client.resizing": ("GrowWithEpochs", "RandomResize"),
+    "estimators.results.result": ("Result",),
+    "estimators.job.request": ("RunOptions", "TrainingJobSpec"),
+    "estimators.job.spot_market": ("SpotMarket",),
 }
 
 _ORIGINS = {name: module for module, names in _MODULES.items() for name in names}
@@ -130,6 +132,7 @@ __all__ = [
     "JobUnreachableError",
     "Kill",
     "Metric",
+    "Mirrored",
     "MultiWorkerMirrored",
     "ParameterServer",
     "PreflightWarning",

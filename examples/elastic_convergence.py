@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimators import ElasticHorovod, GrowWithEpochs, PreflightWarning, RandomResize, TensorFlow, TrainingJob
-from estimators.callbacks import Callback
+from estimators.client.callbacks import Callback
 
 if TYPE_CHECKING:
-    from estimators.plots import Plot
+    from estimators.results.plots import Plot
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "elastic-convergence.json"
@@ -305,7 +305,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def draw_curves(runs: Sequence[Mapping[str, Any]]) -> Plot:
     """Accuracy by epoch and by time: the median of the seeds, and their range."""
-    from estimators.plots import Plot, style
+    from estimators.results.plots import Plot, style
 
     made, axes = style.figure(1, 2, height=3.4)
     if not runs:
@@ -335,7 +335,7 @@ def draw_curves(runs: Sequence[Mapping[str, Any]]) -> Plot:
 
 def draw_sizes(runs: Sequence[Mapping[str, Any]], seed: int | None = None) -> Plot:
     """The number of workers over time, one run of each setting: by default of the first seed that is there."""
-    from estimators.plots import Plot, style
+    from estimators.results.plots import Plot, style
 
     made, axes = style.figure(len(SETTINGS), 1, height=0.8 + 0.85 * len(SETTINGS))
     if not runs:
@@ -358,7 +358,7 @@ def draw_sizes(runs: Sequence[Mapping[str, Any]], seed: int | None = None) -> Pl
 
 def draw_summary(runs: Sequence[Mapping[str, Any]]) -> Plot:
     """Accuracy at the end, wall-clock and unevenness: a point for each seed, a bar at the median."""
-    from estimators.plots import Plot, style
+    from estimators.results.plots import Plot, style
 
     made, axes = style.figure(1, 3, height=2.6)
     if not runs:
@@ -382,7 +382,7 @@ def draw_summary(runs: Sequence[Mapping[str, Any]]) -> Plot:
 
 
 def _nothing(made: Any, axes: Sequence[Any]) -> Plot:
-    from estimators.plots import Plot, style
+    from estimators.results.plots import Plot, style
 
     for one in axes:
         style.say(one, "no run is recorded yet")

@@ -16,14 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, TrainingJob, TrainingJobError
-from estimators.jobs.record import jobs_folder
+from estimators.records.record import jobs_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 STRATEGIES = ("parameter_server", "mpi", "collective_all_reduce")
 #: What a newcomer may expect of each strategy on this data.
 ACCURACY = 0.95
-#: The phases until the slowest rank has made its first step.
-UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")
 
 
 def distribution(strategy: str, processes: int) -> MPI | CollectiveAllReduce | ParameterServer:
@@ -56,19 +54,14 @@ def train(strategy: str, options: argparse.Namespace) -> TrainingJob:
 def row(strategy: str, job: TrainingJob, options: argparse.Namespace) -> tuple[list[str], float]:
     """A row of the table, and the validation accuracy."""
     result = job.result()
-    phases = [result.phases[name] for name in UNTIL_FIRST_STEP]
-    first_step = sum(phase for phase in phases if phase is not None)
-    metrics = job.metrics()
-    rates = metrics[metrics["name"] == "samples_per_second"]["value"]
     accuracy = result.metrics.get("val_accuracy", 0.0)
     processes = 1 if strategy == "parameter_server" else options.processes
     checkpoints = sorted(Path(job.checkpoints).glob("checkpoint-*"))
     cells = [
         strategy,
         f"{options.hosts} × {processes}",
-        f"{first_step:.1f} s",
-        # The first epoch has the tracing in it.
-        f"{rates.iloc[1:].median() if len(rates) > 1 else rates.median():.0f}",
+        f"{result.to_first_step_s:.1f} s" if result.to_first_step_s is not None else "–",
+        f"{result.samples_per_second:.0f}" if result.samples_per_second is not None else "–",
         f"{accuracy:.4f}",
         checkpoints[-1].name if checkpoints else "none",
         os.path.relpath(result.model_data, job.record.path.parent) if result.model_data else "none",
@@ -99,7 +92,7 @@ def main() -> int:
         options.strategies.remove("mpi")
 
     table = Table(caption=f"models are below {short(str(jobs_folder()))}", caption_justify="left")
-    for name in ("strategy", "hosts × processes", "first step", "samples/s", "val accuracy"):
+    for name in ("strategy", "hosts × processes", "to first step", "samples/s", "val accuracy"):
         table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
     table.add_column("checkpoint", overflow="fold")
     table.add_column("model", overflow="fold")

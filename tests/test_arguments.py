@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from estimators import Estimator, TensorFlow
-from estimators.arguments import ARGUMENTS, BY_NAME, BY_V1_NAME, ArgumentNameError, Owner, Treatment, read_arguments
-from estimators.errors import ConfigurationError, UnsupportedError
-from estimators.settings import Settings
+from estimators.job.arguments import ARGUMENTS, BY_NAME, BY_V1_NAME, ArgumentNameError, Owner, Treatment, read_arguments
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.settings import Settings
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "sagemaker-arguments.md"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from container.contract.wire import Event, Piece
-from container.distributed.rehearsal import Rehearsal
-from container.supervision.loop import Loop
+from container.distributed.core.rehearsal import Rehearsal
+from container.system.loop import Loop
 from estimators import (
     MPI,
     ConfigurationError,
@@ -23,9 +23,9 @@ from estimators import (
     RunOptions,
     SpotMarket,
     TensorFlow,
-    chaos,
 )
-from estimators.jobs.disturbing import Disturber
+from estimators.job import faults as chaos
+from estimators.supervisor.disturbing import Disturber
 
 ALL = (
     Kill(rank=1, at_step=50),
@@ -88,7 +88,7 @@ def test_mistakes_are_refused_before_anything_starts(make: Callable[[], Any], sa
 def test_a_chief_is_a_rank_more(tmp_path: Any) -> None:
     estimator = TensorFlow(entry_point=__file__, instance_count=2, distribution=ParameterServer())
     draft = estimator._draft(None, None, chaos=(Kill(rank=2, at_s=1),))
-    from estimators import checks
+    from estimators.client import checks
 
     checks.check_disturbances(draft.spec, draft.options)
     other = TensorFlow(entry_point=__file__, instance_count=2, distribution=MPI())
@@ -105,7 +105,7 @@ def test_a_chief_is_a_rank_more(tmp_path: Any) -> None:
     ],
 )
 def test_they_are_refused_where_aws_decides(options: RunOptions, said: str) -> None:
-    from estimators import checks
+    from estimators.client import checks
 
     with pytest.raises(ConfigurationError) as caught:
         checks.refuse_disturbances("ml.p3.2xlarge", options)
@@ -126,7 +126,7 @@ def test_a_rank_does_what_was_ordered_when_it_has_finished_the_step(monkeypatch:
     sent: list[int] = []
     said: list[dict[str, Any]] = []
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append(number))
-    monkeypatch.setattr("container.events.emit", lambda kind, **data: said.append(data))
+    monkeypatch.setattr("container.contract.events.emit", lambda kind, **data: said.append(data))
     text = '[{"id": 0, "rank": 1, "step": 5, "signal": 9}, {"id": 1, "rank": 0, "step": 6}]'
     rank_1 = Rehearsal({"FLEETFIT_CHAOS": text})
     rank_1.reached(4, rank=1)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from estimators import checks
-from estimators.errors import ConfigurationError, UnsupportedError
-from estimators.inputs import parse_inputs
-from estimators.spec import CheckpointConfig, OutputConfig, Resources, TrainingJobSpec
+from estimators.client import checks
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.inputs import parse_inputs
+from estimators.job.request import CheckpointConfig, OutputConfig, Resources, TrainingJobSpec
 
 
 def spec(tmp_path: Path, inputs: Any = None, **members: Any) -> TrainingJobSpec:

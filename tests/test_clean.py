@@ -6,18 +6,22 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from container.supervision.processes import descendants
-from estimators import clean
-from estimators.clean import Kind, Selection
-from estimators.errors import ConfigurationError, JobNotFoundError
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord
+from container.system import folders, unused
+from container.system.processes import descendants
+from container.system.unused import unused_folders
+from estimators.cli import clean
+from estimators.cli.clean import Kind, Selection
+from estimators.job.errors import ConfigurationError, JobNotFoundError
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+from estimators.supervisor import closing
 
 DAY = 86400.0
 
@@ -27,14 +31,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(clean.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     # A path too long for sockets is not used for them, and other tests' folders are none of ours.
-    monkeypatch.setattr(clean.folders, "_FALLBACK", str(tmp_path / "tmp"))
+    monkeypatch.setattr(folders, "_FALLBACK", str(tmp_path / "tmp"))
     (tmp_path / "shm").mkdir()
-    monkeypatch.setattr(clean.folders, "SHARED_MEMORY", str(tmp_path / "shm"))
+    monkeypatch.setattr(folders, "SHARED_MEMORY", str(tmp_path / "shm"))
     # Nor are their processes and containers, which they may just have left behind and look at.
-    own_processes = clean._own_processes
-    monkeypatch.setattr(clean, "_own_processes", lambda: sorted({*own_processes()} & {*descendants()}))
+    own_processes = unused.own_processes
+    monkeypatch.setattr(unused, "own_processes", lambda: sorted({*own_processes()} & {*descendants()}))
     monkeypatch.setattr(clean, "leftover_containers", list)
     return tmp_path / "home"
 
@@ -50,6 +54,23 @@ def make_job(name: str, *, ended_days_ago: float = 0.0, size: int = 0) -> JobRec
     (record.output_dir / "model.tar.gz").write_bytes(b"x" * size)
     record.release()
     return record
+
+
+def test_the_oldest_jobs_go_until_enough_is_free() -> None:
+    for name, days in (("new", 1), ("middle", 5), ("old", 9)):
+        make_job(name, ended_days_ago=days, size=1_000_000)
+    held = clean.finished_jobs()
+    assert names(held) == ["new", "middle", "old"]
+    assert all(item.bytes >= 1_000_000 for item in held)
+    assert names(clean.find(clean.Selection(free_bytes=500_000))) == ["old"]
+    assert names(clean.find(clean.Selection(free_bytes=1_500_000))) == ["old", "middle"]
+    assert names(clean.find(clean.Selection(free_bytes=1e12, keep=1))) == ["old", "middle"]
+    assert names(clean.find(clean.Selection(free_bytes=1e12, older_than_s=7 * DAY))) == ["old"]
+
+
+@pytest.mark.parametrize(("text", "size"), [("500", 500), ("2k", 2000), ("1.5 GB", 1.5e9), ("20G", 20e9)])
+def test_sizes(text: str, size: float) -> None:
+    assert clean.parse_size(text) == size
 
 
 def names(items: list[clean.Item], kind: Kind = Kind.JOB) -> list[str]:
@@ -144,6 +165,21 @@ def test_links_are_removed_and_not_what_they_lead_to(tmp_path: Path) -> None:
     clean.remove(clean.find(Selection(keep=0)))
     assert (data / "precious").exists()
     assert not record.path.exists()
+
+
+def test_a_model_of_folders_in_each_other_is_removed_whole(home: Path) -> None:
+    record = make_job("deep")
+    folder = record.tree("algo-1").model
+    folder.mkdir(parents=True)
+    current = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("nested", dir_fd=current)
+        below = os.open("nested", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = below
+    os.close(current)
+    assert [removal.error for removal in clean.remove(clean.find(Selection(jobs=("deep",), leftovers=False)))] == [None]
+    assert list((home / "jobs").iterdir()) == []
 
 
 def test_a_job_whose_status_is_damaged_can_be_removed() -> None:
@@ -311,18 +347,17 @@ def test_shared_memory_of_jobs_that_were_killed_is_a_leftover(tmp_path: Path) ->
     for folder in (used, unused):
         folder.mkdir(mode=0o700)
         (folder / "segment").write_bytes(b"x" * 100)
-    assert clean.leftover_folders() == [], "their jobs may be starting"
+    assert unused_folders() == [], "their jobs may be starting"
     for folder in (used, unused):
         age(folder)
     # A toolkit is told of its folder beside the sockets, from which the other's name follows.
     process = start(tmp_path, {"FLEETFIT_RUNTIME_DIR": "/somewhere/fleetfit-abcdefgh/algo-1"})
     try:
-        [item] = clean.leftover_folders()
+        assert unused_folders() == [unused]
+        closing.tidy()
     finally:
         process.kill()
         process.communicate()
-    assert item.path == unused
-    clean.remove([item])
     assert not unused.exists() and used.exists()
 
 
@@ -335,15 +370,3 @@ def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> Non
     assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
     assert all(removal.error is None for removal in clean.remove(found))
     assert [path.name for path in warm.iterdir()] == ["kept"]
-
-
-def test_what_jobs_in_kept_containers_downloaded(tmp_path: Path) -> None:
-    for job in ("over", "runs"):
-        (tmp_path / "inputs" / job / "algo-1" / "train").mkdir(parents=True)
-    (tmp_path / "jobs" / "runs").mkdir(parents=True)
-    with open(tmp_path / "jobs" / "runs" / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("inputs/")]
-        assert [item.name for item in found] == ["inputs/over"]
-        assert all(removal.error is None for removal in clean.remove(found))
-    assert [path.name for path in (tmp_path / "inputs").iterdir()] == ["runs"]

@@ -1,5 +1,6 @@
 """The command line with real jobs: what it prints where, and its exit statuses."""
 
+import io
 import json
 import os
 import re
@@ -14,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from estimators import cli
-from estimators.commands import Exit
+from estimators.cli import Exit, upkeep
+from estimators.cli import main as cli
+from estimators.provision import packages
 
 SCRIPT = """
 import argparse, signal, sys, time
@@ -34,6 +36,21 @@ if args.fail == "yes":
 """
 
 
+#: Ends when it may, or saves when it is told to.
+SAVING = """
+import os, signal, sys, time
+
+def save(number, frame):
+    print("saved", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+open(os.path.join({folder!r}, "saving"), "w").close()
+while not os.path.exists(os.path.join({folder!r}, "go")):
+    time.sleep(0.05)
+"""
+
+
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
@@ -44,13 +61,14 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{temporary}/none")  # nor are their containers
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "saving.py").write_text(SAVING.format(folder=str(tmp_path)))
     yield tmp_path
     shutil.rmtree(temporary, ignore_errors=True)
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "estimators.cli", *arguments],
+        [sys.executable, "-m", "estimators.cli.main", *arguments],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}, **options,
     )  # fmt: skip
@@ -77,11 +95,11 @@ def running(name: str) -> bool:
 def test_help_is_light() -> None:
     program = (
         "import sys\n"
-        "from estimators.cli import main\n"
+        "from estimators.cli.main import main\n"
         "try:\n"
         "    main(['--help'])\n"
         "finally:\n"
-        "    heavy = ('asyncio', 'pandas', 'numpy', 'boto3', 'botocore', 'tensorflow', 'estimators.spec')\n"
+        "    heavy = ('asyncio', 'pandas', 'numpy', 'boto3', 'botocore', 'tensorflow', 'estimators.job.request')\n"
         "    print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -117,9 +135,18 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     [
         (["trian", "x.py"], "Did you mean 'train'"),
         (["train"], "SCRIPT"),
-        (["train", "train.py", "--hots", "2"], "--hots"),
+        (["train", "train.py", "--hots", "2"], "unrecognized arguments: --hots 2. Did you mean '--hosts'? See"),
+        (["clean", "--kep", "3"], "Did you mean '--keep'?"),
+        (["clean", "--free", "much"], "20G"),
         (["train", "train.py", "epochs", "3"], "behind `--`"),
         (["train", "train.py", "--hosts", "0"], "1 or more"),
+        (["train", "train.py", "--hosts", "9" * 5000], "5,000 digits; at most 18"),
+        (["train", "train.py", "--hosts", "1000000"], "1 to 1,024"),
+        (["train", "train.py", "--stop-grace", "9" * 18], "0 to 315,360,000"),
+        (["train", "train.py", "-s", "mpi", "-p", "100000"], "1 to 1,024"),
+        (["train", "train.py", "-s", "mpi", "--option", "foo=1"], "'foo'"),
+        (["train", "train.py", "-s", "mpi", "--option", "autotune=maybe"], "must be True, False or None; got 'maybe'"),
+        (["train", "train.py", "-s", "elastic", "--option", "max_hosts=abc"], "max_hosts=…) must be a whole number"),
         (["train", "train.py", "--max-run", "soon"], "1h30m"),
         (["train", "train.py", "--name", "a", "--base-name", "b"], "not allowed"),
         (["train", "missing.py"], "missing.py"),
@@ -185,10 +212,18 @@ def test_a_job_that_fails(work: Path) -> None:
     assert status == Exit.FAILED
     assert "RuntimeError: asked to fail" in err
     assert "Traceback" in err
-    assert "estimators/cli.py" not in err, "our own frames are nobody's business"
+    assert "estimators/cli/main.py" not in err, "our own frames are nobody's business"
     assert run("wait", "bad")[0] == Exit.FAILED
     assert "asked to fail" in run("describe", "bad")[1]
     assert run("train", "train.py", "--json", "--", "--fail", "yes")[0] == Exit.FAILED
+
+
+def test_json_of_a_job_that_fails(work: Path) -> None:
+    status, out, err = run("train", "train.py", "--json", "--", "--fail", "yes")
+    assert status == Exit.FAILED
+    result = json.loads(out)
+    assert result["status"] == "Failed"
+    assert "asked to fail" in result["failure_reason"] and "asked to fail" in err
 
 
 def test_a_job_in_the_background(work: Path) -> None:
@@ -232,6 +267,31 @@ def test_signals_stop_the_job(work: Path, number: int, expected: int) -> None:
     assert process.returncode == expected
     assert time.monotonic() - begin < 60
     assert "Stopped" in run("list")[1]
+
+
+def test_sigterm_stops_a_job_that_a_shell_runs_in_the_background(work: Path) -> None:
+    """Such a shell has SIGINT ignored; and somebody who ends a whole group may signal twice."""
+    process = start(
+        "train", "saving.py", "--name", "job", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    wait_for(lambda: (work / "saving").exists())
+    process.terminate()
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == Exit.TERMINATED, err
+    assert "saved" in out
+    assert "Stopped" in run("list")[1]
+
+
+def test_a_hangup_is_ignored_under_nohup(work: Path) -> None:
+    process = start(
+        "train", "saving.py", "--name", "job", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    wait_for(lambda: (work / "saving").exists())
+    process.send_signal(signal.SIGHUP)
+    (work / "go").touch()
+    assert process.wait(timeout=60) == 0
+    assert "Completed" in run("list")[1]
 
 
 def test_max_run_is_a_stop(work: Path) -> None:
@@ -288,6 +348,12 @@ def test_clean_asks_and_says_what_it_frees(work: Path) -> None:
     assert status == 0
     assert "old" in out
     assert "nothing was removed" in err
+    status, out, err = run("clean")
+    assert (status, out) == (0, "")
+    assert (
+        "1 finished job holds " in err and "--older-than 7d, --keep 20 or --free 5G" in err and "--finished all" in err
+    )
+    assert "old" in run("clean", "--finished", "--dry-run")[1]
     status, _, err = run("clean", "--keep", "0")
     assert status == Exit.USAGE
     assert "--yes" in err
@@ -314,11 +380,28 @@ def test_install_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     from estimators.provision import command
 
     seen: list[list[str]] = []
-    monkeypatch.setattr(command, "main", lambda arguments: seen.append(list(arguments)) or 0)
+    places: set[Path | None] = set()
+
+    def main(arguments: list[str], here: Path | None) -> int:
+        seen.append(list(arguments))
+        places.add(here)
+        return 0
+
+    monkeypatch.setattr(command, "main", main)
     assert cli.main(["install", "--extras", "test,notebook", "--no-horovod"]) == 0
     assert cli.main(["install"]) == 0
     assert seen == [["--extras", "test,notebook", "--no-horovod"], []]
+    # The environment that runs it is the one that is completed, wherever it is.
+    assert places == {Path(sys.prefix) if sys.prefix != sys.base_prefix else None}
     assert cli.main(["install", "horovod", "--extras"]) == Exit.USAGE
+
+
+def test_usage_errors_say_what_there_is_to_install_and_end_with_one_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", "train.py", "-n", "0"]) == Exit.USAGE
+    assert "'0': it must be 1 or more. See `fleetfit train --help`." in capsys.readouterr().err
+    assert {*packages.extras()} <= {*upkeep.EXTRAS, "tensorflow", "horovod"}
+    assert cli.main(["install", "plost"]) == Exit.USAGE
+    assert "Did you mean 'plots'?" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
@@ -326,7 +409,7 @@ def test_completion(work: Path) -> None:
     script = run("completion", "bash")[1]
     run("train", "train.py", "--name", "my-job", "--no-logs")
     (work / "bin").mkdir()
-    (work / "bin" / "fleetfit").write_text(f'#!/bin/sh\nexec {sys.executable} -m estimators.cli "$@"\n')
+    (work / "bin" / "fleetfit").write_text(f'#!/bin/sh\nexec {sys.executable} -m estimators.cli.main "$@"\n')
     (work / "bin" / "fleetfit").chmod(0o755)
 
     def complete(*words: str) -> list[str]:
@@ -341,8 +424,88 @@ def test_completion(work: Path) -> None:
     assert complete("fleetfit", "tr") == ["train"]
     assert complete("fleetfit", "train", "--strat") == ["--strategy"]
     assert complete("fleetfit", "logs", "my") == ["my-job"]
-    assert complete("fleetfit", "logs", "--fo") == ["--follow"]
+    assert complete("fleetfit", "resume", "la") == ["last"]
     assert complete("fleetfit", "clean", "--job", "my") == ["my-job"]
+    assert complete("fleetfit", "train", "--strategy", "mp") == ["mpi"]
+    assert complete("fleetfit", "train", "-s", "elastic_") == ["elastic_horovod"]
+    assert complete("fleetfit", "train", "--strategy", "=", "mp") == ["mpi"]
+    assert complete("fleetfit", "list", "--status", "Comp") == ["Completed"]
+    assert complete("fleetfit", "completion", "f") == ["fish"]
+    assert complete("fleetfit", "logs", "--fo") == ["--follow"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "complete -c fleetfit -n __fish_use_subcommand -f -a train -d 'run a training job'",
+        "complete -c fleetfit -n '__fish_seen_subcommand_from list' -l status -x -a "
+        "'InProgress Completed Failed Stopping Stopped' -d 'only jobs of this status'",
+        "complete -c fleetfit -n '__fish_seen_subcommand_from resume' -f -a "
+        "'(fleetfit list --quiet 2>/dev/null; echo last)'",
+    ],
+)
+def test_completion_for_fish(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    assert cli.main(["completion", "fish"]) == 0
+    assert line in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("fish") is None and not os.environ.get("CI"), reason="fish is not installed")
+def test_fish_takes_its_script(work: Path) -> None:
+    (work / "fleetfit.fish").write_text(run("completion", "fish")[1])
+
+    def complete(line: str) -> list[str]:
+        code = f"source {work}/fleetfit.fish; complete -C'{line}'"
+        done = subprocess.run(["fish", "--no-config", "-c", code], capture_output=True, text=True, check=True)
+        assert done.stderr == ""
+        return [found.split("\t")[0] for found in done.stdout.splitlines()]
+
+    assert complete("fleetfit tr") == ["train"]
+    assert complete("fleetfit train -s mp") == ["mpi"]
+    assert "--strategy" in complete("fleetfit train --str")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None and not os.environ.get("CI"), reason="zsh is not installed")
+def test_zsh_takes_its_script_without_a_zshrc(work: Path) -> None:
+    (work / "fleetfit.zsh").write_text(run("completion", "zsh")[1])
+    done = subprocess.run(
+        ["zsh", "-f", "-c", f"source {work}/fleetfit.zsh && print -r -- $_comps[fleetfit]"],
+        capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(work)},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("_bash_complete -o default -F _fleetfit\n", "")
+
+
+def test_a_job_by_the_beginning_of_its_name_and_the_last_one(work: Path) -> None:
+    assert run("describe", "last")[0] == Exit.NOT_FOUND
+    for name in ("digits-1", "digits-2", "other"):
+        assert run("train", "train.py", "--name", name, "--no-logs")[0] == 0
+    status, out, err = run("describe", "oth", "--json")
+    assert (status, json.loads(out)["TrainingJobName"], err) == (0, "other", "fleetfit: oth is other.\n")
+    assert run("report", "last", "--json")[2] == "fleetfit: last is other.\n"
+    assert run("wait", "last", "other")[2] == "fleetfit: last is other.\n"
+    status, out, err = run("logs", "digits")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "2 jobs begin with 'digits': digits-1, digits-2." in err
+    assert "digits-1" in run("compare", "digits-1", "digits-2")[1]
+    assert "digits-2" in run("clean", "--job", "digits-2", "--dry-run")[1]
+    assert run("logs", "nothing")[0] == Exit.NOT_FOUND
+    # A rank that there is not.
+    status, out, err = run("logs", "other", "-r", "7")
+    assert (status, out) == (Exit.USAGE, "")
+    assert "has no rank 7: its only rank is 0." in err
+    assert "epoch 0" in run("logs", "other", "-r", "0")[1]
+
+
+def test_output_in_ascii(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    out = run("train", "train.py")[1]
+    assert out.isascii()
+    assert "?" not in out
+    assert re.search(r"phases +launch [0-9.]+ s \| ", out)
+    for command in ([], *([name] for name in cli.commands_of(cli.parser()))):
+        stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main([*command, "--help"]) == 0
+        assert stream.tell() > 0
 
 
 def test_a_job_from_the_shell_can_be_reproduced(work: Path) -> None:
@@ -359,7 +522,7 @@ def test_a_job_from_the_shell_can_be_reproduced(work: Path) -> None:
     (repo / "jobs" / "extra.py").write_text("WORD = 'since then'\n")
     (work / "bin").mkdir()
     (work / "bin" / "fleetfit").write_text(
-        f"#!{sys.executable}\nimport sys\nfrom estimators.cli import main\nsys.exit(main())\n"
+        f"#!{sys.executable}\nimport sys\nfrom estimators.cli.main import main\nsys.exit(main())\n"
     )
     (work / "bin" / "fleetfit").chmod(0o755)
     environment = {**os.environ, "PATH": f"{work / 'bin'}:{os.environ['PATH']}"}

@@ -6,8 +6,10 @@ import dataclasses
 
 import pytest
 
-from estimators.display import job_html, job_table, number_text, seconds_text
-from estimators.result import Result
+from container.contract.durations import Durations
+from estimators import MPI, TensorFlow
+from estimators.results.display import job_html, job_table, number_text, seconds_text
+from estimators.results.result import Result
 
 RESULT = Result(
     job_name="digits-1",
@@ -36,6 +38,17 @@ def test_the_table() -> None:
     ).replace(rule, "─" * max(map(len, job_table(RESULT).splitlines())))
 
 
+def test_one_name_has_one_meaning() -> None:
+    # The metric is the last epoch's, the result's number is the whole training's.
+    result = dataclasses.replace(
+        RESULT, metrics={"loss": 0.5, "samples_per_second": 90.0}, samples_per_second=100.0, steps_per_second=2.0
+    )
+    table = job_table(result)
+    assert "  speed    2 steps/s · 100 samples/s\n" in table
+    assert "samples_per_second" not in table and "90" not in table
+    assert result.to_first_step_s == pytest.approx(1.21)
+
+
 def test_a_narrow_terminal_wraps_but_does_not_cut_paths() -> None:
     table = job_table(dataclasses.replace(RESULT, model_data="/" + "x" * 200), columns=40)
     assert "/" + "x" * 200 in table
@@ -45,6 +58,13 @@ def test_a_narrow_terminal_wraps_but_does_not_cut_paths() -> None:
 def test_many_metrics_are_counted() -> None:
     table = job_table(dataclasses.replace(RESULT, metrics={f"m{number}": 1.5 for number in range(100)}), columns=400)
     assert "and 88 more" in table
+
+
+def test_html_has_nothing_that_a_terminal_obeys() -> None:
+    text = "ValueError: \x1b]52;c;ZXZpbA==\x07boom\x9b2J"
+    page = job_html(dataclasses.replace(RESULT, status="Failed", failure_reason=text))
+    assert "ValueError: boom" in page
+    assert not [character for character in page if character in "\x07\x1b\x9b"]
 
 
 def test_html_is_escaped_and_says_why() -> None:
@@ -77,3 +97,34 @@ def test_seconds(seconds: float, text: str) -> None:
 )
 def test_numbers(value: float, text: str) -> None:
     assert number_text(value) == text
+
+
+def test_warnings_are_wrapped() -> None:
+    warned = dataclasses.replace(
+        RESULT, warnings=("the job was not distributed: " + "none joined " * 12, "loss is NaN")
+    )
+    lines = job_table(warned, columns=60).splitlines()
+    [first] = [index for index, line in enumerate(lines) if line.startswith("  warnings  the job was not distributed")]
+    [last] = [index for index, line in enumerate(lines) if line.strip() == "loss is NaN"]
+    assert last > first + 1 and all(len(line) <= 60 and line.startswith("  ") for line in lines[first : last + 1])
+    assert "the job was not distributed" in job_html(warned)
+    assert Result.from_dict(warned.to_dict()).warnings == warned.warnings
+
+
+def test_an_estimator_in_a_notebook_is_what_it_was_told() -> None:
+    estimator = TensorFlow(
+        entry_point="<train>.py", instance_count=2, distribution=MPI(), hyperparameters={"lr": 0.1, "api-key": "hidden"}
+    )
+    page = estimator._repr_html_()
+    assert "&lt;train&gt;.py" in page
+    assert "MPI(processes_per_host=1" in page
+    assert "lr: 0.1" in page
+    assert "hidden" not in page
+    assert "max_run" not in page  # a default
+
+
+def test_durations_say_what_they_are() -> None:
+    times = Durations()
+    assert repr(times) == "Durations(none)"
+    times.add(0.02, 50)
+    assert repr(times).startswith("Durations(50, median 20")

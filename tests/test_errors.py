@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from container.contract.failures import Cause, Failure
-from estimators import errors
-from estimators.jobs.handle import TrainingJob
-from estimators.jobs.record import JobRecord
+from estimators.client.training_job import TrainingJob
+from estimators.job import errors
+from estimators.records.record import JobRecord
 
 FAILURE = Failure(
     cause=Cause.PROCESS,

@@ -22,9 +22,9 @@ from estimators import (
     PreflightWarning,
     TensorFlow,
     TrainingJobError,
-    naming,
 )
-from estimators.errors import ConfigurationError, UnsupportedError
+from estimators.job import naming
+from estimators.job.errors import ConfigurationError, UnsupportedError
 
 SCRIPT = """\
 import json, os, sys
@@ -67,12 +67,12 @@ def test_a_real_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         base_job_name="real",
         model_dir=False,
     )
-    job = estimator.fit()
+    job = estimator.fit(logs="All")
     assert job.status == "Completed"
     assert job is estimator.latest_training_job
     assert estimator.jobs == [job]
     out = capsys.readouterr().out
-    line = next(line for line in out.splitlines() if "[algo-2:rank 1] arguments" in line)
+    line = next(line for line in out.splitlines() if line.startswith("[algo-2:rank 1] arguments"))
     expected = ["--empty", "", "--flag", "True", "-n", "3", "--none", "", "--text", 'it\'s "$HOME"\n ü']
     assert json.loads(line.split("arguments ", 1)[1]) == expected
     assert "[algo-1:rank 0] host algo-1 variable hello you" in out
@@ -279,6 +279,20 @@ def test_warnings_come_before_the_start_and_stay_with_the_job() -> None:
 # --- hyperparameters ---
 
 
+def test_an_image_with_its_own_entry_point_gets_plain_texts_as_from_the_sdk(tmp_path: Path) -> None:
+    # The SDK 2.x: `{str(k): str(v)}` for an Estimator without a script (`_TrainingJob._get_train_args`).
+    values = {"objective": "reg:squarederror", "eta": 0.2, "rounds": 50, "deep": True, "none": None, "text": "1e-3",
+              "limit": float("inf"), "list": [1, "a"]}  # fmt: skip
+    estimator = Estimator("xgboost:1.7", instance_type="local_fake", hyperparameters=values)
+    assert estimator.hyperparameters() == {name: str(value) for name, value in values.items()}
+    job = estimator.fit(wait=True, logs=False)
+    assert job.describe()["HyperParameters"] == {name: str(value) for name, value in values.items()}
+    again = Estimator.attach(job.name)
+    assert again.hyperparameters() == estimator.hyperparameters()
+    again.set_hyperparameters(text="2e-3")
+    assert again.hyperparameters()["text"] == "2e-3"
+
+
 def test_hyperparameters_are_json_as_in_the_sdk() -> None:
     estimator = fake(hyperparameters={"epochs": 3, "name": "a b"}, distribution={"mpi": {"enabled": True}})
     assert estimator.hyperparameters() == {
@@ -344,7 +358,7 @@ def test_attributes_that_do_not_exist() -> None:
         _ = Estimator().model_dir
     with pytest.raises(AttributeError):
         _ = TensorFlow().nonsense
-    assert not hasattr(TensorFlow(), "_repr_html_")
+    assert not hasattr(TensorFlow(), "_repr_png_")
 
 
 def test_before_the_first_job_there_is_nothing() -> None:

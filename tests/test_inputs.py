@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from estimators.errors import ConfigurationError
-from estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput, model_channel, normalise_uri, parse_inputs
+from estimators.job.errors import ConfigurationError
+from estimators.job.inputs import (
+    FileSystemInput,
+    ShuffleConfig,
+    TrainingInput,
+    model_channel,
+    normalise_uri,
+    parse_inputs,
+)
 
 
 def uri(channel: Any) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from estimators import instances, request_model
+from estimators.job import instances, service_model
 
-ENUM = request_model.load_shapes()["TrainingInstanceType"]["enum"]
+ENUM = service_model.load_shapes()["TrainingInstanceType"]["enum"]
 
 
 @pytest.mark.parametrize("instance_type", ENUM)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from container.contract.wire import Piece, split_pieces
-from estimators.errors import RecordError
-from estimators.jobs.record import JobRecord, times_file
-from estimators.logs import LogLine, LogReader, LogWriter
+from estimators.job.errors import RecordError
+from estimators.records.logs import LogLine, LogReader, LogWriter
+from estimators.records.record import JobRecord, times_file
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_long_lines_are_whole(record: JobRecord, size: int) -> None:
 
 
 def test_portions_of_a_large_log_are_merged_by_time(record: JobRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("estimators.logs._READ_PIECES", 7)
-    monkeypatch.setattr("estimators.logs._READ_LIMIT", 50)
+    monkeypatch.setattr("estimators.records.logs._READ_PIECES", 7)
+    monkeypatch.setattr("estimators.records.logs._READ_LIMIT", 50)
     writer = LogWriter(record)
     for number in range(200):
         rank = number * 7919 % 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators import machine
+from container.system import machine
 
 
 def test_facts_of_this_machine() -> None:

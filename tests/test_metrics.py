@@ -8,24 +8,38 @@ from typing import Any
 import pytest
 
 from container.contract.wire import Event, Piece
-from estimators.errors import ConfigurationError
-from estimators.metrics import (
+from estimators.job.errors import ConfigurationError
+from estimators.job.metrics import (
     COLUMNS,
     LINE_LIMIT,
     FinalMetrics,
+    Line,
     MetricDefinition,
     MetricExtractor,
     final_metrics,
     metrics_frame,
     parse_metric_definitions,
+    with_numbers,
 )
+from estimators.supervisor.noticing import Divergence
 
 LOSS = MetricDefinition("loss", r"loss: ([0-9.eE+-]+|nan)")
 
 
+def found(extractor: MetricExtractor, lines: list[Line | None]) -> list[Event]:
+    """What the lines have, searched on the spot."""
+    events = []
+    for line in lines:
+        for definition in extractor.definitions:
+            match = definition.compile().search(line.text) if line is not None else None
+            if line is not None and match is not None and match.group(1) is not None:
+                events.append(extractor.event(line, definition, match.group(1)))
+    return [event for event in events if event is not None]
+
+
 def feed(extractor: MetricExtractor, *pieces: bytes, process: str | None = "rank 1") -> list[Event]:
-    events = [event for piece in pieces for event in extractor.feed(Piece("algo-1", process, piece), time_ns=5)]
-    return events + extractor.finish(time_ns=5)
+    lines = [extractor.feed(Piece("algo-1", process, piece), time_ns=5) for piece in pieces]
+    return found(extractor, [*lines, *extractor.finish(time_ns=5)])
 
 
 def values(events: list[Event]) -> list[Any]:
@@ -51,7 +65,7 @@ def test_sagemakers_form_reads_and_writes() -> None:
     ("definitions", "message"),
     [
         ([{"Name": "a", "Regex": "loss: [0-9]+"}], "has no group; put parentheses around the number"),
-        ([{"Name": "a", "Regex": "(a|b): ([0-9]+)"}], "has 2 groups.*write .\\?:"),
+        ([{"Name": "a", "Regex": "(?:loss): (?:[0-9]+)"}], "has no group"),
         ([{"Name": "a", "Regex": "loss: ([0-9]+"}], r"missing \), unterminated subpattern at position 6"),
         ([{"Name": "a", "Regexp": "(1)"}], "unknown key.*'Regexp'.*Did you mean 'Regex'"),
         ([{"Name": "a"}], "'Regex' is missing"),
@@ -91,18 +105,26 @@ def test_a_metric_is_taken_once_per_line_where_it_matches_first() -> None:
     assert values(feed(MetricExtractor([LOSS]), b"loss: 1 val_loss: 2\n")) == [1.0]
 
 
+def test_of_several_groups_the_first_is_the_number() -> None:
+    # As in AWS's own examples of metric definitions.
+    loss = MetricDefinition("loss", r"'loss': ([0-9]+(.|e\-)[0-9]+),?")
+    assert values(feed(MetricExtractor([loss]), b"{'loss': 0.25, 'epoch': 2}\n")) == [0.25]
+    assert values(feed(MetricExtractor([loss]), b"{'loss': 5e-05}\n")) == [5e-05]
+
+
 def test_processes_are_not_mixed() -> None:
     extractor = MetricExtractor([LOSS])
-    assert extractor.feed(Piece("algo-1", "rank 0", b"loss: 1"), time_ns=1) == []
-    assert values(extractor.feed(Piece("algo-1", "rank 1", b"loss: 3\n"), time_ns=1)) == [3.0]
-    assert values(extractor.feed(Piece("algo-1", "rank 0", b"2\n"), time_ns=1)) == [12.0]
+    assert extractor.feed(Piece("algo-1", "rank 0", b"loss: 1"), time_ns=1) is None
+    one = extractor.feed(Piece("algo-1", "rank 1", b"loss: 3\n"), time_ns=1)
+    other = extractor.feed(Piece("algo-1", "rank 0", b"2\n"), time_ns=1)
+    assert values(found(extractor, [one, other])) == [3.0, 12.0]
 
 
 def test_memory_is_bounded_for_lines_that_never_end() -> None:
     extractor = MetricExtractor([LOSS])
     part = b"x" * (1 << 19)
-    found = feed(extractor, b"loss: 7 ", *[part] * 10, b"\n")
-    assert values(found) == [7.0]
+    assert values(feed(extractor, b"loss: 7 ", *[part] * 20, b"\n")) == [7.0]
+    assert values(feed(extractor, b"loss: 7 " + part * 20 + b"\n")) == [7.0]
     extractor.feed(Piece("algo-1", "rank 0", part * 5), time_ns=1)
     assert all(len(rest) <= LINE_LIMIT for rest in extractor._rest.values())
 
@@ -113,12 +135,68 @@ def test_what_is_not_a_number_is_warned_of_once() -> None:
     assert "caught 'b', which is not a number" in events[0].data["message"]
 
 
-def test_a_group_that_took_no_part_gives_nothing() -> None:
-    assert feed(MetricExtractor([MetricDefinition("a", "a(=[0-9])?")]), b"a\n") == []
-
-
 def test_without_definitions_nothing_is_done() -> None:
     assert feed(MetricExtractor([]), b"loss: 1\n") == []
+
+
+# --- what is not a number ---
+
+
+def not_numbers(events: list[Event]) -> list[dict[str, Any]]:
+    return [{**event.data, "value": str(event.data["value"])} for event in events if event.kind == "not_a_number"]
+
+
+def feed_both(extractor: MetricExtractor, *texts: str) -> list[Event]:
+    """As the supervisor does: each line, and its stand-in where it has one."""
+    lines: list[Line | None] = []
+    for text in texts:
+        line = extractor.feed(Piece("algo-1", "rank 1", text.encode() + b"\n"), time_ns=5)
+        assert line is not None
+        lines += [line, with_numbers(line)]
+    return found(extractor, lines)
+
+
+@pytest.mark.parametrize(
+    ("regex", "line", "wanted"),
+    [
+        ("loss: ([0-9.]+)", "45/120 [====>.....] - ETA: 1s - loss: nan", {"value": "nan", "step": 45}),
+        ("loss: ([0-9\\.]+)", "\x1b[1m8/8\x1b[0m - 1s - loss: NaN - acc: 0.1", {"value": "nan", "step": 8}),
+        (r"loss: (\d\.\d{4})", "loss: nan", {"value": "nan"}),
+        ("loss=(.*?);", "step 7, loss=inf;", {"value": "inf", "step": 7}),
+        ("loss=([0-9.]+)", "epoch=3 iteration 40 loss=-Infinity", {"value": "-inf", "epoch": 3, "step": 40}),
+        (r"'loss': ([0-9]+(.|e\-)[0-9]+),?", "{'loss': nan, 'lr': 0.1}", {"value": "nan"}),
+        ("loss: ([0-9.]+)", "loss: nan - val_loss: 0.5", {"value": "nan"}),
+        # The name of something, a number of another metric, or no number at all.
+        ("loss: ([0-9.]+)", "nanny inf_1 loss: 0.5 info", None),
+        ("loss: ([0-9.]+)", "lr: nan loss: 0.5", None),
+        ("loss: ([0-9.]+)", "loss of nan", None),
+    ],
+)
+def test_nan_is_found_where_the_regex_wants_a_number(regex: str, line: str, wanted: dict[str, Any] | None) -> None:
+    events = feed_both(MetricExtractor([MetricDefinition("loss", regex)]), line)
+    assert not_numbers(events) == ([{"name": "loss", **wanted}] if wanted is not None else [])
+
+
+def test_keras_says_the_epoch_before() -> None:
+    extractor = MetricExtractor([MetricDefinition("loss", "loss: ([0-9.]+)")])
+    events = feed_both(extractor, "Epoch 2/9", "8/8 - loss: 0.5", "Epoch 3/9", "8/8 - loss: nan")
+    assert values(events) == [0.5]  # as on SageMaker, whose regexes find the others only
+    assert not_numbers(events) == [{"name": "loss", "value": "nan", "epoch": 3, "step": 8}]
+
+
+def test_a_regex_that_takes_nan_says_where_too() -> None:
+    [event] = [event for event in feed_both(MetricExtractor([LOSS]), "step 3 loss: nan") if event.kind == "metric"]
+    assert math.isnan(event.data["value"]) and event.data["step"] == 3
+
+
+def test_each_is_noticed_once() -> None:
+    divergence = Divergence({})
+    events = feed_both(MetricExtractor([LOSS]), "step 3 loss: nan", "step 4 loss: nan", "loss: 1")
+    said = [divergence.look(event) for event in events]
+    assert [text for text in said if text] == ["metric 'loss' is not a number (NaN) at step 3; rank 1 reported it."]
+    assert divergence.look(metric("auc", math.nan)) is not None
+    assert divergence.noticed == ["loss", "auc"]
+    assert Divergence({"diverged": ["loss"]}).look(metric("loss", math.nan)) is None  # said by an earlier supervisor
 
 
 # --- frames and final values ---

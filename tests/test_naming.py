@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from estimators import naming, validation
+from estimators.job import naming, validation
 
 
 def test_names_are_a_base_and_the_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from container.contract.wire import Event
-from estimators.phases import PHASES, phases
+from estimators.records.phases import PHASES, phases
 
 
 def phase(name: str, seconds: float, *, host: str = "algo-1", rank: int | None = None, attempt: int = 0) -> Event:

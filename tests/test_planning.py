@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from estimators import MPI, ClusterPlan, Estimator, ParameterServer, TensorFlow
-from estimators.errors import ConfigurationError
+from estimators import MPI, ClusterPlan, CollectiveAllReduce, Estimator, Mirrored, ParameterServer, TensorFlow
+from estimators.job.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)
@@ -117,12 +117,12 @@ def seed(**arguments: Any) -> ClusterPlan:
 def test_the_first_seed_call_plans_parameter_servers(home: Path) -> None:
     planned = seed(distributions={"parameter_server": {"enabled": True}})
     assert [(process.host, process.name) for process in planned.processes] == [
-        ("algo-1", "chief"),
-        ("algo-1", "worker"),
+        ("algo-1", "master"),
         ("algo-1", "ps"),
         ("algo-2", "worker"),
         ("algo-2", "ps"),
     ]
+    assert "note: SageMaker's cluster: the script runs once on each host" in str(planned)
     name = planned.spec.name
     assert name.startswith("ps-cifar10-tf-")
     for process in planned.plan.ranks:
@@ -132,7 +132,7 @@ def test_the_first_seed_call_plans_parameter_servers(home: Path) -> None:
         )
     config = planned.tf_config("algo-2", "worker")
     assert config is not None
-    assert config["task"] == {"type": "worker", "index": 1}
+    assert config["task"] == {"type": "worker", "index": 0}
     assert any("framework_version='1.13'" in warning for warning in planned.warnings)
 
 
@@ -167,7 +167,7 @@ def test_sagemaker_can_be_planned_without_aws_and_not_launched(home: Path, monke
     assert planned.entry_points["algo-1"] == ("python", "-m", "container", "train")
     assert planned.environment("algo-1")["SM_NUM_GPUS"] == "1"
     assert "no AWS region is known" in planned.warnings[0]
-    with pytest.raises(ConfigurationError, match=r"'ml\.p3\.2xlarge': no AWS region is known: set AWS_REGION"):
+    with pytest.raises(ConfigurationError, match=r"(?s)'ml\.p3\.2xlarge': .*no AWS region is known: set AWS_REGION"):
         estimator.fit()
     assert not home.exists()
 
@@ -246,16 +246,69 @@ class TestShowing:
             planned.environment("algo-1", "ps")
 
 
+class TestDevices:
+    """What a plan shows of GPUs and of the ring; on ``ml.*`` types, whose GPUs are known."""
+
+    def of(self, distribution: Any, hosts: int = 4, **settings: Any) -> ClusterPlan:
+        return plan(
+            **{
+                "instance_type": "ml.p3.16xlarge",
+                "instance_count": hosts,
+                "distribution": distribution,
+                "image_uri": "image:1",
+                "role": "arn:aws:iam::123456789012:role/x",
+                "output_path": "s3://bucket/out",
+                **settings,
+            }
+        )
+
+    @pytest.mark.parametrize(
+        "distribution", [None, MPI(), CollectiveAllReduce(processes_per_host=8), ParameterServer()], ids=str
+    )
+    def test_four_hosts_of_eight_are_32(self, distribution: Any) -> None:
+        planned = self.of(distribution)
+        assert planned.devices == 32 and "note: devices: 4 hosts × 8 = 32 GPUs (V100)" in str(planned)
+        fewer = [warning for warning in planned.warnings if "for 4 × 8 = 32 GPUs of ml.p3.16xlarge" in warning]
+        processes = distribution.ranks_per_host if distribution is not None else 1
+        assert len(fewer) == (0 if processes == 8 else 1)
+
+    def test_the_ring_goes_from_rank_to_rank(self) -> None:
+        planned = self.of(CollectiveAllReduce(processes_per_host=8), hosts=2)
+        assert [(process.host, process.rank) for process in planned.ring] == [
+            *(("algo-1", rank) for rank in range(8)),
+            *(("algo-2", rank) for rank in range(8, 16)),
+        ]
+        ring = "ring: algo-1 ranks 0–7 (GPUs 0–7) → algo-2 ranks 8–15 (GPUs 0–7) → back to algo-1"
+        assert ring in str(planned) and ring in planned._repr_html_()
+        assert planned.devices_of(planned.plan.ranks[11]) == (3,)
+        assert "rank 11 (local rank 3, GPU 3):" in str(planned)
+        data = planned.to_dict()
+        assert (data["devices"], data["ring"]) == (16, list(range(16)))
+
+    def test_mirrored_has_all_of_its_host(self) -> None:
+        planned = self.of(Mirrored(), hosts=1)
+        assert planned.devices_of(planned.plan.ranks[0]) == tuple(range(8))
+        assert not any("GPUs" in warning for warning in planned.warnings)
+        assert self.of(Mirrored(devices=2), hosts=1).to_dict()["hosts"][0]["processes"][0]["gpus"] == [0, 1]
+
+    def test_without_gpus(self) -> None:
+        planned = self.of(CollectiveAllReduce(), hosts=2, instance_type="ml.m5.large")
+        assert planned.devices == 0 and planned.devices_of(planned.plan.ranks[0]) == ()
+        assert "ring: algo-1 rank 0 → algo-2 rank 1 → back to algo-1" in str(planned)
+        assert plan(distribution=MPI()).ring == ()
+        assert plan(instance_count=2, distribution=ParameterServer()).ring == ()
+
+
 def test_bad_options_of_mpirun_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"custom_mpi_options|quotation"):
         plan(distribution=MPI(custom_mpi_options="-x 'A=b"))
 
 
 def test_a_missing_mpirun_is_a_warning_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from container import machine
-    from estimators import planning
+    from container.system import host_machine
+    from estimators.client import planning
 
-    monkeypatch.setattr(machine, "find_mpirun", lambda: None)
+    monkeypatch.setattr(host_machine, "find_mpirun", lambda: None)
     planning._machine.cache_clear()
     try:
         planned = plan(distribution=MPI())

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from estimators.machine import MachineFacts
-from estimators.preflight import Demand, compare, preflight
+from container.system.machine import MachineFacts
+from estimators.client.preflight import Demand, compare, preflight
 
 GB = 1_000_000_000
 
@@ -71,7 +71,7 @@ def test_unknown_numbers_are_not_guessed() -> None:
 
 
 def test_a_job_elsewhere_is_not_compared_with_this_machine() -> None:
-    from estimators.spec import Resources, TrainingJobSpec
+    from estimators.job.request import Resources, TrainingJobSpec
 
     tiny = dataclasses.replace(ROOMY, memory_available_bytes=1, cores=1)
     resources = Resources(instance_type="ml.p3.2xlarge", instance_count=8)
@@ -83,7 +83,7 @@ def test_a_job_elsewhere_is_not_compared_with_this_machine() -> None:
 
 def test_a_spec_is_read_with_its_strategy_and_threads() -> None:
     from container.contract.strategies import MPI
-    from estimators.spec import Resources, TrainingJobSpec
+    from estimators.job.request import Resources, TrainingJobSpec
 
     values = MPI(processes_per_host=3).to_hyperparameters()
     spec = TrainingJobSpec(

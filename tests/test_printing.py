@@ -8,8 +8,11 @@ import re
 
 import pytest
 
-from estimators.logs import LogLine, LogPrinter
-from estimators.printing import fit_columns, wants_colour
+from container.contract.failures import Cause, Failure
+from estimators.client.printing import LogPrinter, fit_columns, wants_colour, write_text
+from estimators.job.errors import TrainingJobError
+from estimators.job.text import visible
+from estimators.records.logs import LogLine
 
 
 def lines(*pieces: bytes, rank: int = 0, start: int = 0, step: int = 1) -> list[LogLine]:
@@ -68,6 +71,31 @@ def test_a_line_in_parts_is_one_line() -> None:
     long = "é" * 200_000
     data = long.encode()
     assert shown(lines(data[:100_001], data[100_001:300_001], data[300_001:] + b"\n")) == f"[algo-1:rank 0] {long}\n"
+
+
+def test_a_pipe_gets_the_text_of_a_bar_and_not_how_it_was_drawn() -> None:
+    # As Keras 3 draws it: colours, then as many backspaces as the bar is long, then a carriage return.
+    first = "\x1b[1m 1/23\x1b[0m \x1b[32m━\x1b[0m\x1b[37m━━\x1b[0m loss: 2.31"
+    last = "\x1b[1m23/23\x1b[0m \x1b[32m━━━\x1b[0m\x1b[37m\x1b[0m loss: 0.05\n"
+    pieces = f"{first}" + "\b" * 20 + "\r", last
+    text = shown(lines(*(piece.encode() for piece in pieces)))
+    assert text == "[algo-1:rank 0]  1/23 ━━━ loss: 2.31\n[algo-1:rank 0] 23/23 ━━━ loss: 0.05\n"
+    assert shown(lines(b"abc\b\bX\n")) == "[algo-1:rank 0] aXc\n"
+
+
+def test_a_terminal_keeps_the_colours_of_lines() -> None:
+    assert "\x1b[32mgreen" in shown(lines(b"\x1b[32mgreen\x1b[0m\n"), printer=LogPrinter(Terminal(), colour=False))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [("ascii", "+ x a | b ... 2 x 3 ?"), ("latin-1", "+ x a · b ... 2 × 3 ?"), ("utf-8", "✓ ✗ a · b … 2 × 3 日")],
+)
+def test_marks_stay_apart_where_the_encoding_lacks_them(encoding: str, text: str) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")
+    write_text(stream, "✓ ✗ a · b … 2 × 3 日")
+    assert raw.getvalue().decode(encoding) == text
 
 
 def test_another_process_between_the_parts_begins_a_new_line() -> None:
@@ -170,3 +198,49 @@ def test_a_broken_pipe_is_told() -> None:
         with pytest.raises(BrokenPipeError):
             printer.print(lines(b"a\n"))
         os.dup2(os.open(os.devnull, os.O_WRONLY), write_end)
+
+
+# --- what a terminal would obey ---
+
+ORDERS = {
+    "clear the screen": "\x1b[2J\x1b[H",
+    "set the clipboard": "\x1b]52;c;cm0gLXJmIH4=\x07",
+    "the same, ended otherwise": "\x1b]52;c;cm0gLXJmIH4=\x1b\\",
+    "a title without an end": "\x1b]0;title",
+    "a device's string": "\x1bPq#0\x1b\\",
+    "another character set": "\x1b(0",
+    "reset": "\x1bc",
+    "cut short": "\x1b[",
+    "eight bits": "\x9b2J\x9d",
+    "back": "\b\b\b",
+    "bell and null": "\x07\x00\x7f",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_terminal_gets_no_orders_of_a_script(order: str) -> None:
+    assert visible(order) == visible(order, colours=True) == ""
+    assert visible(f"a\tb{order}") == "a\tb"
+    assert visible(f"a{order}\nb", colours=True) == "a\nb"
+    for printer in (LogPrinter(io.StringIO()), LogPrinter(Terminal(), colour=True)):
+        text = shown(lines(f"before{order}\n".encode()), printer=printer)
+        assert text in ("[algo-1:rank 0] before\n", "\x1b[36m[algo-1:rank 0]\x1b[0m before\n")
+
+
+def test_backspaces_take_effect_on_terminals_too() -> None:
+    bar = "1/10 [>...]" + "\b" * 11 + "2/10 [=>..]"
+    assert visible(bar, colours=True) == visible(bar) == "2/10 [=>..]"
+    assert visible("ab\ncd\b\b\b\b\bx") == "ab\nxd"
+
+
+def test_looks_stay_where_there_are_colours_and_end_with_their_line() -> None:
+    assert visible("\x1b[1;31mred\x1b[2K", colours=True) == "\x1b[1;31mred\x1b[0m"
+    assert visible("\x1b[38:5:1mred\x1b[0m rest", colours=True) == "\x1b[38:5:1mred\x1b[0m rest"
+    assert visible("\x1b[1;31mred\x1b[0m") == "red"
+
+
+def test_a_failed_jobs_exception_and_table_give_no_orders_either() -> None:
+    failure = Failure(cause=Cause.PROCESS, message="ValueError: \x1b[2Jx", traceback="a\n\x1b]52;c;eA==\x07b")
+    error = TrainingJobError("job-1", failure)
+    assert "\x1b" not in str(error) and "ValueError: x" in str(error) and str(error).endswith("a\nb")
+    assert error.failure == failure

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, ranks
-from estimators.jobs.record import JobRecord
+from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow
+from estimators.records import ranks
+from estimators.records.record import JobRecord
 
 STRATEGIES = [
     None,

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, ParameterServer
-from estimators import rendering, validation
-from estimators.errors import ConfigurationError
-from estimators.inputs import parse_inputs
-from estimators.rendering import Code
-from estimators.settings import Settings
+from estimators.client import rendering
+from estimators.client.rendering import Code
+from estimators.job import validation
+from estimators.job.errors import ConfigurationError
+from estimators.job.inputs import parse_inputs
+from estimators.job.request import RunOptions
+from estimators.job.settings import Settings
 
 CODE = Code(program="train.py", submit_directory="file:///src")
 
@@ -245,3 +248,16 @@ def test_options_carry_what_the_request_cannot() -> None:
     options = rendering.build_options(Settings(framework_version="2.21", py_version="py311"), ("careful",))
     assert (options.backend, options.framework_version, options.py_version) == ("local_process", "2.21", "py311")
     assert options.warnings == ("careful",)
+
+
+def test_the_hosts_are_told_what_to_fail_for() -> None:
+    def own(**settings: Any) -> set[str]:
+        found = build(Settings(**settings))["HyperParameters"]
+        return {name for name in found if name in (codec.ON_UNDISTRIBUTED, codec.ON_NAN)}
+
+    options = RunOptions(on_undistributed="fail", on_nan="fail")
+    assert own(run_options=RunOptions(), distribution=MPI()) == set()
+    assert own(run_options=options) == set()
+    assert own(run_options=options, distribution=MPI()) == {codec.ON_UNDISTRIBUTED}
+    there = {"instance_type": "ml.m5.xlarge", "role": "arn:aws:iam::111122223333:role/x"}
+    assert own(run_options=options, distribution=MPI(), **there) == {codec.ON_UNDISTRIBUTED, codec.ON_NAN}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from container.contract.wire import Event
 from estimators import ConfigurationError, GrowWithEpochs, RandomResize
-from estimators.callbacks import Metric
-from estimators.resizing import next_size, resize, staying
+from estimators.client.callbacks import Metric
+from estimators.client.resizing import next_size, resize, staying
 
 
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from estimators.secrets import MASK, mask_mapping, mask_request, mask_value
+from estimators.job.secrets import MASK, mask_mapping, mask_request, mask_value
 
 
 def test_secret_names_hide_their_values() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
+from container.contract.strategies import MPI, CollectiveAllReduce, Mirrored, ParameterServer
 from estimators import FailurePolicy, RunOptions, SpotMarket, TensorFlow
-from estimators.errors import ConfigurationError
-from estimators.settings import Settings
+from estimators.job.errors import ConfigurationError
+from estimators.job.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,12 @@ from estimators.settings import Settings
         ({"distribution": {"mpi": {"enabled": True, "processes_per_host": 0}}}, "1 or more; got 0"),
         ({"distribution": {"mpi": {"enabled": True}, "parameter_server": {"enabled": True}}}, "one strategy at a time"),
         ({"distribution": {"smdistributed": {}}}, "'smdistributed' is not available"),
+        ({"distribution": "mpi"}, "distribution must be a strategy"),
+        ({"distribution": Mirrored(), "instance_count": 2}, "Mirrored() is for one host"),
+        (
+            {"distribution": Mirrored(devices=9), "instance_type": "ml.p3.16xlarge"},
+            "Mirrored(devices=9) is more than the 8 GPUs of ml.p3.16xlarge",
+        ),
         ({"hyperparameters": {"sagemaker_program": "x"}}, "the platform's own"),
         ({"hyperparameters": {"fleetfit_x": "x"}}, "the platform's own"),
         ({"hyperparameters": {"x": object()}}, "a value of type object cannot be passed"),
@@ -46,7 +52,7 @@ from estimators.settings import Settings
         ({"hyperparameters": {"x": "a\0"}}, "NUL"),
         ({"hyperparameters": {"a=b": 1}}, "a name cannot have '='"),
         ({"hyperparameters": {"": 1}}, "a name must be a text"),
-        ({"hyperparameters": {3: 1}}, "a name must be a text, got 3"),
+        ({"hyperparameters": {3: 1}}, "a name must be a text that is not empty, got 3"),
         ({"hyperparameters": {"x" * 257: 1}}, "at most 256 characters"),
         ({"hyperparameters": {"x": "a" * 2499}}, "has 2501 characters as JSON; SageMaker takes at most 2500"),
         ({"hyperparameters": {f"p{n}": n for n in range(101)}}, "101 hyperparameters are given"),
@@ -81,7 +87,7 @@ from estimators.settings import Settings
         ({"instance_type": "ml.p3.2xlarge", "max_wait": 90000}, "set use_spot_instances=True with it"),
         ({"max_wait": 90000}, "set use_spot_instances=True with it"),
         ({"max_wait": 60, "use_spot_instances": True}, "max_wait=60 is less than max_run=86400"),
-        ({"max_retry_attempts": 31}, "max_retry_attempts must be 1 to 30, as on SageMaker; got 31."),
+        ({"max_retry_attempts": 31}, "max_retry_attempts must be a whole number, 1 to 30; got 31."),
         ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number, 1 or more"),
         (
             {"max_retry_attempts": 2, "run_options": RunOptions(failure_policy=FailurePolicy(max_failures=3))},
@@ -135,7 +141,7 @@ def test_defaults_are_the_sdks() -> None:
         ({}, None),
         ({"mpi": {"enabled": False}}, None),
         ({"mpi": {"enabled": True, "processes_per_host": 2}}, MPI(processes_per_host=2)),
-        ({"parameter_server": {"enabled": True}}, ParameterServer()),
+        ({"parameter_server": {"enabled": True}}, ParameterServer(cluster_spec="sagemaker")),
         (MPI(processes_per_host=3), MPI(processes_per_host=3)),
     ],
 )
@@ -185,3 +191,8 @@ def test_setting_an_attribute_checks_it() -> None:
     assert estimator.distribution == MPI()
     estimator.run_options = RunOptions(stop_grace=1)
     assert estimator.settings.run_options.stop_grace == 1
+
+
+def test_a_variable_that_is_a_number_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"environment\['A'\] must be a text, got a value of type int\.$"):
+        TensorFlow(entry_point="train.py", instance_type="local_process", environment={"A": 10**5000})  # type: ignore[dict-item]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from estimators import source as sources
-from estimators.errors import ConfigurationError, UnsupportedError
-from estimators.source import resolve
+from estimators.client import source as sources
+from estimators.client.source import resolve
+from estimators.job.errors import ConfigurationError, UnsupportedError
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from container.contract.strategies import MPI
-from estimators.errors import ConfigurationError
-from estimators.spec import (
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import (
     Algorithm,
     Channel,
     CheckpointConfig,
@@ -217,6 +217,15 @@ class TestRunOptions:
     def test_damaged_text_is_refused(self, text: str) -> None:
         with pytest.raises(ConfigurationError, match="run options"):
             RunOptions.from_json(text)
+
+    @pytest.mark.parametrize("name", ["on_undistributed", "on_nan"])
+    def test_what_is_done_about_what_is_noticed(self, name: str) -> None:
+        assert getattr(RunOptions(), name) == "warn"
+        options = RunOptions.from_json(RunOptions(**{name: "fail"}).to_json())
+        assert getattr(options, name) == "fail"
+        for value in ("fial", None, True, ["fail"]):
+            with pytest.raises(ConfigurationError, match=rf"{name}=…\) .*Allowed: 'warn', 'fail'"):
+                RunOptions(**{name: value})
 
     @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "3", True, None])
     def test_times_are_checked(self, value: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators import ConfigurationError, RunOptions, SpotMarket
-from estimators.spot import Interruption, billable_seconds, interruptions, savings
+from estimators.job.spot_market import Interruption, billable_seconds, interruptions, savings
 
 HOSTS = ("algo-1", "algo-2")
 

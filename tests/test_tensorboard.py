@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from estimators import FakeOutcome, TensorFlow, tensorboard
-from estimators.cli import main
-from estimators.jobs.record import JobRecord
+from estimators import FakeOutcome, TensorFlow
+from estimators.cli import tensorboard_server
+from estimators.cli.main import main
+from estimators.records.record import JobRecord
 
 #: In TensorBoard's place: looks into its log folder, until both jobs are there.
 _READER = """
@@ -42,7 +43,7 @@ def test_it_opens_all_jobs_and_those_that_come_later(
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(tensorboard, "_REFRESH_SECONDS", 0.1)
+    monkeypatch.setattr(tensorboard_server, "_REFRESH_SECONDS", 0.1)
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard/__init__.py").touch()
     (tmp_path / "tensorboard/main.py").write_text(_READER)

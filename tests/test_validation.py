@@ -15,8 +15,8 @@ from botocore.validate import ParamValidator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimators import request_model, validation
-from estimators.errors import ConfigurationError
+from estimators.job import service_model, validation
+from estimators.job.errors import ConfigurationError
 
 SHAPE = BotocoreSession().get_service_model("sagemaker").shape_for("CreateTrainingJobRequest")
 
@@ -124,7 +124,7 @@ def test_unicode_tags_pass() -> None:
 
 
 def test_every_pattern_of_the_model_can_be_used() -> None:
-    for shape in request_model.extract_shapes().values():
+    for shape in service_model.extract_shapes().values():
         validation.model_pattern(shape.get("pattern"))
 
 
@@ -196,44 +196,44 @@ def _without_none(value: Any) -> Any:
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
-    request_model.load_shapes.cache_clear()
+    service_model.load_shapes.cache_clear()
     yield tmp_path / "cache"
-    request_model.load_shapes.cache_clear()
+    service_model.load_shapes.cache_clear()
 
 
 def test_the_model_is_cached_by_version(cache: Path) -> None:
-    shapes = request_model.load_shapes()
+    shapes = service_model.load_shapes()
     files = list(cache.rglob("*.json"))
-    assert [file.name for file in files] == [f"create-training-job-{request_model.botocore_version()}.json"]
+    assert [file.name for file in files] == [f"create-training-job-{service_model.botocore_version()}.json"]
     assert json.loads(files[0].read_text())["shapes"] == shapes
     assert "documentation" not in files[0].read_text()
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"format": 0}', b'{"format": 1, "shapes": {}}', b"\xff\xfe"])
 def test_a_damaged_cache_is_made_again(cache: Path, damage: bytes) -> None:
-    expected = request_model.load_shapes()
+    expected = service_model.load_shapes()
     file = next(cache.rglob("*.json"))
     file.write_bytes(damage)
-    request_model.load_shapes.cache_clear()
-    assert request_model.load_shapes() == expected
+    service_model.load_shapes.cache_clear()
+    assert service_model.load_shapes() == expected
     assert json.loads(file.read_text())["shapes"] == expected
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "file" / "below"))
-    request_model.load_shapes.cache_clear()
+    service_model.load_shapes.cache_clear()
     try:
-        assert request_model.ROOT_SHAPE in request_model.load_shapes()
+        assert service_model.ROOT_SHAPE in service_model.load_shapes()
     finally:
-        request_model.load_shapes.cache_clear()
+        service_model.load_shapes.cache_clear()
 
 
 def test_validation_does_not_import_botocore(cache: Path) -> None:
-    request_model.load_shapes()
+    service_model.load_shapes()
     program = (
         "import json, sys\n"
-        "from estimators import validation\n"
+        "from estimators.job import validation\n"
         f"validation.check_request(json.loads({json.dumps(LOCAL)!r}))\n"
         "print([name for name in sys.modules if name.startswith('boto')])"
     )
@@ -242,8 +242,8 @@ def test_validation_does_not_import_botocore(cache: Path) -> None:
 
 
 def test_the_model_is_read_once_a_process(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request_model.load_shapes.cache_clear()
+    service_model.load_shapes.cache_clear()
     validation.check_request(LOCAL)
-    shapes = request_model.load_shapes()
+    shapes = service_model.load_shapes()
     validation.check_request(LOCAL)
-    assert request_model.load_shapes() is shapes
+    assert service_model.load_shapes() is shapes

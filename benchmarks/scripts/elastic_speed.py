@@ -19,8 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 from container import distributed
-from container.distributed.callbacks import Callback
-from container.distributed.elastic import TrainingState
+from container.distributed.tensorflow.callbacks import Callback
+from container.distributed.tensorflow.elastic import TrainingState
 
 BATCH = 32
 

@@ -18,7 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 from container import distributed
-from container.distributed.callbacks import Callback
+from container.distributed.tensorflow.callbacks import Callback
 
 BATCH = 64
 RECORDS = 1024

@@ -3,12 +3,13 @@
 It runs outside the training process (and container), so that any image that follows the container contract runs.
 
 * ``agent check``: says what can be seen to be wrong with the data that standard input names.
-* ``agent prepare --base-dir DIR… --channels FILE``: puts the input channels into each tree; FILE is JSON,
-  ``{channel: {"uri": "/data/digits", "mode": "File"}}``.
+* ``agent prepare --base-dir DIR… --channels FILE [--everybody]``: puts the input channels into each tree; FILE is JSON,
+  ``{channel: {"uri": "/data/digits", "mode": "File"}}``. Any user may write what is there, if the last word says so.
 * ``agent collect --base-dir DIR… --output DIR``: packs what the hosts left, in the order given, into
   ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
 * ``agent mount --base-dir DIR… --channels FILE --mounts DIR``: channels in FastFile mode, until standard input ends.
 * ``agent sync down|up --dir DIR --uri URI …``: keeps checkpoints and a prefix of S3 in step.
+* ``agent relay --fd NUMBER --to HOST:PORT …``: lets containers reach servers on this machine's loopback.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 
@@ -22,15 +23,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from container.agent.errors import AgentError
+
 _USAGE = (
-    "usage: python -m container agent prepare --base-dir DIR… --channels FILE | "
+    "usage: python -m container agent prepare --base-dir DIR… --channels FILE [--everybody] | "
     "agent collect --base-dir DIR… --output DIR"
 )
 _OPTIONS = {"prepare": "--channels", "collect": "--output"}
-
-
-class AgentError(Exception):
-    """Something that the job needs cannot be done; the message is one line that names it and the remedy."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -47,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
         from container.agent import mounting
 
         return mounting.main(argv[1:])
+    if argv and argv[0] == "relay":
+        from container.agent import relay
+
+        return relay.main(argv[1:])
     if argv and argv[0] == "sync":
         from container.agent import syncing
 
@@ -56,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
 
         return preflight.main()
     try:
-        command, base_dirs, value = _parse(argv)
+        everybody = list(argv[:1]) == ["prepare"] and "--everybody" in argv
+        command, base_dirs, value = _parse([word for word in argv if not (everybody and word == "--everybody")])
     except ValueError as error:
         print(f"{error}; {_USAGE}", file=sys.stderr)
         return 2
@@ -65,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
             from container.agent import channels
 
             wanted = channels.read_channels(Path(value))
-            channels.prepare([Path(base_dir) for base_dir in base_dirs], wanted, tell=_tell)
+            channels.prepare([Path(base_dir) for base_dir in base_dirs], wanted, tell=_tell, everybody=everybody)
         else:
             from container.agent import artifacts
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from container.agent import AgentError
+from container.agent.errors import AgentError
 from container.agent.progress import Progress, size
 from container.agent.trees import host_name
 from container.contract.layout import MLTree
 from container.contract.wire import Event
-from container.copying import link_within
-from container.locations import LocationError, is_s3, local_path
+from container.system.copying import link_within
+from container.system.locations import LocationError, is_s3, local_path
 
 if TYPE_CHECKING:
     import tarfile

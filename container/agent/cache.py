@@ -1,8 +1,7 @@
 """Objects of S3 that were downloaded, kept on disk so that the next run of the same data starts at once.
 
 An entry is named by URI, ETag and size, so what changed is another entry. It appears whole, by a rename; whoever
-downloads it holds a lock, so two jobs at once download it once. Trees get hard links: removing an entry never takes a
-file from a job that runs.
+downloads it holds a lock, so two jobs at once download it once. Trees get copies: scripts may write into theirs.
 
 The folder is bounded (``FLEETFIT_DATA_CACHE_BYTES``, 20 GiB): the entries that were not used for longest go first.
 """
@@ -15,12 +14,11 @@ import fcntl
 import hashlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from container.agent import AgentError
+from container.agent.errors import AgentError
 from container.agent.sources.base import DataObject
 
 #: Overrides the bound.
@@ -123,27 +121,6 @@ def partial(place: Entry) -> Iterator[int | None]:
                 return
         finally:
             os.close(file)
-
-
-def put(place: Entry, target: Path) -> bool:
-    """Put the entry's content at ``target``, by a hard link if the file system can.
-
-    Returns:
-        Whether it is a link; False for a copy.
-
-    Raises:
-        OSError: it cannot be written, or the entry was removed.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        target.unlink()
-    try:
-        os.link(place.path, target)
-        return True
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-    shutil.copyfile(place.path, target)
-    return False
 
 
 def trim(root: Path, keep: int) -> int:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from container.agent import AgentError, files
+from container.agent import files
+from container.agent.errors import AgentError
 from container.agent.trees import host_name
 from container.contract.channels import Channel, ChannelError, InputMode
 from container.contract.layout import MLTree
-from container.locations import is_s3
+from container.system.locations import is_s3
 
 
 def read_channels(file: Path) -> tuple[Channel, ...]:
@@ -34,7 +35,13 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
     return tuple(channels)
 
 
-def prepare(base_dirs: Sequence[Path], channels: Sequence[Channel], *, tell: Callable[[bytes], None]) -> None:
+def prepare(
+    base_dirs: Sequence[Path],
+    channels: Sequence[Channel],
+    *,
+    tell: Callable[[bytes], None],
+    everybody: bool = False,
+) -> None:
     """Put the channels of File mode into the hosts' trees; ``agent pipe`` serves those of Pipe mode, and
     ``agent mount`` those of FastFile mode whose data is in S3.
 
@@ -42,6 +49,7 @@ def prepare(base_dirs: Sequence[Path], channels: Sequence[Channel], *, tell: Cal
         base_dirs: The trees of all hosts of the job, in rank order.
         channels: The job's channels.
         tell: Takes progress lines and events.
+        everybody: Whether any user may write what is put there.
 
     Raises:
         AgentError: a channel's data cannot be read, or something of another kind is in its place.
@@ -56,9 +64,9 @@ def prepare(base_dirs: Sequence[Path], channels: Sequence[Channel], *, tell: Cal
     for channel in channels:
         places = [tree.channel(channel.name) for tree in trees]
         try:
-            # Local files are there, and are read when they are read, also in FastFile mode.
+            # Local files are there already: FastFile mode needs no mount for them.
             if channel.mode is InputMode.FILE or (channel.mode is InputMode.FAST_FILE and not is_s3(channel.uri)):
-                files.prepare(channel, list(zip(names, places, strict=True)), tell=tell)
+                files.prepare(channel, list(zip(names, places, strict=True)), tell=tell, everybody=everybody)
         except AgentError as error:
             raise AgentError(f"channel {channel.name!r}: {error}") from None
         except OSError as error:

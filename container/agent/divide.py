@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from container import formats
-from container.agent import AgentError, sources
+from container.agent import sources
+from container.agent.errors import AgentError
 from container.agent.sources import DataObject
 from container.formats import FramingError, RecordFormat
-from container.locations import LocationError, local_path
+from container.system.locations import LocationError, local_path
 
 _HEAD = 4096
 _CHUNK = 4 << 20

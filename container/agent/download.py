@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from container.agent import AgentError, cache, sources
+from container.agent import cache, sources
+from container.agent.errors import AgentError
 from container.agent.progress import size
 from container.agent.sources.base import DataObject, SourceError
 

@@ -1,55 +1,63 @@
-"""File mode: a channel as a folder of each host's tree.
+"""File mode: a channel as a folder of each host's tree, which is the host's own, as on SageMaker.
 
-Local data is linked, never copied. S3 is downloaded into the cache, and the trees get hard links to it. A host of a
-ShardedByS3Key channel gets its share of the objects.
+A script may write into it: what it changes are copies, of local data and of what came from S3 into the cache. Where the
+file system can, copies share their blocks with the original. A host of a ShardedByS3Key channel gets its share of the
+objects.
+
+FastFile mode of local data is links: it is read where it is.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from container.agent import AgentError, cache, sources
+from container.agent import cache, sources
 from container.agent.download import download
+from container.agent.errors import AgentError
 from container.agent.progress import Progress, size
 from container.agent.sources import local
 from container.agent.sources.base import DataObject
 from container.agent.sources.manifests import key_problem
-from container.contract.channels import Channel, DataDistribution, DataType
+from container.contract.channels import Channel, DataDistribution, DataType, InputMode
 from container.contract.sharding import deal, imbalance, shuffled
 from container.contract.wire import Event
-from container.locations import is_s3
+from container.system.copying import clones, copy_file
+from container.system.locations import is_s3
+from container.system.removing import remove_tree
 
 Tell = Callable[[bytes], None]
 
+#: Copies that are quicker say nothing, in seconds.
+_SLOW_S = 1.0
+#: What stays free on the disk when copies are made, or as much as they are: the job has more to write.
+_SPARE = 256 << 20
 
-def prepare(channel: Channel, hosts: Sequence[tuple[str, Path]], *, tell: Tell) -> None:
-    """Put a channel into the hosts' trees; what an earlier attempt put there is kept or replaced.
+
+def prepare(channel: Channel, hosts: Sequence[tuple[str, Path]], *, tell: Tell, everybody: bool = False) -> None:
+    """Put a channel into the hosts' trees; what an earlier attempt put there is replaced.
 
     Args:
         channel: The channel.
         hosts: Each host's name and the channel's folder in its tree, in rank order: all hosts of the job.
         tell: Takes progress and warnings.
+        everybody: Whether any user may write into it, as a container may run as any.
 
     Raises:
-        AgentError: the data cannot be read, or something of another kind is in its place.
+        AgentError: the data cannot be read, the disk has no room for it, or something of another kind is in its place.
         OSError: the trees cannot be written.
     """
     whole = channel.data_type is DataType.PREFIX and channel.distribution is DataDistribution.REPLICATED
     if whole and not is_s3(channel.uri):
-        source = local.resolve(channel.uri)
-        for _, place in hosts:
-            if source.is_dir():
-                _make_link(source, place, channel)
-            else:
-                _clear(place, channel)
-                _make_folder(place)
-                (place / source.name).symlink_to(source)
-        return
-    items = sources.objects(channel)
-    check_keys(channel.uri, items)
+        if channel.mode is InputMode.FAST_FILE:
+            _link_whole(channel, [place for _, place in hosts])
+            return
+        items, folders = local.tree(channel.uri)
+    else:
+        items, folders = list(sources.objects(channel)), []
+        check_keys(channel.uri, items)
     shares = share(channel, items, len(hosts))
     if channel.distribution is DataDistribution.SHARDED:
         uneven = imbalance([sum(item.size for item in part) for part in shares])
@@ -57,12 +65,10 @@ def prepare(channel: Channel, hosts: Sequence[tuple[str, Path]], *, tell: Tell) 
             text = f"channel {channel.name!r}, ShardedByS3Key: {uneven}"
             tell(Event(kind="warning", host=hosts[0][0], data={"message": text}).to_line())
     entries = _bring(channel, items, hosts[0][0], tell)
-    copied = False
+    copies: list[_Copy] = []
     for (_, place), part in zip(hosts, shares, strict=True):
-        copied |= _fill(place, part, entries, channel)
-    if copied:
-        text = f"channel {channel.name!r}: copied from the cache, as {cache.folder()} is on another file system."
-        tell(Event(kind="warning", host=hosts[0][0], data={"message": text}).to_line())
+        copies += _fill(place, part, folders, entries, channel)
+    _copy_all(copies, channel, hosts, tell, everybody=everybody)
     if entries:
         cache.trim(cache.folder(), cache.limit())
 
@@ -116,23 +122,104 @@ def _bring(channel: Channel, items: Sequence[DataObject], host: str, tell: Tell)
     return entries
 
 
-def _fill(place: Path, items: Sequence[DataObject], entries: dict[str, cache.Entry], channel: Channel) -> bool:
-    """Make a host's folder of links; returns whether something had to be copied."""
+@dataclasses.dataclass(frozen=True)
+class _Copy:
+    """One file that a host gets a copy of: the object, and the cache's entry of it if it was downloaded."""
+
+    item: DataObject
+    entry: cache.Entry | None
+    target: str
+
+    @property
+    def source(self) -> str:
+        return self.item.uri if self.entry is None else os.fspath(self.entry.path)
+
+
+def _fill(
+    place: Path, items: Sequence[DataObject], folders: Iterable[str], entries: dict[str, cache.Entry], channel: Channel
+) -> list[_Copy]:
+    """Make a host's folder, without the files that are copied into it, which are returned."""
     _clear(place, channel)
     _make_folder(place)
-    folders = {""}
-    copied = False
+    made = {""}
+    copies = []
+    for folder in folders:
+        os.makedirs(place / folder, exist_ok=True)
+        made.add(folder)
     for item in items:
         parent = item.key.rpartition("/")[0]
-        if parent not in folders:
+        if parent not in made:
             os.makedirs(place / parent, exist_ok=True)
-            folders.add(parent)
+            made.add(parent)
         entry = entries.get(item.uri)
-        if entry is None:
+        if entry is None and channel.mode is InputMode.FAST_FILE:
             (place / item.key).symlink_to(item.uri)
         else:
-            copied |= not cache.put(entry, place / item.key)
-    return copied
+            copies.append(_Copy(item, entry, f"{place}/{item.key}"))
+    return copies
+
+
+def _copy_all(
+    copies: Sequence[_Copy], channel: Channel, hosts: Sequence[tuple[str, Path]], tell: Tell, *, everybody: bool
+) -> None:
+    """Make the copies, and say so where it takes long.
+
+    Raises:
+        AgentError: the disk has no room for them.
+        OSError: one cannot be made.
+    """
+    total = sum(copy.item.size for copy in copies)
+    _check_room(copies, total, channel, hosts)
+    local_data = not is_s3(channel.uri)
+    bar = Progress(tell, hosts[0][0], f"channel {channel.name!r}, copied", total, first_s=_SLOW_S)
+    for copy in copies:
+        mode = 0o666 if everybody else 0o600
+        try:
+            copy_file(copy.source, copy.target, mode=mode, advance=bar.advance)
+        except FileNotFoundError:
+            if copy.entry is None:
+                raise
+            # Another job needed the room in the cache.
+            download([copy.item], cache.folder(), advance=lambda count: None)
+            copy_file(copy.source, copy.target, mode=mode, advance=bar.advance)
+    if everybody:
+        for _, place in hosts:
+            for folder, _, _ in os.walk(place):
+                os.chmod(folder, 0o777)
+    if bar.shown:
+        each = f"for {len(hosts)} hosts " if len(hosts) > 1 else ""
+        remedy = "; input_mode='FastFile' reads it where it is" if local_data else ""
+        bar.end(f"{size(total)} {each}in {bar.elapsed:.1f} s{remedy}")
+
+
+def _check_room(copies: Sequence[_Copy], total: int, channel: Channel, hosts: Sequence[tuple[str, Path]]) -> None:
+    place = hosts[0][1]
+    room = os.statvfs(place)
+    free = room.f_bavail * room.f_frsize
+    if total + min(_SPARE, total) <= free:
+        return
+    total = sum(map(_size_on_disk, copies))
+    spare = min(_SPARE, total)
+    if total + spare <= free:
+        return
+    largest = max(copies, key=lambda copy: copy.item.size)
+    if clones(largest.source, largest.target):
+        return
+    remedy = (
+        "set input_mode='FastFile', which reads it where it is"
+        if not is_s3(channel.uri)
+        else ("set input_mode='Pipe' or 'FastFile', which need no disk")
+    )
+    each = f" for {len(hosts)} hosts" if len(hosts) > 1 else ""
+    raise AgentError(
+        f"File mode copies it{each}, {size(total)}, and leaves {size(spare)} to the job; the disk of {place} has "
+        f"{size(free)} free. Make room, or {remedy}."
+    )
+
+
+def _size_on_disk(copy: _Copy) -> int:
+    """Without the holes, which are not copied."""
+    return min(copy.item.size, os.stat(copy.source).st_blocks * 512)
 
 
 def fill(place: Path, items: Sequence[DataObject], channel: Channel, path: Callable[[DataObject], str]) -> None:
@@ -143,6 +230,17 @@ def fill(place: Path, items: Sequence[DataObject], channel: Channel, path: Calla
         target = place / item.key
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(path(item))
+
+
+def _link_whole(channel: Channel, places: Sequence[Path]) -> None:
+    source = local.resolve(channel.uri)
+    for place in places:
+        if source.is_dir():
+            _make_link(source, place, channel)
+        else:
+            _clear(place, channel)
+            _make_folder(place)
+            (place / source.name).symlink_to(source)
 
 
 def _make_link(source: Path, place: Path, channel: Channel) -> None:
@@ -173,6 +271,6 @@ def _clear(place: Path, channel: Channel) -> None:
     if place.is_symlink():
         place.unlink()
     elif place.is_dir() and (_mark(place).is_file() or not any(place.iterdir())):
-        shutil.rmtree(place)
+        remove_tree(place)
     elif place.exists():
         raise AgentError(f"channel {channel.name!r}: {place} is there already and is not ours; remove it.")

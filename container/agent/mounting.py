@@ -17,12 +17,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from container.agent import AgentError, sources
+from container.agent import sources
+from container.agent.errors import AgentError
 from container.agent.files import check_keys, fill, share
 from container.contract.channels import Channel, InputMode
 from container.contract.layout import MLTree
-from container.locations import is_s3
-from container.supervision import processes
+from container.system import processes
+from container.system.locations import is_s3
 
 USAGE = "agent mount --base-dir DIR… --channels FILE --mounts DIR"
 #: In the folder of the mounts: everything is there.

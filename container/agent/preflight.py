@@ -12,9 +12,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from container.agent import AgentError, sources
+from container.agent import sources
+from container.agent.errors import AgentError
 from container.contract.channels import Channel, ChannelError, DataType, InputMode
-from container.locations import is_s3
+from container.system.locations import is_s3
 
 #: So many entries of a manifest are looked at.
 _ENTRIES = 1000

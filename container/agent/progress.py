@@ -22,9 +22,12 @@ class Progress:
         host: The host that it concerns.
         what: What is transferred: ``channel 'train'``.
         total: Bytes.
+        first_s: After how many seconds the bar appears; default: half a second.
     """
 
-    def __init__(self, tell: Callable[[bytes], None], host: str, what: str, total: int) -> None:
+    def __init__(
+        self, tell: Callable[[bytes], None], host: str, what: str, total: int, *, first_s: float | None = None
+    ) -> None:
         self._tell = tell
         self._tag = wire.prefix(host, None).encode()
         self._what = what
@@ -32,7 +35,8 @@ class Progress:
         self._done = 0
         self._lock = threading.Lock()
         self._start = time.monotonic()
-        self._next = self._start + _FIRST_S
+        self._next = self._start + (_FIRST_S if first_s is None else first_s)
+        self._shown = False
 
     def advance(self, count: int) -> None:
         """So many bytes more have come; fewer when some are read again."""
@@ -41,12 +45,18 @@ class Progress:
             now = time.monotonic()
             if now >= self._next:
                 self._next = now + _EVERY_S
+                self._shown = True
                 self._tell(wire.encode_piece(self._tag, f"{self._line(now)}\r".encode()))
 
     def end(self, text: str) -> None:
         """Everything has come: replace the bar by its last line, which has it in full if anything was transferred."""
         bar = f" {_bar(1.0)}  " if self._total else ": "
         self._tell(wire.encode_piece(self._tag, f"{self._what}{bar}{text}\n".encode()))
+
+    @property
+    def shown(self) -> bool:
+        """Whether the bar has appeared."""
+        return self._shown
 
     @property
     def elapsed(self) -> float:

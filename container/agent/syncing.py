@@ -1,5 +1,7 @@
 """``agent sync``: keeps a folder of checkpoints and a prefix of S3 in step while a job runs.
 
+Of the intermediate output it brings up what is new, with ``--what``, which says what it is.
+
 At the start what is in S3 comes down; while the job runs new files go up; at the end (of standard input) the rest does.
 As on SageMaker, nothing is ever deleted in S3.
 
@@ -20,14 +22,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from container.agent import AgentError, sources
+from container.agent import sources
+from container.agent.errors import AgentError
 from container.agent.progress import Progress, size
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.wire import Event
 
 Tell = Callable[[bytes], None]
 
-USAGE = "agent sync down|up --dir DIR --uri s3://BUCKET/PREFIX --host NAME [--every SECONDS]"
+USAGE = "agent sync down|up --dir DIR --uri s3://BUCKET/PREFIX --host NAME [--every SECONDS] [--what WORDS]"
+
+_CHECKPOINTS = "checkpoints"
 
 #: The Checkpointer's folders and what makes one whole (``container.checkpoint.store``, which needs numpy).
 _CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
@@ -45,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         0, 1 when something could not be brought, 2 for a wrong command line.
     """
     try:
-        direction, folder, uri, host, every = _parse(argv)
+        direction, folder, uri, host, every, what = _parse(argv)
     except ValueError as error:
         print(f"{error}; usage: {USAGE}", file=sys.stderr)
         return 2
@@ -58,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         if direction == "down":
             restore(folder, uri, host=host, tell=tell)
         else:
-            Uploader(folder, uri, host=host, tell=tell).run(_end_of_input, every)
+            Uploader(folder, uri, host=host, tell=tell, what=what).run(_end_of_input, every)
     except (AgentError, OSError) as error:
         sys.stdout.flush()
         print(str(error).replace("\n", " "), file=sys.stderr)
@@ -125,13 +130,15 @@ class Uploader:
         uri: The prefix.
         host: For the lines that it tells.
         tell: Takes lines.
+        what: What the files are.
     """
 
-    def __init__(self, folder: Path, uri: str, *, host: str, tell: Tell) -> None:
+    def __init__(self, folder: Path, uri: str, *, host: str, tell: Tell, what: str = _CHECKPOINTS) -> None:
         self._folder = folder
         self._prefix = uri.rstrip("/") + "/"
         self._host = host
         self._tell = tell
+        self._what = what
         self._up: dict[str, tuple[int, int, int]] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._warned: set[str] = set()
@@ -146,19 +153,20 @@ class Uploader:
         Raises:
             AgentError: something could not be uploaded in the end; it says what is where.
         """
-        self.mark_restored()
+        if self._what == _CHECKPOINTS:  # nothing else was brought down, and a size tells little of what changes
+            self.mark_restored()
         while not ended(every):
             failed = self.look(final=False)
             if failed and not self._warned.intersection(failed):
                 self._warned.update(failed)
                 name, error = next(iter(failed.items()))
-                _warn(self._tell, self._host, f"checkpoint file {name!r} could not be uploaded yet: {error}")
+                _warn(self._tell, self._host, f"{self._what}: {name!r} could not be uploaded yet: {error}")
         failed = self.look(final=True)
         if failed:
             name, error = next(iter(failed.items()))
             more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise AgentError(
-                f"the upload of the checkpoints failed: {error} {name!r}{more} of {self._folder} are not in "
+                f"the upload of the {self._what} failed: {error} {name!r}{more} of {self._folder} are not in "
                 f"{self._prefix}; {len(self._up)} files are."
             )
 
@@ -215,7 +223,7 @@ class Uploader:
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
         """Every file that may go up; manifests behind what they list."""
-        found = list(_walk(str(self._folder), "", self._skip))
+        found = list(_walk(str(self._folder), self._skip))
         return sorted(found, key=lambda item: (item[0].partition("/")[0], item[0].endswith(_MANIFEST), item[0]))
 
     def _skip(self, name: str) -> None:
@@ -224,23 +232,26 @@ class Uploader:
             _warn(self._tell, self._host, f"{self._folder / name} is not uploaded: S3 has no links.")
 
 
-def _walk(folder: str, prefix: str, skip: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
-    try:
-        with os.scandir(folder) as scanned:
-            entries = list(scanned)
-    except OSError:
-        return  # not there yet, or deleted since it was seen
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        with contextlib.suppress(FileNotFoundError):
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISLNK(status.st_mode):
-                skip(prefix + entry.name)
-            elif stat.S_ISDIR(status.st_mode):
-                yield from _walk(entry.path, f"{prefix}{entry.name}/", skip)
-            elif stat.S_ISREG(status.st_mode):
-                yield prefix + entry.name, status
+def _walk(root: str, skip: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        try:
+            with os.scandir(os.path.join(root, prefix)) as scanned:
+                entries = list(scanned)
+        except OSError:
+            continue  # not there yet, or deleted since it was seen
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISLNK(status.st_mode):
+                    skip(prefix + entry.name)
+                elif stat.S_ISDIR(status.st_mode):
+                    waiting.append(f"{prefix}{entry.name}/")
+                elif stat.S_ISREG(status.st_mode):
+                    yield prefix + entry.name, status
 
 
 @contextlib.contextmanager
@@ -273,14 +284,14 @@ def _warn(tell: Tell, host: str, text: str) -> None:
     tell(Event(kind="warning", host=host, data={"message": text}).to_line())
 
 
-def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float]:
+def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:
     if not argv or argv[0] not in ("down", "up"):
         raise ValueError(f"agent sync needs 'down' or 'up', got {argv[0] if argv else ''!r}")
     values: dict[str, str] = {}
     rest = list(argv[1:])
     while rest:
         option = rest.pop(0)
-        if option not in ("--dir", "--uri", "--host", "--every") or not rest:
+        if option not in ("--dir", "--uri", "--host", "--every", "--what") or not rest:
             raise ValueError(f"agent sync has no option {option!r}, or it needs a value")
         values[option] = rest.pop(0)
     for option in ("--dir", "--uri", "--host"):
@@ -293,4 +304,11 @@ def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float]:
         seconds = 0.0
     if not 0 < seconds < 1e6:
         raise ValueError(f"--every and {EVERY} are seconds, more than 0; got {every!r}")
-    return argv[0], Path(values["--dir"]), values["--uri"], values["--host"], seconds
+    return (
+        argv[0],
+        Path(values["--dir"]),
+        values["--uri"],
+        values["--host"],
+        seconds,
+        values.get("--what", _CHECKPOINTS),
+    )

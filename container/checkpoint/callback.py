@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from container.checkpoint.errors import EpochBeginsAnew
+
 if TYPE_CHECKING:
     from container.checkpoint.checkpointer import Checkpointer, Restored
 
@@ -87,6 +89,7 @@ class CheckpointCallback:
         if self._restore and not checkpointer.has_restored:
             checkpointer.restore(self.model)
         self.restored = checkpointer.take_restored()
+        self._begin_data()
         if self.restored is not None:
             self._go_on(self.restored)
         progress = checkpointer.progress
@@ -177,25 +180,40 @@ class CheckpointCallback:
             self._checkpointer.schedule.expect(size)
             self._measured = True
 
+    def _begin_data(self) -> None:
+        """Say at the beginning, and not when it is too late, that an epoch that is interrupted begins anew."""
+        begin = getattr(self._data, "training_begins", None)
+        if begin is None:
+            why = "" if self._data is not None else "callback(data=…) has no data source that could go on within it"
+        else:
+            why = begin(self.params.get("steps"))
+        within = self._implements_train_batch_hooks() and self._checkpointer.every.unit.value != "epochs"
+        if why and within:
+            self._say(f"after a restart an epoch that was interrupted begins anew: {why}")
+
+    def _say(self, text: str) -> None:
+        if self._checkpointer.cluster.rank == 0:
+            print(f"checkpoints: {text}", file=sys.stderr, flush=True)
+
     def _go_on(self, restored: Restored) -> None:
         """Tell ``fit`` where to go on, and the data source."""
         progress = restored.progress
         self._epoch = progress.epoch
-        if progress.batch:
-            if self._data is None:
-                if self._checkpointer.cluster.rank == 0:
-                    print(
-                        f"checkpoints: epoch {progress.epoch + 1} was interrupted after {progress.batch} batches; it "
-                        "begins anew, as the data source cannot continue within it",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-            elif self._data.resume(progress.position):
-                self._skip = progress.batch
-            else:
-                self._epoch += 1
-        elif self._data is not None and progress.position is not None:
-            self._data.resume(progress.position)
+        try:
+            if progress.batch:
+                if self._data is None:
+                    raise EpochBeginsAnew("the data source cannot continue within it")
+                if self._data.resume(progress.position):
+                    self._skip = progress.batch
+                else:
+                    self._epoch += 1
+            elif self._data is not None and progress.position is not None:
+                self._data.resume(progress.position)
+        except EpochBeginsAnew as why:
+            if progress.batch:
+                self._say(
+                    f"epoch {progress.epoch + 1} was interrupted after {progress.batch} batches, and begins anew: {why}"
+                )
         if hasattr(self.model, "_initial_epoch"):  # Keras 3
             self.model._initial_epoch = self._epoch
             self._pass_over()

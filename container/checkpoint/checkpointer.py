@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from container import events
 from container.checkpoint import state, tensors
 from container.checkpoint.errors import (
     CheckpointError,
@@ -29,7 +28,7 @@ from container.checkpoint.retention import Best
 from container.checkpoint.sharing import Cluster, Refusal, SingleProcess, share, surrounding_cluster
 from container.checkpoint.store import CheckpointStore, Loaded
 from container.checkpoint.writer import BackgroundWriter
-from container.contract import layout, variables
+from container.contract import events, layout, variables
 from container.contract.names import unknown
 
 _LEARNING_RATES = ("auto", "saved", "current")
@@ -375,7 +374,8 @@ class Checkpointer:
         Args:
             data: The data source, if it can continue within an epoch: ``position(epoch, batch)`` gives what JSON
                 knows, and ``resume(position)`` continues there and returns whether anything of that epoch is left.
-                Without one, an epoch that was interrupted begins anew.
+                It may have ``training_begins(steps)``, which gets the number of steps of ``fit``'s epochs and returns
+                why it could not do so, or "". Without one, an epoch that was interrupted begins anew.
             metadata: To be kept with each checkpoint; a function of no arguments is called for it.
             restore: Whether to restore at all.
         """

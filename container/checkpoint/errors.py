@@ -9,6 +9,7 @@
     ├── DamagedCheckpointError     one checkpoint, asked for by name, is damaged
     ├── CheckpointVersionError     written by a newer version
     └── CheckpointMismatchError    sound, but of another model or optimizer
+    EpochBeginsAnew                no failure: what a data source's resume() may answer
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class CheckpointVersionError(CheckpointError):
 
 class CheckpointMismatchError(CheckpointError, ValueError):
     """A checkpoint does not fit the model or optimizer that it is restored into."""
+
+
+class EpochBeginsAnew(Exception):
+    """Raised by a data source's ``resume()``: it cannot tell which records of the epoch are left, and why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from container import events
 from container.checkpoint import tensors
 from container.checkpoint.errors import CheckpointWriteError
 from container.checkpoint.interval import Schedule
@@ -13,6 +12,7 @@ from container.checkpoint.manifest import Progress
 from container.checkpoint.retention import Best
 from container.checkpoint.store import CheckpointStore, Contents
 from container.checkpoint.writer import Stopwatch
+from container.contract import events
 
 #: The files' format; their names begin with what they hold.
 SUFFIX = ".safetensors"
@@ -54,16 +54,15 @@ class Publisher:
         watch = Stopwatch()
         progress = snapshot.progress
         files = {group + SUFFIX: arena.buffers() for group, arena in snapshot.arenas.items()}
+        contents = Contents(
+            progress=progress,
+            files=files,
+            metrics=snapshot.metrics,
+            metadata=snapshot.metadata,
+            facts=snapshot.facts,
+        )
         try:
-            name, manifest = self._store.write(
-                Contents(
-                    progress=progress,
-                    files=files,
-                    metrics=snapshot.metrics,
-                    metadata=snapshot.metadata,
-                    facts=snapshot.facts,
-                )
-            )
+            name, manifest = self._store.write(contents, room=self._make_room)
         except CheckpointWriteError as error:
             events.emit("checkpoint", action="failed", epoch=progress.epoch, step=progress.step, reason=str(error))
             raise
@@ -85,3 +84,7 @@ class Publisher:
         )
         self._store.prune(keep=self._keep, best=self._best)
         self._schedule.written(write_s=watch.wall_s, processor_s=watch.processor_s)
+
+    def _make_room(self) -> bool:
+        """Delete what need not stay: there may be more of it than there was, if ``keep`` is less than it was."""
+        return bool(self._store.prune(keep=self._keep, best=self._best))

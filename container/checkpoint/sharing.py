@@ -11,6 +11,8 @@ import numpy as np
 
 from container.checkpoint.errors import CheckpointError
 from container.checkpoint.store import Loaded
+from container.contract import detection
+from container.contract.errors import DistributedError
 
 #: Arrays go from rank 0 to the others in pieces of this many bytes.
 _BROADCAST_PIECE = 64 << 20
@@ -66,8 +68,6 @@ def surrounding_cluster() -> Cluster:
     joined: Cluster | None = getattr(sys.modules.get("container.distributed"), "_cluster", None)
     if joined is not None:
         return joined
-    from container.distributed import DistributedError, detection
-
     remedy = (
         "Call container.distributed.init() before the first use, so that rank 0 saves and all ranks restore the same. "
         "In a script that saves and restores on one rank alone, use "

@@ -27,7 +27,7 @@ import shutil
 import stat
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,9 @@ _PIECE = 1 << 20
 
 #: A manifest beyond this is not read.
 _MANIFEST_LIMIT = 256 << 20
+
+#: Errors of a disk, or a user's share of one, that is full.
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: How often the newest checkpoint may vanish between listing and reading.
 _RESCANS = 20
@@ -114,13 +117,21 @@ class CheckpointStore:
 
     def names(self) -> list[str]:
         """The checkpoints' names in the order of saving; damaged ones are among them."""
+        # A file or a link of such a name is none of ours.
+        return [name for name, is_folder in self._named() if is_folder]
+
+    def _named(self) -> list[tuple[str, bool]]:
+        """Everything with a checkpoint's name in the order of saving, and whether it is a folder."""
         try:
             with os.scandir(self.directory) as entries:
-                # A file or a link of such a name is none of ours.
-                found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                found = [
+                    (entry.name, entry.is_dir(follow_symlinks=False))
+                    for entry in entries
+                    if _NAME.fullmatch(entry.name)
+                ]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(filter(_NAME.fullmatch, found), key=lambda name: (_serial(name), name))
+        return sorted(found, key=lambda pair: (_serial(pair[0]), pair[0]))
 
     def manifest(self, name: str) -> Manifest:
         """What a checkpoint holds, by its manifest; its files are not looked at.
@@ -156,7 +167,7 @@ class CheckpointStore:
             NoUsableCheckpointError: there are some, and all are damaged.
             CheckpointVersionError: the newest that is whole is of a later format.
         """
-        return self._first(lambda: reversed(self.names()))
+        return self._first(lambda: (name for name, _ in reversed(self._named())))
 
     def read_best(self, best: retention.Best) -> Loaded | None:
         """Read the best checkpoint that verifies; None when none has the metric.
@@ -277,8 +288,12 @@ class CheckpointStore:
             self._lock.release()
             self._lock = None
 
-    def write(self, contents: Contents) -> tuple[str, Manifest]:
+    def write(self, contents: Contents, room: Callable[[], bool] = lambda: False) -> tuple[str, Manifest]:
         """Write a checkpoint, and return when it will survive the machine's sudden end.
+
+        Args:
+            contents: What it holds.
+            room: Called when the disk is full; says whether it has made room, so that another try may do.
 
         Returns:
             Its name and manifest.
@@ -312,6 +327,8 @@ class CheckpointStore:
         except BaseException as error:
             shutil.rmtree(staging, ignore_errors=True)
             if isinstance(error, OSError):
+                if error.errno in _FULL and room():
+                    return self.write(contents)
                 raise CheckpointWriteError(self._explain(name, error, contents)) from error
             raise
         self._serial += 1
@@ -368,13 +385,31 @@ class CheckpointStore:
 
     def _explain(self, name: str, error: OSError, contents: Contents) -> str:
         text = f"{name} could not be written into {self.directory}: {error.strerror or error}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in _FULL:
+            sizes = [sum(piece.nbytes for piece in pieces) for pieces in contents.files.values()]
+            fewer = False
             with contextlib.suppress(OSError):
                 disk = os.statvfs(self.directory)
-                sizes = [sum(piece.nbytes for piece in pieces) for pieces in contents.files.values()]
-                text += f" ({_room(sizes, free=disk.f_bavail * disk.f_frsize, block=disk.f_frsize)})"
-            text += ". Free some space, or keep fewer checkpoints"
+                free, block = disk.f_bavail * disk.f_frsize, disk.f_frsize
+                text += f" ({_room(sizes, free=free, block=block)})"
+                fewer = free + self._bytes_beside_newest() >= _needed(sizes, block)
+            text += ". Free some space" + (
+                ", or keep fewer checkpoints: keep=1 makes room"
+                if fewer
+                else ": a checkpoint is whole before an older one goes, so that even keep=1 needs room for two"
+            )
         return f"{text}. Those written before are untouched."
+
+    def _bytes_beside_newest(self) -> int:
+        """What the checkpoints take that keep=1 would delete."""
+        names, metrics = self.names(), self.metrics()
+        damaged = {name for name in names if name in self._damaged or name not in metrics}
+        pinned = set(self.references().values())
+        total = 0
+        for name in retention.doomed(names, keep=1, referenced=pinned, damaged=damaged):
+            with contextlib.suppress(CheckpointError, OSError):
+                total += self.manifest(name).total_bytes
+        return total
 
     # --- reading and verifying ---
 
@@ -384,6 +419,9 @@ class CheckpointStore:
             skipped: list[Skipped] = []
             try:
                 for name in candidates():
+                    if (reason := self._no_folder(name)) is not None:
+                        skipped.append(Skipped(name=name, file=None, reason=reason))
+                        continue
                     try:
                         loaded = self.read(name)
                     except DamagedCheckpointError as error:
@@ -397,6 +435,19 @@ class CheckpointStore:
                 raise NoUsableCheckpointError(self.directory, skipped)
             return None
         raise CheckpointError(f"the checkpoints in {self.directory} vanish faster than they can be read")
+
+    def _no_folder(self, name: str) -> str | None:
+        """Why something with a checkpoint's name is none; None for a folder."""
+        path = os.path.join(self.directory, name)
+        mode = os.lstat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return None
+        if not stat.S_ISLNK(mode):
+            return "it is no folder"
+        target = os.path.realpath(path)
+        if os.path.dirname(target) == os.path.realpath(self.directory):
+            return f"it is a link to {os.path.basename(target)}, which counts by its own name"
+        return f"it is a link to {target}, and nobody knows who changes that; copy the folder here to restore from it"
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[int]:
@@ -421,14 +472,17 @@ class CheckpointStore:
             return DamagedCheckpointError(Skipped(name=name, file=manifests.FILE_NAME, reason=reason))
 
         try:
-            fd = os.open(manifests.FILE_NAME, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            fd = _open_to_read(manifests.FILE_NAME, folder)
         except FileNotFoundError:
             self._check_not_deleted(name, folder)
             raise damaged("it is missing") from None
         except OSError as error:
             raise damaged(f"it cannot be opened: {error.strerror}") from error
         try:
-            size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise damaged("it is no file")
+            size = status.st_size
             if size > _MANIFEST_LIMIT:
                 raise damaged(f"it has {size:,} bytes, which no manifest has")
             return Manifest.from_bytes(_read_whole(fd, size).tobytes())
@@ -444,7 +498,7 @@ class CheckpointStore:
             return DamagedCheckpointError(Skipped(name=name, file=entry.name, reason=reason))
 
         try:
-            fd = os.open(entry.name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            fd = _open_to_read(entry.name, folder)
         except FileNotFoundError:
             self._check_not_deleted(name, folder)
             raise damaged("it is missing") from None
@@ -488,16 +542,25 @@ def _room(sizes: Sequence[int], *, free: int, block: int) -> str:
         free: The bytes that are free without them.
         block: What a file system gives space in.
     """
-    # The manifest and the folder take a block each, at least.
-    needed = sum(-(-size // block) * block for size in sizes) + 2 * block
+    needed = _needed(sizes, block)
     text = f"{free:,} bytes are free, at least {needed:,} are needed in blocks of {block:,}"
     return text if free < needed else f"{text}; a quota, a reserve or another program may have taken the rest"
+
+
+def _needed(sizes: Sequence[int], block: int) -> int:
+    """The bytes that a checkpoint with files of these sizes takes; its manifest and folder a block each, at least."""
+    return sum(-(-size // block) * block for size in sizes) + 2 * block
 
 
 def _serial(name: str) -> int:
     match = _NAME.fullmatch(name)
     assert match is not None
     return int(match[1])
+
+
+def _open_to_read(name: str, folder: int) -> int:
+    """Open a file of a checkpoint. What is a FIFO there must not wait for somebody who writes it."""
+    return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
 
 
 def _write_file(folder: str, name: str, pieces: Sequence[memoryview]) -> tuple[int, str]:

@@ -13,11 +13,11 @@ from typing import Any
 def to_cmd_args(hyperparameters: Mapping[str, Any]) -> list[str]:
     """``{"batch-size": 25, "v": True}`` -> ``["--batch-size", "25", "-v", "True"]``, sorted by name.
 
-    A one-letter name gets one dash; a dict becomes ``k=v,k=v``; None becomes an empty string.
+    A one-letter name gets one dash, and an empty one none; a dict becomes ``k=v,k=v``; None becomes an empty string.
     """
     args: list[str] = []
     for name in sorted(hyperparameters):
-        args.append(f"--{name}" if len(name) > 1 else f"-{name}")
+        args.append(f"--{name}" if len(name) > 1 else f"-{name}" if name else "")
         args.append(_argument(hyperparameters[name]))
     return args
 

@@ -30,6 +30,12 @@ class Durations:
         self.longest_s = 0.0
         self._buckets: dict[int, int] = {}
 
+    def __repr__(self) -> str:
+        median = self.quantile(0.5)
+        if median is None:
+            return "Durations(none)"
+        return f"Durations({self.count}, median {median * 1e3:.3g} ms, longest {self.longest_s * 1e3:.3g} ms)"
+
     def add(self, seconds: float, count: int = 1) -> None:
         """Take ``count`` durations of ``seconds`` each."""
         if count <= 0:

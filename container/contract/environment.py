@@ -109,6 +109,11 @@ class Environment:
         user = {name: value for name, value in decoded.items() if not codec.is_reserved(name)}
         if isinstance(user.get(codec.MODEL_DIR), str):
             user[codec.MODEL_DIR] = _rebase(user[codec.MODEL_DIR], tree.base)
+        variables_given = user_environment or {}
+        named = {
+            codec.PROGRAM: codec.program(decoded, variables_given),
+            codec.SUBMIT_DIRECTORY: codec.submit_directory(decoded, variables_given),
+        }
         hosts = tuple(sorted(resource_config.get("hosts") or ["algo-1"], key=natural_key))
         current = str(resource_config.get("current_host") or hosts[0])
         if current not in hosts:
@@ -125,7 +130,10 @@ class Environment:
                 for name, value in decoded.items()
                 if codec.is_reserved(name) and name not in codec.TOOLKIT_PARAMETERS
             },
-            toolkit_parameters={name: value for name, value in decoded.items() if name in codec.TOOLKIT_PARAMETERS},
+            toolkit_parameters={
+                **{name: value for name, value in decoded.items() if name in codec.TOOLKIT_PARAMETERS},
+                **{name: value for name, value in named.items() if value is not None},
+            },
             resource_config=dict(resource_config),
             input_data_config=dict(input_data_config),
             attempt=attempt,
@@ -146,7 +154,10 @@ class Environment:
         """
         program = self.toolkit_parameters.get(codec.PROGRAM)
         if not program:
-            raise ValueError(f"hyperparameters.json has no {codec.PROGRAM!r}: the job names no entry point.")
+            raise ValueError(
+                f"the job names no entry point: hyperparameters.json has no {codec.PROGRAM!r}, and the variable "
+                f"{codec.PROGRAM_VARIABLE} is not set."
+            )
         return str(program)
 
     @property
@@ -280,3 +291,9 @@ def _rebase(path: str, base: Path) -> str:
     if path == DEFAULT_BASE_DIR or path.startswith(DEFAULT_BASE_DIR + "/"):
         return str(base) + path[len(DEFAULT_BASE_DIR) :]
     return path
+
+
+def hosts_here(environ: Mapping[str, str]) -> int:
+    """How many hosts of the cluster share this machine's cores as containers."""
+    text = environ.get(variables.HOSTS_HERE) or "1"
+    return max(1, int(text)) if text.isdecimal() else 1

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import signal as signals
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: SageMaker shows this many characters of ``/opt/ml/output/failure``.
@@ -21,6 +22,7 @@ class Cause(enum.Enum):
     PORT_TAKEN = "port_taken"  # a server found its port taken: another attempt, with other ports, may do
     TIMEOUT = "timeout"  # a wait reached its deadline
     CONFIGURATION = "configuration"  # the job's files or arguments are wrong
+    UNSOUND = "unsound"  # it ran, and what it makes is not what it is taken for; the user asked to fail for that
     INTERNAL = "internal"  # a fault of fleetfit itself
 
 
@@ -116,6 +118,38 @@ class Failure:
     def to_json(self) -> str:
         """The JSON text of :meth:`to_dict`."""
         return json.dumps(self.to_dict())
+
+
+def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str], host: str | None = None) -> Failure:
+    """The failure that a job is in which nothing happens.
+
+    Args:
+        limit: For how many seconds.
+        places: Where each process is, a line for each.
+        missing: By rank, the tensors for which Horovod says that the others wait.
+        host: Who says so.
+    """
+    stalls = (
+        f"Horovod waits for rank {rank}, which has not submitted {tensors}."
+        for rank, tensors in sorted(missing.items())
+    )
+    return Failure(
+        cause=Cause.TIMEOUT,
+        message=f"no rank has printed or reported anything for {limit:g} s.",
+        host=host,
+        places="\n".join(places),
+        hints=(
+            *stalls,
+            "Ranks that wait in a collective wait for one that does not take part in it. Every rank's stack is in its "
+            "log.",
+            "A job that is silent for long by design needs a longer hang_timeout.",
+        ),
+    )
+
+
+def unanswered(host: str) -> str:
+    """The line of a host that does not say where its processes are."""
+    return f"{host}: its toolkit did not answer (it is stopped, or the machine is overloaded)"
 
 
 def signal_name(number: int) -> str:

@@ -1,7 +1,8 @@
 """The hyperparameter codec: typed values <-> the strings of a CreateTrainingJob request.
 
-As in the SageMaker SDK 2.x (``estimator.py``, ``_json_encode_hyperparameters``) every value travels as JSON text, so
-that its type survives. The host's side decodes leniently, as the training toolkit does: what is not JSON is a string.
+As in the SageMaker SDK 2.x (``estimator.py``, ``_json_encode_hyperparameters``) every value of a script travels as JSON
+text, so that its type survives; an image that brings its own entry point gets ``str()`` of it (``_TrainingJob``). The
+host's side decodes leniently, as the training toolkit does: what is not JSON is a string.
 """
 
 from __future__ import annotations
@@ -11,11 +12,23 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract.names import shown
+
+#: How deep a value may be nested.
+MAX_DEPTH = 64
+#: The largest whole number, in bits: what has more digits is passed as a text.
+_MAX_BITS = 1024
+
 #: Hyperparameters with these prefixes are the platform's, not the user's.
 RESERVED_PREFIXES = ("sagemaker_", "fleetfit_")
 
 PROGRAM = "sagemaker_program"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
+#: The variables by which an image or a job names its entry point and its code where no hyperparameter does (training
+#: toolkit, ``params.py``: USER_PROGRAM_ENV, SUBMIT_DIR_ENV).
+PROGRAM_VARIABLE = "SAGEMAKER_PROGRAM"
+SUBMIT_DIRECTORY_VARIABLE = "SAGEMAKER_SUBMIT_DIRECTORY"
+NAMING_VARIABLES = (PROGRAM_VARIABLE, SUBMIT_DIRECTORY_VARIABLE)
 LOG_LEVEL = "sagemaker_container_log_level"
 JOB_NAME = "sagemaker_job_name"
 REGION = "sagemaker_region"
@@ -24,6 +37,10 @@ ENABLE_METRICS = "sagemaker_enable_cloudwatch_metrics"
 MODEL_DIR = "model_dir"
 #: Seconds without a sign of life of any rank after which a job fails, with every rank's stack.
 HANG_TIMEOUT = "fleetfit_hang_timeout"
+#: "fail" where a job fails whose ranks have nothing to do with each other; without it they are warned of.
+ON_UNDISTRIBUTED = "fleetfit_on_undistributed"
+#: "fail" where the toolkit ends a job that reports a loss that is not a number; without it nothing is done about it.
+ON_NAN = "fleetfit_on_nan"
 
 #: ``sagemaker_*`` names that are the toolkit's own; every other reserved one is a "framework parameter"
 #: (training toolkit, ``params.py``: SAGEMAKER_HYPERPARAMETERS).
@@ -52,10 +69,25 @@ def encode_value(name: str, value: Any) -> str:
     Raises:
         ValueError: the value has no JSON form that reads back equal, or cannot be put into a process's arguments.
     """
-    if hasattr(value, "item") and not isinstance(value, str | bytes) and getattr(value, "shape", None) == ():
-        value = value.item()
+    value = _scalar(value)
     _check(name, value)
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def plain_value(name: str, value: Any) -> str:
+    """Encode one value for an image that brings its own entry point: ``str()``, as the SageMaker SDK 2.x does there.
+
+    Args:
+        name: The hyperparameter's name, for the error.
+        value: As for :func:`encode_value`; a number may also be infinite or none.
+
+    Raises:
+        ValueError: the value is of another type, or cannot be put into a process's arguments.
+    """
+    value = _scalar(value)
+    if not isinstance(value, float):
+        _check(name, value)
+    return str(value)
 
 
 def encode(hyperparameters: Mapping[str, Any]) -> dict[str, str]:
@@ -69,7 +101,7 @@ def decode_value(text: Any) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -78,37 +110,65 @@ def decode(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: decode_value(value) for name, value in hyperparameters.items()}
 
 
+def program(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """The entry point: what the variable says, as in the training toolkit (``environment.py``), or the hyperparameter.
+
+    Args:
+        hyperparameters: Decoded or not.
+        environment: The job's variables.
+    """
+    value = environment.get(PROGRAM_VARIABLE) or decode_value(hyperparameters.get(PROGRAM))
+    return str(value) if value else None
+
+
+def submit_directory(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """Where the code is: what the hyperparameter says, or the variable; None where it is in the image."""
+    value = decode_value(hyperparameters.get(SUBMIT_DIRECTORY)) or environment.get(SUBMIT_DIRECTORY_VARIABLE)
+    return str(value) if value else None
+
+
 def is_reserved(name: str) -> bool:
     """Whether the name belongs to the platform rather than to the user's script."""
     return name in TOOLKIT_PARAMETERS or name.startswith(RESERVED_PREFIXES)
 
 
-def _check(name: str, value: Any) -> None:
+def _scalar(value: Any) -> Any:
+    """A numpy scalar as Python's number."""
+    is_one = hasattr(value, "item") and not isinstance(value, str | bytes) and getattr(value, "shape", None) == ()
+    return value.item() if is_one else value
+
+
+def _check(name: str, value: Any, depth: int = 0) -> None:
     if isinstance(value, str):
         if "\0" in value:
-            raise ValueError(f"hyperparameter {name!r}: a NUL character cannot be passed to a process; got {value!r}.")
+            raise ValueError(
+                f"hyperparameter {name!r}: a NUL character cannot be passed to a process; got {shown(value)}."
+            )
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise ValueError(f"hyperparameter {name!r}: {value!r} is not valid Unicode text.") from None
+            raise ValueError(f"hyperparameter {name!r}: {shown(value)} is not valid Unicode text.") from None
     elif value is None or isinstance(value, bool | int):
-        pass
+        if value is not None and value.bit_length() > _MAX_BITS:
+            raise ValueError(f"hyperparameter {name!r}: the number has more than 300 digits; pass it as a string.")
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(
-                f"hyperparameter {name!r}: {value!r} has no JSON form; pass it as a string, e.g. {str(value)!r}."
+                f"hyperparameter {name!r}: {shown(value)} has no JSON form; pass it as a string, e.g. {str(value)!r}."
             )
+    elif isinstance(value, list | tuple | Mapping) and depth >= MAX_DEPTH:
+        raise ValueError(f"hyperparameter {name!r}: it is nested more than {MAX_DEPTH} levels deep, or holds itself.")
     elif isinstance(value, list | tuple):
         for item in value:
-            _check(name, item)
+            _check(name, item, depth + 1)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ValueError(
-                    f"hyperparameter {name!r}: the key {key!r} of a dict must be a string to keep its type."
+                    f"hyperparameter {name!r}: the key {shown(key)} of a dict must be a string to keep its type."
                 )
             _check(name, key)
-            _check(name, item)
+            _check(name, item, depth + 1)
     else:
         raise ValueError(
             f"hyperparameter {name!r}: a value of type {type(value).__name__} cannot be passed; "

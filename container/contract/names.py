@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+#: Marks where a text was cut, for readers and for those who hide secrets: what is left of one stands beside it.
+CUT = "…"
+#: How much of an offending value an error shows, in characters.
+_SHOWN = 300
 
 
 def nearest(value: str, allowed: Iterable[str]) -> str | None:
@@ -13,6 +19,24 @@ def nearest(value: str, allowed: Iterable[str]) -> str | None:
     by_lower = {name.lower(): name for name in names}
     matches = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
+
+
+def shown(value: Any) -> str:
+    """Return ``repr(value)`` for an error: cut to a few lines, and never an error of its own.
+
+    What is nested too deep, holds a number of thousands of digits, or has a ``__repr__`` that raises is shown by its
+    type.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - of a class of the user's, whatever it raises
+        return f"a value of type {type(value).__name__}"
+    return cut(text, _SHOWN)
+
+
+def cut(text: str, size: int) -> str:
+    """Return the first characters of a text, and a mark where it was cut."""
+    return text if len(text) <= size else text[:size] + CUT
 
 
 def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
@@ -27,6 +51,6 @@ def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
         One line, without a trailing full stop inside the list.
     """
     names = list(allowed)
-    guess = nearest(str(value), names)
+    guess = nearest(value, names) if isinstance(value, str) and len(value) <= _SHOWN else None
     hint = f" Did you mean {guess!r}?" if guess is not None else ""
-    return f"unknown {what} {value!r}.{hint} Allowed: {', '.join(repr(name) for name in names)}."
+    return f"unknown {what} {shown(value)}.{hint} Allowed: {', '.join(repr(name) for name in names)}."

@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,21 @@ def newest(place: Path, channel: str) -> int | None:
     """The number of the channel's last FIFO, which is the one that waits for its reader; None if there is none yet."""
     found = [entry.name.removeprefix(f"{channel}_") for entry in place.glob(f"{channel}_*")]
     return max((int(number) for number in found if number.isdecimal()), default=None)
+
+
+def clear(place: Path, channel: str, *, but_first: bool = False) -> None:
+    """Remove a channel's FIFOs and notes, of an earlier attempt for one; ``but_first`` leaves the FIFO of epoch 0."""
+    first = fifo(place, channel, 0)
+    entries: list[os.DirEntry[str]] = []
+    with contextlib.suppress(OSError):
+        entries = list(os.scandir(place))
+    for entry in entries:
+        if but_first and entry.path == os.fspath(first) and stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode):
+            continue
+        name = entry.name.removeprefix(".").removesuffix(".notes").removesuffix(".fifo")
+        if name.startswith(f"{channel}_") and name[len(channel) + 1 :].isdecimal():
+            with contextlib.suppress(OSError):  # somebody may have removed this one meanwhile; the others must go
+                os.unlink(entry.path)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -67,16 +67,18 @@ class Plan:
         strategy: Name of the distribution strategy, ``none`` without one.
         membership: Who is in it.
         hosts: What each host runs, in rank order.
-        ends_with_chief: Whether the job is over when rank 0 ends (the remaining processes are then told to end);
-            otherwise it is over when every rank has ended.
+        has_servers: Whether ranks may be servers too: the job is over when every rank has ended, or does nothing but
+            serve, which is then ended; otherwise it is over when every rank has ended.
         warnings: What the user should know before it runs.
+        notes: What the plan shows of how it runs.
     """
 
     strategy: str
     membership: Membership
     hosts: tuple[HostPlan, ...]
-    ends_with_chief: bool = False
+    has_servers: bool = False
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def host(self, name: str) -> HostPlan:
         """Return one host's part."""

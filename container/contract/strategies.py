@@ -7,12 +7,26 @@ The dict keys and the ``sagemaker_*`` hyperparameters are those of the SageMaker
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import math
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from container.contract.names import unknown
+from container.contract.errors import ConfigurationError, OptionError
+from container.contract.names import shown, unknown
+
+#: Processes of a host: no machine has as many cores for training, let alone GPUs.
+MAX_PROCESSES_PER_HOST = 1024
+#: Hosts, workers, resets: more than any cluster has.
+_MOST = 1_000_000
+#: Seconds, milliseconds, MiB.
+_MOST_AMOUNT = 1_000_000_000
+_MOST_BYTES = 1 << 40
+
+#: What there is instead of the options of TensorFlow 1's strategies.
+_NUM_GPUS = "a process has one GPU now; processes_per_host=… of MPI() or CollectiveAllReduce() says how many on a host"
 
 
 class Distribution:
@@ -34,6 +48,38 @@ class Distribution:
     #: Field -> hyperparameter.
     parameters: ClassVar[Mapping[str, str]] = {}
     enabled_parameter: ClassVar[str]
+    #: Field -> what a dict or a job's hyperparameters mean that leave it out, where that is not the field's default:
+    #: they are SageMaker's forms, and mean what SageMaker makes of them.
+    left_out: ClassVar[Mapping[str, Any]] = {}
+    #: Options of TensorFlow 1's time, which articles still name -> what there is today.
+    former: ClassVar[Mapping[str, str]] = {}
+
+    def __new__(cls, *args: Any, **options: Any) -> Any:
+        """Refuse what is no option, in words; the rest is the dataclass's."""
+        if args:
+            raise OptionError(f"{cls.__name__}(…) takes its options by their names; got {args[0]!r} without one.")
+        for name in options:
+            cls.check_option(f"option of {cls.__name__}", name)
+        return super().__new__(cls)
+
+    @classmethod
+    def check_option(cls, what: str, name: Any, more: tuple[str, ...] = ()) -> None:
+        """Refuse an unknown option, and say what has taken the place of one that there was.
+
+        Args:
+            what: How an error calls it.
+            name: The option.
+            more: What is allowed beside the strategy's own.
+
+        Raises:
+            OptionError: it is unknown.
+        """
+        allowed = (*more, *(field.name for field in dataclasses.fields(cls)))  # type: ignore[arg-type]
+        if name in allowed:
+            return
+        if name in cls.former:
+            raise OptionError(f"{what} {name!r} is of TensorFlow 1's time: {cls.former[name]}.")
+        raise OptionError(unknown(what, name, allowed))
 
     @property
     def ranks_per_host(self) -> int:
@@ -46,30 +92,36 @@ class Distribution:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             parameter = self.parameters[field.name]
-            if parameter.startswith("fleetfit_") and value == field.default:
+            if parameter.startswith("fleetfit_") and value == self.left_out.get(field.name, field.default):
                 continue
             values[parameter] = value
         return values
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """SageMaker's dict form; options at their default are left out."""
+        """SageMaker's dict form; options at their default there are left out."""
         options = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if getattr(self, field.name) != field.default
+            if getattr(self, field.name) != self.left_out.get(field.name, field.default)
         }
         return {self.key: {"enabled": True, **options}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParameterServer(Distribution):
-    """TensorFlow parameter servers: one ``ps`` and one worker per host, asynchronous updates.
+    """TensorFlow parameter servers: asynchronous updates of variables that ``ps`` processes hold.
+
+    ``ParameterServer()`` is TensorFlow 2's cluster. SageMaker's dict, ``{"parameter_server": {"enabled": True}}``, is
+    SageMaker's: ``ParameterServer(cluster_spec="sagemaker")``.
 
     Attributes:
-        script_on: ``"all"``: the script runs on the chief and on every worker, as TensorFlow's guide and SageMaker do
-            it; ``"chief"``: on the chief only, for scripts that only coordinate.
-        cluster_spec: ``"coordinator"``: TensorFlow 2's chief, workers and servers; ``"sagemaker"``: the toolkit's
-            master, worker and ps cluster, for scripts of TensorFlow 1's form in which each worker trains by itself.
+        script_on: ``"all"``: the script runs on the chief and on every worker, as TensorFlow's guide does it;
+            ``"chief"``: on the chief only, for scripts that only coordinate. Of the coordinator's cluster only.
+        cluster_spec: ``"coordinator"``: TensorFlow 2's: on every host a ``ps`` and a ``worker``, on algo-1 the
+            ``chief`` too, which schedules the workers' steps. ``"sagemaker"``: that of SageMaker's TensorFlow
+            container: the script once on each host, as ``master`` on algo-1 and as ``worker`` elsewhere, with a ``ps``
+            beside it; on one host the script alone, without a cluster. Each trains by itself, as scripts of
+            TensorFlow 1's form do; where they call ``distributed.init()``, the master coordinates the workers.
     """
 
     script_on: str = "all"
@@ -84,10 +136,22 @@ class ParameterServer(Distribution):
         "script_on": "fleetfit_parameter_server_script_on",
         "cluster_spec": "fleetfit_parameter_server_cluster_spec",
     }
+    left_out: ClassVar[Mapping[str, Any]] = {"cluster_spec": "sagemaker"}
+    former: ClassVar[Mapping[str, str]] = {"num_gpus_per_worker": _NUM_GPUS}
 
     def __post_init__(self) -> None:
         _one_of("ParameterServer(script_on=…)", self.script_on, ("all", "chief"))
         _one_of("ParameterServer(cluster_spec=…)", self.cluster_spec, ("coordinator", "sagemaker"))
+        if self.script_on == "chief" and self.cluster_spec == "sagemaker":
+            raise ConfigurationError(
+                "ParameterServer(script_on='chief') needs cluster_spec='coordinator': in SageMaker's cluster, which "
+                "the dict stands for, the script runs on every host."
+            )
+
+    @property
+    def coordinated(self) -> bool:
+        """Whether it is TensorFlow 2's cluster, whose chief is a process beside the workers."""
+        return self.cluster_spec == "coordinator"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,8 +188,9 @@ class MPI(Distribution):
     }
 
     def __post_init__(self) -> None:
-        _count("MPI(processes_per_host=…)", self.processes_per_host)
+        _count("MPI(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
         _typed("MPI(custom_mpi_options=…)", self.custom_mpi_options, str, "a string")
+        _passable("MPI(custom_mpi_options=…)", self.custom_mpi_options)
         _amount("MPI(fusion_threshold_mb=…)", self.fusion_threshold_mb)
         _amount("MPI(cycle_time_ms=…)", self.cycle_time_ms)
         _flag("MPI(hierarchical_allreduce=…)", self.hierarchical_allreduce)
@@ -169,6 +234,18 @@ class CollectiveAllReduce(Distribution):
     aliases: ClassVar[tuple[str, ...]] = ("collective_all_reduce",)
     launcher: ClassVar[str] = "collective"
     enabled_parameter: ClassVar[str] = "sagemaker_multi_worker_mirrored_strategy_enabled"
+    former: ClassVar[Mapping[str, str]] = {
+        "allreduce_merge_scope": "gradients are packed by their size now, up to bytes_per_pack=… bytes; 0 lets "
+        "TensorFlow choose",
+        "gpu_indices": "each rank has the GPU of its local rank, and the ring goes from rank to rank; set "
+        "processes_per_host=… to the GPUs of a host",
+        "num_gpus_per_worker": _NUM_GPUS,
+        "num_gpus": _NUM_GPUS,
+        "all_reduce_alg": "communication='ring', 'nccl' or 'auto' says how",
+        "cross_tower_ops": "communication='ring', 'nccl' or 'auto' says how",
+        "cross_device_ops": "communication='ring', 'nccl' or 'auto' says how",
+        "rewriter_config": "TensorFlow 2 packs gradients by itself, up to bytes_per_pack=… bytes",
+    }
     parameters: ClassVar[Mapping[str, str]] = {
         "processes_per_host": "fleetfit_collective_processes_per_host",
         "communication": "fleetfit_collective_communication",
@@ -177,18 +254,57 @@ class CollectiveAllReduce(Distribution):
     }
 
     def __post_init__(self) -> None:
-        _count("CollectiveAllReduce(processes_per_host=…)", self.processes_per_host)
+        _count("CollectiveAllReduce(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
         _one_of("CollectiveAllReduce(communication=…)", self.communication, ("ring", "nccl", "auto"))
-        if isinstance(self.bytes_per_pack, bool) or not isinstance(self.bytes_per_pack, int) or self.bytes_per_pack < 0:
-            raise ValueError(
-                f"CollectiveAllReduce(bytes_per_pack=…) must be a number of bytes, 0 or more; "
-                f"got {self.bytes_per_pack!r}."
-            )
+        _count("CollectiveAllReduce(bytes_per_pack=…)", self.bytes_per_pack, 0, _MOST_BYTES)
         _amount("CollectiveAllReduce(timeout_seconds=…)", self.timeout_seconds)
 
 
 #: TensorFlow's own name for it.
 MultiWorkerMirrored = CollectiveAllReduce
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mirrored(Distribution):
+    """TensorFlow's ``MirroredStrategy``: one host and one process, with a copy of the model on each device.
+
+    Attributes:
+        devices: How many of the host's GPUs; None: all. On a host without GPUs, into how many virtual devices its
+            processor is divided, to try a script; None: one.
+        communication: How gradients are added up: ``"nccl"``, ``"hierarchical_copy"``, ``"one_device"``, or ``"auto"``.
+    """
+
+    devices: int | None = None
+    communication: str = "auto"
+
+    name: ClassVar[str] = "mirrored"
+    key: ClassVar[str] = "mirrored"
+    aliases: ClassVar[tuple[str, ...]] = ("mirrored_strategy",)
+    launcher: ClassVar[str] = "mirrored"
+    enabled_parameter: ClassVar[str] = "fleetfit_mirrored_enabled"
+    parameters: ClassVar[Mapping[str, str]] = {
+        "devices": "fleetfit_mirrored_devices",
+        "communication": "fleetfit_mirrored_communication",
+    }
+    former: ClassVar[Mapping[str, str]] = {
+        "num_gpus": "devices=… says how many",
+        "num_gpus_per_worker": "devices=… says how many",
+        "gpu_indices": "devices=… takes the first ones; CUDA_VISIBLE_DEVICES in environment={…} chooses others",
+        "cross_tower_ops": "communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' says how",
+        "cross_device_ops": "communication='nccl', 'hierarchical_copy', 'one_device' or 'auto' says how",
+    }
+
+    def __post_init__(self) -> None:
+        if self.devices is not None:
+            _count("Mirrored(devices=…)", self.devices)
+        _one_of("Mirrored(communication=…)", self.communication, ("auto", "nccl", "hierarchical_copy", "one_device"))
+
+    def one_host_only(self, hosts: int) -> str:
+        """What to say of more hosts than one."""
+        return (
+            f"Mirrored() is for one host, all of whose devices it uses; got instance_count={hosts}. "
+            "CollectiveAllReduce() is the same for several hosts, and MPI() is Horovod."
+        )
 
 
 #: In a hyperparameter: the caller tells which hosts there are.
@@ -208,14 +324,15 @@ class ElasticHorovod(Distribution):
         spares: Hosts that are kept ready beyond the others, to join at once when hosts are added or lost.
         min_hosts: The training goes on while this many hosts are there; with fewer it waits for ``elastic_timeout``.
         max_hosts: It never grows beyond this many; None: ``instance_count``.
-        min_workers: The same in workers, over ``min_hosts``.
-        max_workers: The same in workers, over ``max_hosts``.
+        workers: The workers to start with, for which it waits as long; None: those of ``instance_count`` hosts.
+        min_workers: ``min_hosts`` in workers, over it.
+        max_workers: ``max_hosts`` in workers, over it.
         reset_limit: How often workers may meet anew before the job fails; None for any number.
         cooldown: ``(shortest, longest)`` time in seconds for which a host whose worker failed is left out; it doubles
             with each failure of the host.
         exclusion: Another rule for that: ``path/of/file.py:Name`` or ``package.module:Name`` of a class, made without
             arguments, whose method ``failed(host, now)`` returns until when the host is left out, both in seconds on a
-            clock that does not go back (``estimators.jobs.elastic.policy.ExclusionPolicy``).
+            clock that does not go back (``estimators.supervisor.elastic.policy.ExclusionPolicy``).
         elastic_timeout: How long a training with too few workers waits for others, in seconds.
         max_join: Hosts that may join at once; None for any number.
         max_leave: Hosts that may be told to leave at once; None for any number.
@@ -227,6 +344,7 @@ class ElasticHorovod(Distribution):
     processes_per_host: int = 1
     min_hosts: int = 1
     max_hosts: int | None = None
+    workers: int | None = None
     min_workers: int | None = None
     max_workers: int | None = None
     reset_limit: int | None = None
@@ -248,60 +366,65 @@ class ElasticHorovod(Distribution):
     parameters: ClassVar[Mapping[str, str]] = {
         name: f"fleetfit_elastic_{name}"
         for name in (
-            "processes_per_host", "min_hosts", "max_hosts", "min_workers", "max_workers", "reset_limit",
-            "cooldown", "exclusion", "elastic_timeout", "max_join", "max_leave", "grow_every", "warm", "discovery",
-            "slots", "spares",
+            "processes_per_host", "min_hosts", "max_hosts", "workers", "min_workers", "max_workers",
+            "reset_limit", "cooldown", "exclusion", "elastic_timeout", "max_join", "max_leave", "grow_every", "warm",
+            "discovery", "slots", "spares",
         )
     }  # fmt: skip
 
     def __post_init__(self) -> None:
-        _count("ElasticHorovod(processes_per_host=…)", self.processes_per_host)
+        _count("ElasticHorovod(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
         _count("ElasticHorovod(min_hosts=…)", self.min_hosts)
-        for name in ("max_hosts", "min_workers", "max_workers", "max_join", "max_leave", "slots"):
+        for name in ("max_hosts", "workers", "min_workers", "max_workers", "max_join", "max_leave", "slots"):
             if getattr(self, name) is not None:
                 _count(f"ElasticHorovod({name}=…)", getattr(self, name))
-        if self.reset_limit is not None and (
-            isinstance(self.reset_limit, bool) or not isinstance(self.reset_limit, int) or self.reset_limit < 0
-        ):
-            raise ValueError(
-                f"ElasticHorovod(reset_limit=…) must be a whole number, 0 or more, or None; got {self.reset_limit!r}."
-            )
+        if self.reset_limit is not None:
+            _count("ElasticHorovod(reset_limit=…)", self.reset_limit, 0)
         _amount("ElasticHorovod(elastic_timeout=…)", self.elastic_timeout)
         _amount("ElasticHorovod(grow_every=…)", self.grow_every)
         _flag("ElasticHorovod(warm=…)", self.warm)
         if self.discovery is not None and not callable(self.discovery):
             if not isinstance(self.discovery, str) and not hasattr(self.discovery, "__fspath__"):
-                raise ValueError(
+                raise ConfigurationError(
                     "ElasticHorovod(discovery=…) must be the path of a script or file, or a function; "
-                    f"got {self.discovery!r}."
+                    f"got {shown(self.discovery)}."
                 )
             object.__setattr__(self, "discovery", str(self.discovery))
-        if isinstance(self.spares, bool) or not isinstance(self.spares, int) or self.spares < 0:
-            raise ValueError(f"ElasticHorovod(spares=…) must be a whole number, 0 or more; got {self.spares!r}.")
-        if not isinstance(self.cooldown, tuple | list) or len(self.cooldown) != 2:
-            raise ValueError(
-                f"ElasticHorovod(cooldown=…) must be (shortest, longest) in seconds; got {self.cooldown!r}."
+            _passable("ElasticHorovod(discovery=…)", self.discovery)
+        _count("ElasticHorovod(spares=…)", self.spares, 0)
+        if not isinstance(self.cooldown, tuple | list) or len(self.cooldown) != 2 or None in self.cooldown:
+            raise ConfigurationError(
+                f"ElasticHorovod(cooldown=…) must be (shortest, longest) in seconds; got {shown(self.cooldown)}."
             )
         for seconds in self.cooldown:
             _amount("ElasticHorovod(cooldown=…)", seconds)
         shortest, longest = self.cooldown
         if shortest > longest:
-            raise ValueError(f"ElasticHorovod(cooldown=…): the shortest, {shortest:g} s, is over the longest.")
+            raise ConfigurationError(f"ElasticHorovod(cooldown=…): the shortest, {shortest:g} s, is over the longest.")
         object.__setattr__(self, "cooldown", (float(shortest), float(longest)))
+        if isinstance(self.exclusion, str):
+            _passable("ElasticHorovod(exclusion=…)", self.exclusion)
         if self.exclusion is not None and not (
             isinstance(self.exclusion, str) and re.fullmatch(r".+:[A-Za-z_]\w*", self.exclusion)
         ):
-            raise ValueError(
+            raise ConfigurationError(
                 "ElasticHorovod(exclusion=…) must be 'path/of/file.py:Name' or 'package.module:Name'; "
-                f"got {self.exclusion!r}."
+                f"got {shown(self.exclusion)}."
             )
         if self.max_hosts is not None and self.max_hosts < self.min_hosts:
-            raise ValueError(
+            raise ConfigurationError(
                 f"ElasticHorovod: max_hosts={self.max_hosts} is less than min_hosts={self.min_hosts}; swap them."
             )
         if self.max_workers is not None and self.max_workers < self.least_workers:
-            raise ValueError(
+            raise ConfigurationError(
                 f"ElasticHorovod: max_workers={self.max_workers} is less than the {self.least_workers} that it needs."
+            )
+
+        if self.workers is not None and not self.least_workers <= self.workers <= (self.max_workers or math.inf):
+            most = f" and at most {self.max_workers}" if self.max_workers else ""
+            raise ConfigurationError(
+                f"ElasticHorovod: workers={self.workers}, what it starts with, must be at least {self.least_workers}"
+                f"{most}."
             )
 
     def to_hyperparameters(self) -> dict[str, Any]:
@@ -320,6 +443,14 @@ class ElasticHorovod(Distribution):
         """The workers below which the training waits for others."""
         return self.min_workers or self.min_hosts * self.processes_per_host
 
+    def planned_workers(self, instance_count: int) -> int:
+        """The workers that the job is planned for: what its batch size and its learning rate are meant for."""
+        return self.workers or instance_count * self.processes_per_host
+
+    def first_workers(self, instance_count: int) -> int:
+        """The workers that it starts with."""
+        return max(self.least_workers, min(self.planned_workers(instance_count), self.most_workers(instance_count)))
+
     def most_hosts(self, instance_count: int) -> int:
         """The hosts above which it does not grow."""
         return self.max_hosts if self.max_hosts is not None else max(instance_count, self.min_hosts)
@@ -329,7 +460,11 @@ class ElasticHorovod(Distribution):
         return self.max_workers or self.most_hosts(instance_count) * self.processes_per_host
 
 
-STRATEGIES: tuple[type[Distribution], ...] = (ParameterServer, MPI, CollectiveAllReduce, ElasticHorovod)
+STRATEGIES: tuple[type[Distribution], ...] = (ParameterServer, MPI, CollectiveAllReduce, Mirrored, ElasticHorovod)
+
+for _strategy in STRATEGIES:  # what help() and editors show: __new__ would say less
+    _of_init = inspect.signature(_strategy.__init__)
+    _strategy.__signature__ = _of_init.replace(parameters=list(_of_init.parameters.values())[1:])  # type: ignore[attr-defined]
 
 #: SageMaker's strategies that are not TensorFlow's or need AWS's own libraries.
 _REFUSED = {
@@ -352,30 +487,29 @@ def parse_distribution(value: Any) -> Distribution | None:
         The strategy, or None.
 
     Raises:
-        ValueError: an unknown key, two strategies, or options out of range.
-        TypeError: neither a strategy nor a dict.
+        ConfigurationError: an unknown key, two strategies, or options out of range; neither a strategy nor a dict.
     """
     if value is None or isinstance(value, Distribution):
         return value
     if isinstance(value, type) and issubclass(value, Distribution):
-        raise TypeError(f"distribution: give an instance, {value.__name__}(), not the class.")
+        raise OptionError(f"distribution: give an instance, {value.__name__}(), not the class.")
     if not isinstance(value, Mapping):
-        raise TypeError(
+        raise OptionError(
             f"distribution must be a strategy such as MPI(processes_per_host=2) or a dict such as "
-            f"{{'mpi': {{'enabled': True}}}}; got {value!r}."
+            f"{{'mpi': {{'enabled': True}}}}; got {shown(value)}."
         )
     by_key = {key: strategy for strategy in STRATEGIES for key in (strategy.key, *strategy.aliases)}
     enabled: list[Distribution] = []
     for key, options in value.items():
         if key in _REFUSED:
-            raise ValueError(f"distribution {key!r} is not available: {_REFUSED[key]}.")
+            raise ConfigurationError(f"distribution {key!r} is not available: {_REFUSED[key]}.")
         if key not in by_key:
-            raise ValueError(unknown("distribution", key, by_key))
+            raise ConfigurationError(unknown("distribution", key, by_key))
         strategy = _parse_options(key, by_key[key], options)
         if strategy is not None:
             enabled.append(strategy)
     if len(enabled) > 1:
-        raise ValueError(
+        raise ConfigurationError(
             f"distribution: one strategy at a time, got {', '.join(repr(s.key) for s in enabled)}; disable all but one."
         )
     return enabled[0] if enabled else None
@@ -388,7 +522,7 @@ def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distrib
         hyperparameters: Decoded values.
 
     Raises:
-        ValueError: two strategies are enabled, or an option is out of range.
+        ConfigurationError: two strategies are enabled, or an option is out of range.
     """
     found: list[Distribution] = []
     for strategy in STRATEGIES:
@@ -399,9 +533,9 @@ def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distrib
             for field, parameter in strategy.parameters.items()
             if hyperparameters.get(parameter) is not None
         }
-        found.append(strategy(**options))
+        found.append(strategy(**{**strategy.left_out, **options}))
     if len(found) > 1:
-        raise ValueError(
+        raise ConfigurationError(
             f"hyperparameters enable several strategies: {', '.join(s.enabled_parameter for s in found)}; "
             "one at a time is possible."
         )
@@ -409,23 +543,22 @@ def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distrib
 
 
 def _parse_options(key: str, strategy: type[Distribution], options: Any) -> Distribution | None:
-    fields = [field.name for field in dataclasses.fields(strategy)]  # type: ignore[arg-type]
     if not isinstance(options, Mapping):
-        raise ValueError(
+        raise ConfigurationError(
             f"distribution {key!r}: its options must be a dict such as {{'enabled': True}}; got {options!r}."
         )
     for name in options:
-        if name not in ("enabled", *fields):
-            raise ValueError(unknown(f"option of distribution {key!r}", name, ("enabled", *fields)))
+        strategy.check_option(f"option of distribution {key!r}:", name, ("enabled",))
     if "enabled" not in options:
-        raise ValueError(
+        raise ConfigurationError(
             f"distribution {key!r}: 'enabled' is missing, and SageMaker would train undistributed without a word; "
             f"say {{{key!r}: {{'enabled': True, …}}}}."
         )
     enabled = options["enabled"]
     if not isinstance(enabled, bool):
-        raise ValueError(f"distribution {key!r}: 'enabled' must be True or False, got {enabled!r}.")
-    strategy_object = strategy(**{name: value for name, value in options.items() if name != "enabled"})
+        raise ConfigurationError(f"distribution {key!r}: 'enabled' must be True or False, got {enabled!r}.")
+    given = {name: value for name, value in options.items() if name != "enabled"}
+    strategy_object = strategy(**{**strategy.left_out, **given})
     return strategy_object if enabled else None
 
 
@@ -435,28 +568,45 @@ def _truth(value: Any) -> bool:
     return bool(value)
 
 
+def _passable(what: str, text: str) -> None:
+    """See that a text can be an argument of a process."""
+    if "\0" in text:
+        raise ConfigurationError(f"{what}: a NUL character cannot be passed to a process; got {shown(text)}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{what}: {shown(text)} is not valid Unicode text.") from None
+
+
 def _one_of(what: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(unknown(what, value, allowed))
+        raise ConfigurationError(unknown(what, value, allowed))
 
 
 def _typed(what: str, value: Any, kind: type, article: str) -> None:
     if not isinstance(value, kind):
-        raise ValueError(f"{what} must be {article}, got {value!r}.")
+        raise ConfigurationError(f"{what} must be {article}, got {shown(value)}.")
 
 
-def _count(what: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what} must be a whole number, 1 or more; got {value!r}.")
+def _count(what: str, value: Any, low: int = 1, high: int = _MOST) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigurationError(f"{what} must be a whole number, {_range(value, low, high)}; got {shown(value)}.")
+
+
+def _range(value: Any, low: int, high: int) -> str:
+    above = isinstance(value, int | float) and value > high
+    return f"{low} to {high:,}" if above else f"{low} or more"
 
 
 def _amount(what: str, value: Any) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise ValueError(f"{what} must be a number, 0 or more, or None; got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_AMOUNT:
+        raise ConfigurationError(
+            f"{what} must be a number, {_range(value, 0, _MOST_AMOUNT)}, or None; got {shown(value)}."
+        )
 
 
 def _flag(what: str, value: Any) -> None:
     if value is not None and not isinstance(value, bool):
-        raise ValueError(f"{what} must be True, False or None; got {value!r}.")
+        raise ConfigurationError(f"{what} must be True, False or None; got {shown(value)}.")

@@ -53,6 +53,9 @@ START_TIMEOUT = "FLEETFIT_START_TIMEOUT"
 HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
 #: ``fd:inode`` of the pipe on which a rank writes events; the inode guards against a stale descriptor number.
 EVENTS = "FLEETFIT_EVENTS"
+#: Set where the ranks are to join each other, so that those that do not are noticed (``hook/_fleetfit_evidence.py``):
+#: the path of an entry point that is no Python program, as it may start several, or "1".
+EVIDENCE = "FLEETFIT_EVIDENCE"
 #: A folder in shared memory for this host's MPI segments. OpenMPI names them by machine and local rank, so that hosts
 #: that share a machine would write into each other's.
 SHARED_MEMORY_DIR = "FLEETFIT_SHARED_MEMORY_DIR"

@@ -32,6 +32,13 @@ PIECE_LIMIT = 8 << 20
 #: The longest printed line in bytes: such a piece, its prefix, and a newline.
 LINE_LIMIT = PIECE_LIMIT + 4096
 
+#: Kinds of events about a job that may hang: a rank makes progress; where each rank is.
+PROGRESS, STACKS = "progress", "stacks"
+#: A toolkit got SIGTERM.
+TERMINATED = "terminated"
+#: What the supervisor must know and nobody reads later.
+UNRECORDED = (PROGRESS, TERMINATED)
+
 _PREFIX = re.compile(rb"\[([A-Za-z0-9._-]+)(?::([^\]\[]{1,64}))?\]([ +])")
 _TERMINATOR = re.compile(rb"\r\n|\n|\r")
 

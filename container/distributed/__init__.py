@@ -24,6 +24,7 @@ strategy                 tf_keras (``TF_USE_LEGACY_KERAS=1``)       Keras 3
 none                     works                                      works
 mpi (Horovod)            works                                      works, without XLA (``jit_compile``)
 collective_all_reduce    works                                      works, without XLA (``jit_compile``)
+mirrored                 works                                      works
 parameter_server         works with ``fit``                         refused: its ``fit`` takes no parameter
                                                                     servers, and its optimizers lose updates of
                                                                     their iteration counter
@@ -36,11 +37,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from container.distributed.data import vectorized
-from container.distributed.errors import DistributedError, RefusedError, WeightsDifferError
+from container.distributed.core.errors import DistributedError, RefusedError, WeightsDifferError
+from container.distributed.tensorflow.data import vectorized
 
 if TYPE_CHECKING:
-    from container.distributed.cluster import Cluster
+    from container.distributed.tensorflow.cluster import Cluster
 
 __all__ = ["Cluster", "DistributedError", "RefusedError", "WeightsDifferError", "init", "vectorized"]
 
@@ -71,7 +72,7 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT) -> Cluster:
     """
     global _cluster
     if _cluster is None:
-        from container.distributed.joining import join
+        from container.distributed.tensorflow.joining import join
 
         _cluster = join(timeout)
     return _cluster
@@ -79,7 +80,7 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT) -> Cluster:
 
 def __getattr__(name: str) -> object:
     if name == "Cluster":
-        from container.distributed.cluster import Cluster
+        from container.distributed.tensorflow.cluster import Cluster
 
         return Cluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

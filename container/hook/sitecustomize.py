@@ -1,9 +1,11 @@
 """Reports an uncaught exception to the toolkit, in a Python process of a training job.
 
+What else is told of such a process is in ``_fleetfit_evidence`` beside this file: whether it joins the others.
+
 The toolkit puts this folder first on ``PYTHONPATH`` of every rank, so that Python's own ``site`` module imports this
 file when the interpreter starts: the script needs no decorator. It takes its folder out of the path again, hands over
 to the ``sitecustomize`` that would have been imported without it, and adds a ``sys.excepthook`` that writes one event
-line before it calls the hook that was there.
+line before it calls the hook that was there. It gives modules for those of SageMaker's that are not installed.
 
 Whatever Python a shell script starts imports this as well: it keeps to what Python 3.6 knows.
 
@@ -17,6 +19,7 @@ import time
 
 _VARIABLE = "FLEETFIT_EVENTS"  # container.contract.variables.EVENTS; nothing of ours can be imported here
 _STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"  # container.contract.variables.STACK_SIGNAL
+_EVIDENCE = "FLEETFIT_EVIDENCE"  # container.contract.variables.EVIDENCE
 _PLACE_FD = "FLEETFIT_PLACE_FD"  # container.contract.variables.PLACE_FD
 _LINE_LIMIT = 60_000  # bytes
 _MESSAGE_LIMIT = 1_000  # characters of its beginning, and of its end: TensorFlow says there what went wrong
@@ -162,6 +165,45 @@ class _Imports:
             pass
 
 
+def _json(value) -> str:  # type: ignore[no-untyped-def]
+    """The value as JSON. The script's folder is in the path, and a module ``json`` in it is not to be imported."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(_json(str(name)) + ":" + _json(one) for name, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_json(one) for one in value) + "]"
+    text = str(value).encode("utf-16-be", "surrogatepass")
+    units = [text[place] << 8 | text[place + 1] for place in range(0, len(text), 2)]
+    return '"' + "".join(chr(u) if 31 < u < 127 and u not in (34, 92) else f"\\u{u:04x}" for u in units) + '"'
+
+
+def _evidence_watch():  # type: ignore[no-untyped-def]
+    """``_fleetfit_evidence.watch``, while this folder is in the path."""
+    try:
+        from _fleetfit_evidence import watch  # type: ignore[import-not-found]
+    except Exception:  # noqa: BLE001 - it is not looked at then
+        return None
+    return watch
+
+
+def _watch_evidence(watch, target: str) -> None:  # type: ignore[no-untyped-def]
+    """Tell the toolkit whether this process joins the others of a job that is to be distributed."""
+
+    def tell(data):  # type: ignore[no-untyped-def]
+        try:  # noqa: SIM105 - contextlib is not imported at this point of a start
+            _send(target, _json({"kind": "evidence", "data": data}).encode() + b"\n")
+        except Exception:  # noqa: BLE001 - the toolkit is gone, say: the script must go on as it would have
+            pass
+
+    try:  # noqa: SIM105
+        watch(tell)
+    except Exception:  # noqa: BLE001 - it is not looked at then
+        pass
+
+
 class _Place:
     """Lets an elastic worker wait for its place where the script first calls ``hvd.init()``.
 
@@ -181,19 +223,8 @@ class _Place:
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "horovod.common.basics":
             return None
-        from importlib.machinery import PathFinder
-
         sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module):  # type: ignore[no-untyped-def]
-                load(module)
-                self._wrap(module.HorovodBasics)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+        return _spec_with(name, path, target, lambda module: self._wrap(module.HorovodBasics))
 
     def _wrap(self, basics) -> None:  # type: ignore[no-untyped-def]
         init, shutdown = basics.init, basics.shutdown
@@ -231,6 +262,134 @@ class _Place:
         if not line.endswith(b"\n"):
             os._exit(0)
         os.environ.update(json.loads(line.decode()))
+
+
+class _Servers:
+    """Tells the toolkit when the script itself waits in ``tf.distribute.Server.join()``, which never returns.
+
+    Such a script is a server, and is ended when the scripts that train have ended. It stands in ``sys.meta_path`` until
+    TensorFlow's servers are imported.
+
+    Args:
+        target: ``fd:inode`` of the pipe for events.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "tensorflow.python.training.server_lib":
+            return None
+        sys.meta_path.remove(self)
+        return _spec_with(name, path, target, lambda module: self._wrap(module.Server))
+
+    def _wrap(self, server) -> None:  # type: ignore[no-untyped-def]
+        import functools
+
+        join = server.join
+
+        @functools.wraps(join)
+        def join_and_say_so(*args, **kwargs):  # type: ignore[no-untyped-def]
+            import contextlib
+            import threading
+
+            if threading.current_thread() is threading.main_thread():
+                # The script must serve as it would have, whatever is wrong here.
+                with contextlib.suppress(Exception):
+                    _send(self._target, b'{"kind":"serving","data":{"pid":%d}}\n' % os.getpid())
+            return join(*args, **kwargs)
+
+        server.join = join_and_say_so
+
+
+#: SageMaker's modules that there are stand-ins for, and what these have.
+_STAND_INS = {
+    "sagemaker_tensorflow": (),
+    "sagemaker_containers": ("sagemaker_containers.beta", "sagemaker_containers.beta.framework"),
+    "sagemaker_training": ("sagemaker_training.environment",),
+}
+
+
+class _StandIns:
+    """Gives modules of ours where a script imports SageMaker's, and there are none (``container/standins``).
+
+    It stands last in ``sys.meta_path``: whatever is installed, or lies beside the script, is found before.
+
+    Args:
+        folder: Where ours are.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        top = name.partition(".")[0]
+        if top not in _STAND_INS or (name != top and not self._is_ours(top)):
+            return None
+        if name != top:
+            there = ", ".join((top,) + _STAND_INS[top])
+            raise ModuleNotFoundError(
+                f"there is no {name}: {top} is not installed, and what fleetfit has in its place is {there}. "
+                f"Put {top.replace('_', '-')} into requirements.txt."
+            )
+        from importlib.util import spec_from_file_location
+
+        file = os.path.join(self._folder, f"{top}.py")
+        return spec_from_file_location(name, file, submodule_search_locations=[])
+
+    def _is_ours(self, top: str) -> bool:
+        file = getattr(sys.modules.get(top), "__file__", None) or ""
+        return os.path.dirname(file) == self._folder
+
+
+class _Spawning:
+    """Lets the processes that multiprocessing spawns, which import the script without this hook, find the stand-ins.
+
+    Their folder is the last of what such a process gets as ``sys.path``. This stands in ``sys.meta_path`` until
+    multiprocessing is imported.
+
+    Args:
+        folder: Where the stand-ins are.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "multiprocessing.spawn":
+            return None
+        sys.meta_path.remove(self)
+        return _spec_with(name, path, target, self._wrap)
+
+    def _wrap(self, spawn) -> None:  # type: ignore[no-untyped-def]
+        import functools
+
+        prepare = spawn.get_preparation_data
+
+        @functools.wraps(prepare)
+        def get_preparation_data(*args, **kwargs):  # type: ignore[no-untyped-def]
+            data = prepare(*args, **kwargs)
+            if isinstance(data.get("sys_path"), list):
+                data["sys_path"].append(self._folder)  # a copy
+            return data
+
+        spawn.get_preparation_data = get_preparation_data
+
+
+def _spec_with(name, path, target, then):  # type: ignore[no-untyped-def]
+    """The spec of a module, whose loader calls ``then`` with the module once it is loaded."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(name, path, target)
+    if spec is not None and spec.loader is not None:
+        load = spec.loader.exec_module
+
+        def exec_module(module):  # type: ignore[no-untyped-def]
+            load(module)
+            then(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec
 
 
 def _sockets():  # type: ignore[no-untyped-def]
@@ -285,11 +444,15 @@ def _hand_over() -> None:
 
 
 if __name__ == "sitecustomize":
+    _target = os.environ.get(_VARIABLE)
+    _watch = _evidence_watch() if os.environ.get(_EVIDENCE) else None
+    _standins = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "standins", "names")
     _leave_the_path()
     try:
         _hand_over()
     finally:
-        _target = os.environ.get(_VARIABLE)
+        sys.meta_path.append(_StandIns(_standins))
+        sys.meta_path.insert(0, _Spawning(_standins))
         if _target:
             _install(_target)
         _signal = os.environ.get(_STACK_SIGNAL)
@@ -297,8 +460,12 @@ if __name__ == "sitecustomize":
             _dump_stacks_on(int(_signal))
             if _target:
                 sys.meta_path.insert(0, _Imports(_target))
+        if _target and '"ps"' in os.environ.get("TF_CONFIG", ""):
+            sys.meta_path.insert(0, _Servers(_target))
         _fd = os.environ.pop(_PLACE_FD, None)
         if _fd and _target:
             # Where container.distributed finds it: this module is not in sys.modules any more.
             sys._fleetfit_place = _Place(int(_fd), _target)  # type: ignore[attr-defined]
             sys.meta_path.insert(0, sys._fleetfit_place)  # type: ignore[attr-defined]
+        if _target and _watch is not None:
+            _watch_evidence(_watch, _target)  # the last: it asks those behind it

@@ -1,7 +1,8 @@
 """How each strategy is started: pure functions from a host's environment and a membership to a plan.
 
 A launcher is a module with ``plan(environment, membership, command) -> Plan``; adding one is one file and one line in
-:data:`LAUNCHERS`. The toolkit (:mod:`container.host`) starts what a plan says; launchers start nothing themselves.
+:data:`LAUNCHERS`. The toolkit (:mod:`container.toolkit.host`) starts what a plan says; launchers start nothing
+themselves.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ LAUNCHERS = {
     "mpi": "container.launchers.mpi",
     "parameter_server": "container.launchers.parameter_server",
     "collective": "container.launchers.collective",
+    "mirrored": "container.launchers.mirrored",
     "elastic": "container.launchers.elastic",
 }
 

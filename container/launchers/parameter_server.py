@@ -1,15 +1,14 @@
-"""The *parameter_server* launcher: on every host one ``ps`` process and one worker, on algo-1 also the chief.
+"""The *parameter_server* launcher, for two forms of cluster: ``ParameterServer``'s ``cluster_spec``.
 
-Two forms of cluster, by :class:`container.contract.strategies.ParameterServer`'s ``cluster_spec``:
-
-* ``coordinator``: TensorFlow 2's. The script runs on the chief and on every worker; the chief trains, the workers
-  serve.
-* ``sagemaker``: the training toolkit's, for scripts of TensorFlow 1's form. The script runs on algo-1 as ``master``
-  and on every other host as ``worker``, each of which trains by itself.
+* ``coordinator``: TensorFlow 2's. On every host one ``ps`` process and one worker, on algo-1 also the chief. The
+  script runs on the chief and on every worker; the chief trains, the workers serve.
+* ``sagemaker``: that of SageMaker's TensorFlow container. The script runs once on each host: on algo-1 as ``master``,
+  on every other host as ``worker``, with a ``ps`` process beside it. On one host it runs alone, without a cluster.
 
 Between processes of one machine the ports are other ones: they are reserved when the job starts.
 
-Source of the second form: sagemaker-tensorflow-training-toolkit, ``training.py``, ``_build_tf_config_for_ps``.
+Source of the second form: sagemaker-tensorflow-training-toolkit, ``training.py``, ``_build_tf_config_for_ps`` and
+``train``.
 """
 
 from __future__ import annotations
@@ -45,7 +44,9 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     strategy = environment.strategy
     assert isinstance(strategy, ParameterServer)
     cluster = cluster_spec(membership, strategy)
-    servers = [_server(environment, membership, cluster, index) for index in range(len(membership.hosts))]
+    servers = [
+        _server(environment, membership, cluster, index) for index in range(len(membership.hosts)) if "ps" in cluster
+    ]
     workers = _workers(environment, membership, strategy, cluster, command)
     hosts = tuple(
         HostPlan(
@@ -55,21 +56,38 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         )
         for name in membership.names
     )
-    return Plan(strategy=strategy.name, membership=membership, hosts=hosts, ends_with_chief=True)
+    return Plan(
+        strategy=strategy.name,
+        membership=membership,
+        hosts=hosts,
+        has_servers=bool(servers),
+        notes=_notes(strategy, len(hosts)),
+    )
 
 
 def cluster_spec(membership: Membership, strategy: ParameterServer) -> dict[str, list[str]]:
-    """The ``cluster`` of TF_CONFIG: task type -> addresses."""
+    """The ``cluster`` of TF_CONFIG: task type -> addresses; empty where there is none."""
+    if not strategy.coordinated and len(membership.hosts) == 1:
+        return {}
     ports = [host.ports or (WORKER_PORT, SERVER_PORT, CHIEF_PORT) for host in membership.hosts]
     reach = [host.reach for host in membership.hosts]
     workers = [f"{address}:{host_ports[0]}" for address, host_ports in zip(reach, ports, strict=True)]
     servers = [f"{address}:{host_ports[1]}" for address, host_ports in zip(reach, ports, strict=True)]
-    if strategy.cluster_spec == "coordinator":
+    if strategy.coordinated:
         return {"chief": [f"{reach[0]}:{ports[0][2]}"], "worker": workers, "ps": servers}
-    cluster = {"master": workers[:1], "ps": servers}
-    if len(workers) > 1:
-        cluster["worker"] = workers[1:]
-    return cluster
+    return {"master": workers[:1], "ps": servers, "worker": workers[1:]}
+
+
+def _notes(strategy: ParameterServer, hosts: int) -> tuple[str, ...]:
+    if strategy.coordinated:
+        return ()
+    if hosts == 1:
+        return ("SageMaker's cluster of one host is none: the script runs alone, without TF_CONFIG and servers.",)
+    return (
+        "SageMaker's cluster: the script runs once on each host, as master on algo-1 and as worker elsewhere. A script "
+        "with distributed.init() trains on the workers, and its master coordinates them. ParameterServer() has a "
+        "worker on algo-1 as well.",
+    )
 
 
 def _workers(
@@ -81,20 +99,20 @@ def _workers(
 ) -> list[ProcessPlan]:
     """The processes that count as ranks, in rank order: the chief (or master) is rank 0."""
     names = membership.names
-    if strategy.cluster_spec == "sagemaker":
-        tasks = [("master", 0, names[0]), *(("worker", index, name) for index, name in enumerate(names[1:]))]
-    else:
+    if strategy.coordinated:
         tasks = [("chief", 0, names[0]), *(("worker", index, name) for index, name in enumerate(names))]
+    else:
+        tasks = [("master", 0, names[0]), *(("worker", index, name) for index, name in enumerate(names[1:]))]
     processes: list[ProcessPlan] = []
     for rank, (kind, index, host) in enumerate(tasks):
-        runs_script = kind != "worker" or strategy.script_on == "all" or strategy.cluster_spec == "sagemaker"
+        runs_script = kind != "worker" or strategy.script_on == "all"
         processes.append(
             ProcessPlan(
                 name=kind,
                 host=host,
                 role=Role.RANK if runs_script else Role.SERVER,
                 argv=command if runs_script else _serve(environment),
-                environment={"TF_CONFIG": _tf_config(cluster, kind, index)},
+                environment={"TF_CONFIG": _tf_config(cluster, kind, index)} if cluster else {},
                 rank=rank if runs_script else None,
                 local_rank=sum(process.host == host for process in processes) if runs_script else None,
             )

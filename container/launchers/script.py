@@ -27,7 +27,20 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     warnings: tuple[str, ...] = ()
     if len(hosts) > 1:
         warnings = (
-            f"{len(hosts)} hosts without a distribution strategy: each runs the whole script by itself, with all the "
-            "data; pass distribution=… to train together.",
+            f"{len(hosts)} hosts without a distribution strategy: each runs the whole script by itself, "
+            f"{_data(environment)}; pass distribution=… to train together.",
         )
     return Plan(strategy="none", membership=membership, hosts=hosts, warnings=warnings)
+
+
+def _data(environment: Environment) -> str:
+    """What of the channels each host has."""
+    sharded = {
+        name: config.get("S3DistributionType") == "ShardedByS3Key"
+        for name, config in sorted(environment.input_data_config.items())
+    }
+    if not any(sharded.values()):
+        return "with all the data"
+    shares = ", ".join(repr(name) for name, dealt in sharded.items() if dealt)
+    whole = ", ".join(repr(name) for name, dealt in sharded.items() if not dealt)
+    return f"with a share of its own of {shares}" + (f" and all of {whole}" if whole else "")

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from container.contract.names import unknown
-from estimators.errors import UnsupportedError
+from estimators.job.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from estimators.backends.base import Backend

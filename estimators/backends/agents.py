@@ -13,20 +13,24 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import container
 from container.contract import pipes
 from container.contract.failures import Cause, Failure, describe_end
 from container.contract.strategies import ElasticHorovod
-from container.supervision import processes
+from container.contract.wire import Event
+from container.system import processes
+from container.system.loop import Timer
 from estimators.backends import local, trees
 from estimators.backends.base import Backend
 from estimators.backends.config import input_mode
-from estimators.spec import TrainingJobSpec
+from estimators.job.request import TrainingJobSpec
 
 _READ_SIZE = 1 << 18
+#: How often it is looked whether a host has begun to write intermediate output, in seconds.
+_LOOK_S = 1.0
 
 Done = Callable[[Failure | None], None]
 
@@ -56,6 +60,8 @@ class HostAgents:
         self._sync_input = -1
         self._sync_failure: Failure | None = None
         self._sync_waiting: Done | None = None
+        self._intermediate = _Intermediate(self)
+        self._relay_input = -1
 
     @property
     def _spec(self) -> TrainingJobSpec:
@@ -68,8 +74,8 @@ class HostAgents:
 
     @property
     def syncing(self) -> set[int]:
-        """The one that brings checkpoints to S3: it outlives an end without grace, until everything is up."""
-        return {self._sync} if self._sync is not None else set()
+        """Those that bring what is new to S3: they outlive an end without grace, until everything is up."""
+        return {*self._intermediate.pids, *([self._sync] if self._sync is not None else [])}
 
     # --- before the hosts ---
 
@@ -101,9 +107,7 @@ class HostAgents:
         self._callbacks.secondary_status("Downloading", "Bringing the input channels.")
         self._channels.write_text(json.dumps(local.agent_channels(self._spec)), encoding="utf-8")
         places = [argument for host in self._spec.hosts for argument in ("--base-dir", self._base(host))]
-        self._run(
-            ["prepare", *places, "--channels", str(self._channels)], self._then(lambda: self._mount(places, ready))
-        )
+        self._run(["prepare", *places, *self._channels_argument()], self._then(lambda: self._mount(places, ready)))
 
     def bring_to(self, host: str, ready: Callable[[], None]) -> None:
         """Bring the inputs to a host that joins a running job, then call ``ready``. Nothing is mounted for it."""
@@ -116,8 +120,11 @@ class HostAgents:
                 self._start_feeder(host, 0, 1)  # no channel of a job that hosts join is dealt out to hosts
             ready()
 
-        place = ["--base-dir", self._base(host), "--channels", str(self._channels)]
-        self._run(["prepare", *place], self._then(brought), host)
+        place = ["--base-dir", self._base(host)]
+        self._run(["prepare", *place, *self._channels_argument()], self._then(brought), host)
+
+    def _channels_argument(self) -> list[str]:
+        return ["--channels", str(self._channels), *(["--everybody"] if self._backend.other_users else [])]
 
     def _base(self, host: str) -> str:
         return str(self._record.tree(host).base)
@@ -184,7 +191,8 @@ class HostAgents:
         words += ["--hosts", str(hosts), "--number", str(number), "--ranks", str(readers)]
         if self._backend.other_users:
             words.append("--everybody")
-        pid = self._run(["pipe", *words], ended, host)
+        # Should the supervisor be killed, it still removes its FIFOs.
+        pid = self._run(["pipe", *words], ended, host, death_signal=signal.SIGTERM)
         if pid is not None:
             self._feeders[host] = pid
 
@@ -214,7 +222,8 @@ class HostAgents:
     # --- beside them ---
 
     def start_sync(self) -> None:
-        """Start the agent that brings checkpoints to S3, for all attempts; it ends when its standard input does."""
+        """Start what brings checkpoints and intermediate output to S3, for all attempts."""
+        self._intermediate.start()
         if self._sync is not None or local.synced_checkpoints(self._spec) is None:
             return
         read_end, self._sync_input = os.pipe()
@@ -236,6 +245,41 @@ class HostAgents:
     def _sync_arguments(self) -> list[str]:
         folder = str(trees.checkpoints(self._record, self._spec).resolve())
         return ["--dir", folder, "--uri", local.synced_checkpoints(self._spec) or "", "--host", self._spec.hosts[0]]
+
+    def relay(self, servers: Mapping[int, str], ended: Callable[[], None]) -> bool:
+        """Pass on what connects to listening sockets, until the job is over.
+
+        Args:
+            servers: The sockets' descriptors -> where to: ``host:port``.
+            ended: Called when it has ended.
+
+        Returns:
+            Whether it was started.
+        """
+        self._end_relay()
+        read_end, write_end = os.pipe()
+
+        def over(failure: Failure | None) -> None:
+            if self._relay_input == write_end:
+                self._end_relay()
+            ended()
+
+        words = [word for fd, to in servers.items() for word in ("--fd", str(fd), "--to", to)]
+        self._relay_input = write_end
+        try:
+            return self._run(["relay", *words], over, stdin=read_end, pass_fds=tuple(servers)) is not None
+        finally:
+            os.close(read_end)
+
+    def _end_relay(self) -> None:
+        if self._relay_input >= 0:
+            os.close(self._relay_input)
+            self._relay_input = -1
+
+    def warn(self, text: str) -> None:
+        """Tell the user of something."""
+        host = self._spec.hosts[0]
+        self._callbacks.output(host, Event(kind="warning", host=host, data={"message": text}).to_line())
 
     # --- after them ---
 
@@ -260,7 +304,7 @@ class HostAgents:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def save_checkpoints(self, done: Done) -> None:
+    def _save_checkpoints(self, done: Done) -> None:
         """Have the rest of the checkpoints uploaded."""
         if self._sync is None:
             done(self._sync_failure)
@@ -270,8 +314,12 @@ class HostAgents:
         self._sync_input = -1
 
     def collect(self, done: Done) -> None:
-        """Bring the rest of the checkpoints, then pack what the hosts' trees hold of models and outputs."""
-        self.save_checkpoints(lambda unsaved: self._pack(unsaved, done))
+        """Bring the rest of the intermediate output and of the checkpoints, then pack the trees' models and outputs."""
+
+        def pack() -> None:
+            self._save_checkpoints(lambda unsaved: self._pack(unsaved, done))
+
+        self._intermediate.finish(pack)
 
     def _pack(self, unsaved: Failure | None, done: Done) -> None:
         hosts = [self._record.tree(host) for host in self._spec.hosts]
@@ -285,19 +333,29 @@ class HostAgents:
         self._run(arguments, lambda failure: done(failure or unsaved))
 
     def end_now(self) -> None:
-        """End all but the upload of checkpoints."""
+        """End all but the uploads."""
         self._ending = True
         for pid in self._helpers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def cleanup(self) -> None:
-        """Remove the mounts, and the links to the data cache: a record must not keep its bytes."""
+        """Remove the mounts, and the hosts' copies of their data: a record must not keep those bytes."""
+        self._intermediate.cancel()
+        self._end_relay()
         self._unmount()
-        for channel in local.downloaded(self._spec):
-            for host in self._spec.hosts:
-                shutil.rmtree(self._record.tree(host).channel(channel), ignore_errors=True)
+        trees.remove_inputs(self._record, self._spec)
         self._channels.unlink(missing_ok=True)
+        self._clear_pipes()
+
+    def _clear_pipes(self) -> None:
+        """Remove what an agent that was killed has left of its FIFOs: whoever reads the record would wait for ever."""
+        readers = local.readers_per_host(self._spec) if local.has_pipes(self._spec) else 0
+        for host in self._record.hosts if readers else ():
+            for local_rank in range(readers):
+                place = pipes.folder(self._record.tree(host).data, local_rank, readers)
+                for channel in local.piped(self._spec):
+                    pipes.clear(place, channel)
 
     def _unmount(self) -> None:
         """Let go of the mounts, also of those that nobody serves any more."""
@@ -314,8 +372,18 @@ class HostAgents:
         with contextlib.suppress(OSError):
             self._mounts.rmdir()
 
-    def _run(self, arguments: list[str], done: Done, host: str | None = None, stdin: int | None = None) -> int | None:
+    def _run(
+        self,
+        arguments: list[str],
+        done: Done,
+        host: str | None = None,
+        stdin: int | None = None,
+        death_signal: int = signal.SIGKILL,
+        pass_fds: Sequence[int] = (),
+    ) -> int | None:
         """Run the host agent, its words into the log of a host (the first), its last line as the reason if it fails.
+
+        One that gets another signal than SIGKILL at the supervisor's end has it blocked from its start, to wait for it.
 
         Returns:
             Its pid; None if it could not be started.
@@ -330,6 +398,9 @@ class HostAgents:
                 stdin=stdin,
                 stdout=write_end,
                 stderr=write_end,
+                death_signal=death_signal,
+                blocked=() if death_signal == signal.SIGKILL else (death_signal,),
+                pass_fds=pass_fds,
             )
         except OSError as error:
             os.close(read_end)
@@ -367,6 +438,91 @@ class HostAgents:
         self._loop.add_reader(read_end, readable)
         self._loop.on_child(pid, ended)
         return pid
+
+
+class _Intermediate:
+    """Brings what hosts write into ``output/intermediate`` to S3, while they run: an agent for each that writes there.
+
+    Most write nothing, and cost a look now and then.
+
+    Args:
+        agents: The job's.
+    """
+
+    def __init__(self, agents: HostAgents) -> None:
+        self._agents = agents
+        self._running: dict[str, int] = {}  # host -> pid
+        self._inputs: dict[str, int] = {}  # host -> its agent's standard input, whose end is the agent's last look
+        self._timer: Timer | None = None
+        self._waiting: Callable[[], None] | None = None
+
+    @property
+    def pids(self) -> set[int]:
+        return set(self._running.values())
+
+    def start(self) -> None:
+        """Look from now on."""
+        if self._timer is None and local.synced_intermediate(self._agents._spec) is not None:
+            self._timer = self._agents._loop.call_later(_LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look()
+        self._timer = self._agents._loop.call_later(_LOOK_S, self._look_again)
+
+    def _look(self) -> None:
+        for host in self._agents._spec.hosts:
+            if host not in self._running and _has_entries(self._agents._record.tree(host).output_intermediate):
+                self._start(host)
+
+    def _start(self, host: str) -> None:
+        agents = self._agents
+        read_end, write_end = os.pipe()
+
+        def ended(failure: Failure | None) -> None:
+            self._running.pop(host, None)
+            self._end_input(host)
+            if failure is not None:  # as with SageMaker's toolkit, the job is not lost for that
+                warning = Event(kind="warning", host=host, data={"message": failure.message})
+                agents._callbacks.output(host, warning.to_line())
+            self._go_on()
+
+        folder = str(agents._record.tree(host).output_intermediate)
+        uri = local.synced_intermediate(agents._spec) or ""
+        words = ["sync", "up", "--dir", folder, "--uri", uri, "--host", host, "--what", "intermediate output"]
+        try:
+            pid = agents._run(words, ended, host, stdin=read_end)
+        finally:
+            os.close(read_end)
+        if pid is None:
+            os.close(write_end)
+            return
+        agents._helpers.discard(pid)
+        self._running[host], self._inputs[host] = pid, write_end
+
+    def finish(self, done: Callable[[], None]) -> None:
+        """Every host has ended: bring the rest, then go on."""
+        if self._timer is not None:
+            self.cancel()
+            self._look()
+        self._waiting = done
+        for host in list(self._inputs):
+            self._end_input(host)
+        self._go_on()
+
+    def cancel(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_input(self, host: str) -> None:
+        if host in self._inputs:
+            os.close(self._inputs.pop(host))
+
+    def _go_on(self) -> None:
+        if self._waiting is not None and not self._running:
+            done, self._waiting = self._waiting, None
+            done()
 
 
 def problem(message: str, cause: Cause = Cause.CONFIGURATION) -> Failure:

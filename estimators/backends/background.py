@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from container.supervision.loop import Loop
+from container.system.loop import Loop
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from container.contract.failures import Failure
-from container.supervision.loop import Loop
-from estimators.jobs.record import JobRecord
-from estimators.spec import HOST_PREFIX, RunOptions, TrainingJobSpec
+from container.system.loop import Loop
+from estimators.job.request import HOST_PREFIX, RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,17 +183,12 @@ class Backend(abc.ABC):
         """Bring the inputs to a further host, then start it."""
         raise NotImplementedError(f"{self.name}: hosts cannot come and go.")
 
-    def save_checkpoints(self, done: Callable[[Failure | None], None]) -> None:
-        """Bring the checkpoints of a job that failed to where the spec wants them; every host has ended.
-
-        Args:
-            done: Takes the failure that prevented it, or None.
-        """
-        done(None)
-
     @abc.abstractmethod
     def collect_outputs(self) -> None:
-        """Pack the model and the outputs to where the spec wants them."""
+        """Bring the rest of the checkpoints, then pack models and outputs to where the spec wants them.
+
+        Every host has ended; the job may have failed.
+        """
 
     @abc.abstractmethod
     def cleanup(self) -> None:

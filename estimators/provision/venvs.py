@@ -24,7 +24,12 @@ def identity(prefix: Path) -> str:
 
 def is_usable(prefix: Path) -> bool:
     """Whether the venv has an interpreter to run; a link to a Python that was removed is none."""
-    return (prefix / "bin" / "python").exists() and (prefix / "pyvenv.cfg").is_file()
+    return (prefix / "bin" / "python").exists() and is_environment(prefix)
+
+
+def is_environment(prefix: Path) -> bool:
+    """Whether a Python's folder is an environment of the user's, a venv or conda's, and not the system's."""
+    return (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
 
 
 def check_python() -> None:

@@ -1,1 +1,1 @@
-"""From a job's record to its :class:`estimators.result.Result`, and what is shown of it."""
+"""From a job's record to its :class:`estimators.results.result.Result`, and what is shown of it."""

@@ -1,4 +1,4 @@
-"""Makes a :class:`~estimators.result.Result` of a job's record: a pure function of what is on record."""
+"""Makes a :class:`~estimators.results.result.Result` of a job's record: a pure function of what is on record."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Any
 from container.contract.durations import Durations
 from container.contract.strategies import Distribution
 from container.contract.wire import Event
-from estimators.errors import FleetfitError
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord
-from estimators.jobs.restarts import Ending
-from estimators.metrics import FinalMetrics
-from estimators.phases import phases
-from estimators.result import Checkpoints, Model, Point, RankResult, Result
+from estimators.job.errors import FleetfitError
+from estimators.job.failure_policy import Ending
+from estimators.job.metrics import FinalMetrics
+from estimators.job.request import TrainingJobSpec
+from estimators.records import outputs
+from estimators.records import status as statuses
+from estimators.records.phases import phases
+from estimators.records.record import JobRecord
 from estimators.results.moments import KINDS as MOMENTS
 from estimators.results.moments import moments
-from estimators.spec import TrainingJobSpec
+from estimators.results.result import Checkpoints, Model, Point, RankResult, Result
+from estimators.results.thinning import thin
 
 #: Kinds of events that a result is made of.
 _KINDS = MOMENTS | {"phase", "process_started", "process_ended", "metric", "steps", "model", "checkpoint"}
@@ -30,22 +32,22 @@ _BATCH_NAMES = ("global-batch-size", "global_batch_size", "batch-size", "batch_s
 _FACTS = ("software", "machine")
 
 
-def build(record: JobRecord, *, model_data: str | None, checkpoints: str | None) -> Result:
+def build(record: JobRecord) -> Result:
     """The result of a job so far.
 
     Args:
         record: The job's record.
-        model_data: Where the model is.
-        checkpoints: Where the checkpoints are.
     """
     status = record.read_status()
+    events, left_out = thin(event for event in record.events() if event.kind in _KINDS)
     return from_events(
-        [event for event in record.events() if event.kind in _KINDS],
+        events,
+        series_left_out=left_out,
         status=status,
         request=_masked(record.read_request()),
         provenance=_provenance(record),
-        model_data=model_data,
-        checkpoints=checkpoints,
+        model_data=outputs.model_data(record),
+        checkpoints=outputs.checkpoints(record) if outputs.has_checkpoints(record) else None,
         logs=str(record.hosts_dir),
     )
 
@@ -59,6 +61,7 @@ def from_events(
     model_data: str | None = None,
     checkpoints: str | None = None,
     logs: str = "",
+    series_left_out: int = 0,
 ) -> Result:
     """The result that follows from a job's events. Pure.
 
@@ -70,6 +73,7 @@ def from_events(
         model_data: Where the model is.
         checkpoints: Where the checkpoints are.
         logs: The folder of the logs.
+        series_left_out: How many values of metrics are not among the events.
     """
     spec = TrainingJobSpec.from_request(request)
     strategy = _strategy(spec)
@@ -116,12 +120,14 @@ def from_events(
         model=_model(last),
         ranks=_ranks(last),
         series=_series(events, created),
+        series_left_out=series_left_out,
         moments=moments(events, created),
         checkpointing=_checkpointing(events),
         data=_data(spec, provenance),
         spot=bool(spec.spot),
         provenance=_summary(provenance),
         endings=_endings(status),
+        warnings=tuple(statuses.noticed(status)),
     )
 
 
@@ -277,7 +283,7 @@ def _data(spec: TrainingJobSpec, provenance: Mapping[str, Any]) -> dict[str, dic
 
 
 def _provenance(record: JobRecord) -> Mapping[str, Any]:
-    from estimators.provenance import read
+    from estimators.records.provenance import read
 
     with contextlib.suppress(FleetfitError, OSError, ValueError):
         found = read(record)
@@ -299,6 +305,6 @@ def _summary(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(request: dict[str, Any]) -> dict[str, Any]:
-    from estimators.secrets import mask_request
+    from estimators.job.secrets import mask_request
 
     return mask_request(request)

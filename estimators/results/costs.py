@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from estimators import instances
+from estimators.job import instances
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract.wire import Event
-from estimators.jobs.elastic.telling import Restores, committed, number, restored
-from estimators.result import Moment
+from estimators.records.elastic_events import Restores, committed, number, restored
+from estimators.results.result import Moment
 
 #: Kinds of events that moments are made of.
 KINDS = frozenset(("resized", "host_excluded", "commit", "restored"))

@@ -6,10 +6,11 @@ import html
 import json
 from typing import TYPE_CHECKING
 
+from estimators.job.text import visible
 from estimators.results.summary import bytes_text, count_text, dollars_text, percent_text, time_text
 
 if TYPE_CHECKING:
-    from estimators.result import Result
+    from estimators.results.result import Result
 
 _HEAD = "text-align:left;vertical-align:top;font-weight:600;padding:2px 12px 2px 0"
 _CELL = "padding:2px 12px 2px 0;text-align:right"
@@ -17,20 +18,15 @@ _CELL = "padding:2px 12px 2px 0;text-align:right"
 
 def result_html(result: Result) -> str:
     """The job's table, and what is known beyond it: steps, ranks, messages, cost, provenance."""
-    from estimators.display import job_html
+    from estimators.results.display import job_html
 
     return f"{job_html(result)}{_facts(result)}{_ranks(result)}{_provenance(result)}"
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
-    """What there is to say of speed, messages and cost: label and text."""
+    """What there is to say beyond the job's table of steps, messages and cost: label and text."""
     times = result.step_times
     found: list[tuple[str, str]] = []
-    if result.steps_per_second is not None:
-        speed = f"{result.steps_per_second:.3g} steps/s"
-        if result.samples_per_second is not None:
-            speed += f", {result.samples_per_second:,.4g} samples/s (global batch {result.global_batch_size})"
-        found.append(("speed", speed))
     if times.count:
         shown = [("median", 0.5), ("95 %", 0.95), ("99 %", 0.99)]
         text = ", ".join(f"{name} {time_text(times.quantile(share))}" for name, share in shown)
@@ -97,4 +93,4 @@ def _provenance(result: Result) -> str:
 
 
 def _e(text: str) -> str:
-    return html.escape(text)
+    return html.escape(visible(text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from estimators.result import Result
+    from estimators.results.result import Result
 
 
 def summary(result: Result) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def summary(result: Result) -> dict[str, Any]:
         "global_batch_size": result.global_batch_size,
         "seconds": result.seconds,
         **{f"{name}_s": seconds for name, seconds in result.phases.items()},
+        "to_first_step_s": result.to_first_step_s,
         "steps": result.steps,
         "steps_per_second": result.steps_per_second,
         "samples_per_second": result.samples_per_second,
@@ -75,7 +76,7 @@ def time_text(seconds: float | None) -> str:
         return f"{seconds * 1e6:.3g} µs"
     if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
-    from estimators.display import seconds_text
+    from estimators.results.display import seconds_text
 
     return seconds_text(seconds)
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimators.errors import FleetfitError
+from estimators.job.errors import FleetfitError
 from estimators.service import identity, protocol, signing
 from estimators.service.errors import ServiceError
 from estimators.service.logs import Logs
@@ -81,8 +81,18 @@ class Endpoint:
         self._region = region
         self._models = {service: Model(service, names) for service, names in table.items()}
 
-    def respond(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
-        """Answer a request; raises nothing."""
+    def respond(
+        self, method: str, target: str, headers: Headers, body: bytes, admit: Callable[[], None] = lambda: None
+    ) -> Answer:
+        """Answer a request; raises nothing.
+
+        Args:
+            method: GET, POST, …
+            target: What follows it in the request's first line.
+            headers: The request's.
+            body: The request's.
+            admit: Called when the request is seen to be signed with a key of ours, before anything is done for it.
+        """
         named = {name.lower(): value for name, value in headers}
         json_version = None
         if "x-amz-target" in named or named.get("content-type", "").startswith("application/x-amz-json"):
@@ -90,6 +100,7 @@ class Endpoint:
         prefix = named.get("x-amz-target", "").rpartition(".")[0]
         try:
             scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
+            admit()
             if method != "POST" or target.partition("?")[0] != "/":
                 raise ServiceError("UnknownOperationException", "requests are sent by POST to /.", 404)
             return self._call(protocol.read_call(named, body, scope.service))

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from container.contract.strategies import ParameterServer
-from estimators.errors import FleetfitError
-from estimators.jobs.masking import text_mask
-from estimators.secrets import MASK
+from estimators.job.errors import FleetfitError
+from estimators.job.log_redaction import text_mask
+from estimators.job.request import TrainingJobSpec
+from estimators.job.secrets import MASK
 from estimators.service.errors import ServiceError
 from estimators.service.records import Job, Jobs
 from estimators.service.settings import ACCOUNT
 from estimators.service.streams import Event, Stream, Streams
-from estimators.spec import TrainingJobSpec
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from estimators.job.validation import model_pattern
 from estimators.service.errors import ServiceError, invalid, malformed
-from estimators.validation import model_pattern
 
 Shape = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from estimators.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError
 from estimators.service.identity import ROLE, role_arn
 from estimators.service.settings import Keys, Place, default_bucket, write_private
 

@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from container.contract.failures import Cause, Failure
-from estimators.errors import BackendError, RecordError
-from estimators.jobs import launch
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord
-from estimators.jobs.states import SecondaryStatus
+from estimators.client import launch
+from estimators.job.errors import BackendError, RecordError
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
 from estimators.service.records import Jobs
 
 _log = logging.getLogger(__name__)

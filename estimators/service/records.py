@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from estimators.errors import RecordError
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord, is_job_name, job_names, jobs_folder
+from estimators.job.errors import RecordError
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord, is_job_name, job_names, jobs_folder
 from estimators.service import settings
 from estimators.service.errors import not_found
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from container.supervision import locks
-from estimators.errors import BackendError, ConfigurationError
+from container.system import locks
+from estimators.job.errors import BackendError, ConfigurationError
 from estimators.service import settings, web
 from estimators.service.endpoint import Endpoint, operations
 from estimators.service.logs import Logs

@@ -12,8 +12,8 @@ import string
 from pathlib import Path
 from typing import Any
 
-from estimators.errors import ConfigurationError
-from estimators.jobs.record import jobs_folder
+from estimators.job.errors import ConfigurationError
+from estimators.records.record import jobs_folder
 
 #: The account that jobs and buckets seem to belong to.
 ACCOUNT = "000000000000"

@@ -6,12 +6,19 @@ had is refused with the reason before anything starts.
 
 from __future__ import annotations
 
-from container import code
+import threading
+
+from container.toolkit.code import code
 from estimators.backends.local import is_s3
-from estimators.errors import ConfigurationError
-from estimators.jobs.record import JobRecord
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import TrainingJobSpec
+from estimators.records.record import JobRecord
 from estimators.service.storage import Storage, split_uri
-from estimators.spec import TrainingJobSpec
+
+#: What an archive may unpack to, in bytes. The client waits, and sends its request again when that takes too long.
+_MAX_BYTES = 1 << 30
+#: One at a time: the disk is the same for all.
+_UNPACKING = threading.Lock()
 
 
 def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> None:
@@ -34,6 +41,7 @@ def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> 
         )
     record.source_dir.mkdir(mode=0o700)
     try:
-        code.materialize(str(path), record.source_dir, program)
+        with _UNPACKING:
+            code.materialize(str(path), record.source_dir, program, max_bytes=_MAX_BYTES)
     except code.CodeError as error:
         raise ConfigurationError(f"sagemaker_submit_directory {place}: {error}") from error

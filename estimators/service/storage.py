@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from container.supervision import locks
-from estimators.errors import BackendError, ConfigurationError
-from estimators.jobs.record import JobRecord, job_names, jobs_folder
+from container.system import locks
+from estimators.job.errors import BackendError, ConfigurationError
+from estimators.records.record import JobRecord, job_names, jobs_folder
 from estimators.service import settings
 from estimators.service.settings import Place
 
@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args(argv)
-    from estimators.s3_server import S3Server
+    from estimators.service.s3_server import S3Server
 
     place = Place.of(arguments.home)
     held = locks.take(place.storage_lock_file)

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from container.contract import wire
 from container.contract.membership import natural_key
-from estimators.jobs.record import JobRecord, process_of, times_file
+from estimators.records.record import JobRecord, process_of, times_file
 
 #: CloudWatch's largest event, in bytes.
 EVENT_LIMIT = 256 * 1024 - 26
 
 #: time in ms since the epoch, offset in the log, length, number of the log among the host's.
 _EVENT = struct.Struct("<QQIHxx")
-_TIME = struct.Struct("<QQ")  # as estimators.logs writes it: time in ns, end offset
+_TIME = struct.Struct("<QQ")  # as estimators.records.logs writes it: time in ns, end offset
 #: How many lines of one process are looked at at once.
 _PORTION = 65536
 #: How many hosts' positions are kept in memory.

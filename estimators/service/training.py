@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import collections
+import contextlib
 import math
 import os
-import shutil
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from estimators.errors import ConfigurationError, JobExistsError, JobUnreachableError
-from estimators.jobs import client, launch
-from estimators.jobs.record import JobRecord
-from estimators.secrets import mask_request
+from container.system.removing import remove_tree
+from estimators.client import launch, supervisor_client
+from estimators.job.errors import ConfigurationError, JobExistsError, JobUnreachableError
+from estimators.job.secrets import mask_request
+from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid, not_found
 from estimators.service.queue import Queue
@@ -54,6 +56,8 @@ class Training:
         self._queue = queue
         self._storage = storage
         self._local = local
+        self._creating: set[str] = set()
+        self._lock = threading.Lock()
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """CreateTrainingJob."""
@@ -62,17 +66,18 @@ class Training:
         spec, options = translate(request, self._local)
         now = time.time()
         try:
-            # Filled aside: whatever becomes of the endpoint meanwhile, there is a whole job that waits, or none.
-            record = JobRecord.stage(name, self._jobs.home)
-            try:
-                bring_source(spec, record, self._storage)
-                launch.fill(record, spec, options, None, now)
-                record.write_status({**(record.stored_status() or {}), "TrainingJobArn": self._jobs.arn(name)})
-                self._jobs.write_own(record, {"request": dict(request)})
-                self._queue.submit(record, name, request)
-            except BaseException:
-                record.discard()
-                raise
+            with self._claimed(name):
+                # Filled aside: whatever becomes of the endpoint meanwhile, there is a whole job that waits, or none.
+                record = JobRecord.stage(name, self._jobs.home)
+                try:
+                    bring_source(spec, record, self._storage)
+                    launch.fill(record, spec, options, None, now)
+                    record.write_status({**(record.stored_status() or {}), "TrainingJobArn": self._jobs.arn(name)})
+                    self._jobs.write_own(record, {"request": dict(request)})
+                    self._queue.submit(record, name, request)
+                except BaseException:
+                    record.discard()
+                    raise
         except JobExistsError:
             raise ServiceError(
                 "ResourceInUse",
@@ -82,6 +87,23 @@ class Training:
         except ConfigurationError as error:
             raise invalid(str(error)) from error
         return {"TrainingJobArn": self._jobs.arn(name)}
+
+    @contextlib.contextmanager
+    def _claimed(self, name: str) -> Iterator[None]:
+        """Have a name while its job is made: a client that sends its request again has it made once.
+
+        Raises:
+            JobExistsError: it is being made.
+        """
+        with self._lock:
+            if name in self._creating:
+                raise JobExistsError(f"training job {name!r} is being made.")
+            self._creating.add(name)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._creating.discard(name)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DescribeTrainingJob."""
@@ -115,7 +137,9 @@ class Training:
         if self._queue.withdraw(job.name):
             return {}
         try:
-            answer = client.request(job.record, client.stop_message(None, "StopTrainingJob was called"))
+            answer = supervisor_client.request(
+                job.record, supervisor_client.stop_message(None, "StopTrainingJob was called")
+            )
         except JobUnreachableError as error:
             if self._jobs.get(job.name).over:
                 return {}
@@ -139,7 +163,7 @@ class Training:
         except FileNotFoundError:
             raise not_found() from None
         self._jobs.forget(job.name)
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_tree(aside, ignore_errors=True)
         return {}
 
     def update(self, request: Mapping[str, Any]) -> dict[str, Any]:

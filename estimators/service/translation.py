@@ -13,13 +13,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract.names import unknown
-from container.machine import gpu_count
-from estimators import backends, checks, instances, validation
+from container.system.host_machine import gpu_count
+from estimators import backends
 from estimators.backends.local import is_s3
-from estimators.errors import ConfigurationError, FleetfitError, UnsupportedError
-from estimators.metrics import parse_metric_definitions
+from estimators.client import checks
+from estimators.job import instances, validation
+from estimators.job.errors import ConfigurationError, FleetfitError, UnsupportedError
+from estimators.job.metrics import parse_metric_definitions
+from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.service.errors import ServiceError, invalid
-from estimators.spec import RunOptions, TrainingJobSpec
 
 #: Members that ask for something that only AWS has and that a job would miss, and the reason.
 REFUSED: Mapping[str, str] = {
@@ -155,7 +157,12 @@ def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec
                 raise invalid(f"{what}[{name!r}]: a NUL character cannot be passed to a process.")
     try:
         spec = _spec(_without(request, local), local)
-        options = RunOptions(backend=spec.instance_type, python=local.python, warnings=tuple(_warnings(request, local)))
+        options = RunOptions(
+            backend=spec.instance_type,
+            python=local.python,
+            warnings=tuple(_warnings(request, local)),
+            asked_instance_type=request["ResourceConfig"]["InstanceType"],
+        )
         _check(spec, options)
     except ServiceError:
         raise
@@ -186,9 +193,9 @@ def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
     )
     if spec.program is None and not containers and instance_type != "local_fake":
         raise invalid(
-            "the job has no hyperparameter 'sagemaker_program': its image brings what it runs (an algorithm's image, "
-            "or the SDK 3.x's ModelTrainer), and this endpoint runs jobs as bare processes. "
-            "`fleetfit serve --backend docker` runs them in containers."
+            "the job has neither a hyperparameter 'sagemaker_program' nor a variable SAGEMAKER_PROGRAM: its image "
+            "brings what it runs (an algorithm's image, or the SDK 3.x's ModelTrainer), and this endpoint runs jobs as "
+            "bare processes. `fleetfit serve --backend docker` runs them in containers."
         )
     place = spec.submit_directory
     if resources["InstanceType"].startswith("ml.") and not containers and place and not is_s3(place):

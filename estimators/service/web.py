@@ -1,12 +1,16 @@
 """HTTP: connections that stay open, requests with bounds in size and time, one thread for each connection.
 
-Connections that wait for their next request are closed where a new one needs their place, so that clients that keep
-many open, or somebody who holds some for nothing, keep nobody else out for longer than one request may take.
+A connection is a stranger's until a request on it was signed with a key of ours. Strangers have places of their own,
+and the one that came first goes where a new one needs its place: whoever opens many connections, and sends half a
+request on each or nothing, takes no place from those who have a key. Of these, connections that wait for their next
+request are closed where another needs their place.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import io
 import socket
 import threading
@@ -23,13 +27,34 @@ from estimators.service.signing import Headers
 BODY_LIMIT = 2 << 20
 #: A connection without a request for so long is closed, in seconds.
 IDLE_SECONDS = 65.0
+#: A stranger's first byte, and anybody's headers from their first byte on, have to come within so many seconds.
+HEADER_SECONDS = 15.0
 #: From its first byte to its last a request may take so long, and so may its answer, in seconds.
 REQUEST_SECONDS = 30.0
-#: More connections at once are turned away.
+#: Connections of those who have shown a key: more at once are turned away.
 CONNECTION_LIMIT = 256
+#: Strangers' connections: for another one the first of them is closed.
+STRANGER_LIMIT = 128
+#: How long a new connection waits for the threads of closed ones to end, in seconds.
+_ROOM_SECONDS = 5.0
 
-#: method, target, headers, body -> answer.
-Respond = Callable[[str, str, Headers, bytes], Answer]
+#: method, target, headers, body, what to call when the request is seen to be signed -> answer.
+Respond = Callable[[str, str, Headers, bytes, Callable[[], None]], Answer]
+
+
+@dataclasses.dataclass
+class _Place:
+    """An open connection's state.
+
+    Attributes:
+        stranger: Whether no request on it was signed yet.
+        idle: Whether it waits for a request.
+        closed: Whether it was closed to make room; its thread will see that.
+    """
+
+    stranger: bool = True
+    idle: bool = False
+    closed: bool = False
 
 
 class Server(ThreadingHTTPServer):
@@ -46,14 +71,14 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], respond: Respond) -> None:
         self.respond = respond
-        self._lock = threading.Lock()
-        self._open = 0
-        #: Connections that wait for a request, the one that has waited longest first.
-        self._idle: dict[socket.socket, bool] = {}
+        #: Guards the places, and tells when one is free.
+        self._changed = threading.Condition()
+        #: The open connections; strangers in the order in which they came, others in that of their last request.
+        self._places: dict[socket.socket, _Place] = {}
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._enter():
+        if not self._enter(request):
             with contextlib.suppress(OSError):
                 request.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             self.shutdown_request(request)
@@ -61,48 +86,76 @@ class Server(ThreadingHTTPServer):
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started, which would have released it
-            self._leave()
+            self._leave(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._leave()
+            self._leave(request)
 
-    def _enter(self) -> bool:
-        with self._lock:
-            if self._open >= CONNECTION_LIMIT:
-                # Those that are closed count until their threads have ended, which a flood may be quicker than.
-                if not self._idle or self._open >= 2 * CONNECTION_LIMIT:
-                    return False
-                oldest = next(iter(self._idle))
-                del self._idle[oldest]
-                with contextlib.suppress(OSError):  # its client was quicker
-                    oldest.shutdown(socket.SHUT_RDWR)
-            self._open += 1
+    def _enter(self, connection: socket.socket) -> bool:
+        with self._changed:
+            strangers = [one for one, place in self._places.items() if place.stranger and not place.closed]
+            known = [place for place in self._places.values() if not place.stranger and not place.closed]
+            if len(strangers) >= STRANGER_LIMIT:
+                self._close(strangers[0])
+            if len(known) >= CONNECTION_LIMIT and not self._close_idle():
+                return False
+            # Closed ones count until their threads have ended, which a flood may be quicker than.
+            most = 2 * (CONNECTION_LIMIT + STRANGER_LIMIT)
+            if not self._changed.wait_for(lambda: len(self._places) < most, _ROOM_SECONDS):
+                return False
+            self._places[connection] = _Place()
             return True
 
-    def _leave(self) -> None:
-        with self._lock:
-            self._open -= 1
+    def _leave(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._places.pop(connection, None)
+            self._changed.notify_all()
 
-    def wait_for_request(self, connection: socket.socket) -> None:
-        """The connection may be closed from now on."""
-        with self._lock:
-            self._idle[connection] = True
+    def _close_idle(self) -> bool:
+        """Close the connection of those with a key that has waited longest; whether there is one that waits."""
+        for connection, place in self._places.items():
+            if place.idle and not place.stranger and not place.closed:
+                self._close(connection)
+                return True
+        return False
+
+    def _close(self, connection: socket.socket) -> None:
+        self._places[connection].closed = True
+        with contextlib.suppress(OSError):  # its client was quicker
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def wait_for_request(self, connection: socket.socket) -> float:
+        """The connection waits for a request from now on; returns how long it may, in seconds."""
+        with self._changed:
+            place = self._places[connection]
+            place.idle = True
+            if place.stranger:
+                return HEADER_SECONDS
+            self._places[connection] = self._places.pop(connection)  # it has waited for the shortest time
+            return IDLE_SECONDS
 
     def begin_request(self, connection: socket.socket) -> bool:
         """Its next request begins, or its end; returns False if it has just been closed instead."""
-        with self._lock:
-            return self._idle.pop(connection, False)
+        with self._changed:
+            place = self._places[connection]
+            place.idle = False
+            return not place.closed
+
+    def admit(self, connection: socket.socket) -> None:
+        """A request on it was signed with a key of ours: it is a stranger's no more."""
+        with self._changed:
+            self._places[connection].stranger = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A connection that broke off: nothing that anybody could do something about."""
 
 
 class _Incoming(io.RawIOBase):
-    """What a connection sends, with a time limit for each request as a whole.
+    """What a connection sends, with time limits for each request as a whole and for its headers.
 
     Args:
         server: Told when the connection waits.
@@ -113,12 +166,16 @@ class _Incoming(io.RawIOBase):
         self._server = server
         self._connection = connection
         self._until = 0.0
+        self._begun = 0.0
         self._idle = False
 
     def next_request(self) -> None:
         """What comes next is another request."""
-        self._until = time.monotonic() + IDLE_SECONDS
         self._idle = True
+
+    def headers_end(self) -> None:
+        """The request's headers are there; what comes next is its body."""
+        self._until = self._begun + REQUEST_SECONDS
 
     def readable(self) -> bool:
         return True
@@ -132,12 +189,13 @@ class _Incoming(io.RawIOBase):
         if not self._idle:
             return self._receive(buffer)
         self._idle = False
-        self._server.wait_for_request(self._connection)
+        self._until = time.monotonic() + self._server.wait_for_request(self._connection)
         try:
             count = self._receive(buffer)
         finally:
             mine = self._server.begin_request(self._connection)
-        self._until = time.monotonic() + REQUEST_SECONDS
+        self._begun = time.monotonic()
+        self._until = self._begun + min(HEADER_SECONDS, REQUEST_SECONDS)
         return count if mine else 0
 
     def _receive(self, buffer: Any) -> int:
@@ -167,6 +225,12 @@ class _Handler(BaseHTTPRequestHandler):
         super().handle_one_request()  # which closes the connection after a TimeoutError
 
     def _any(self) -> None:
+        self._incoming.headers_end()
+        if self.headers.defects:
+            # A name with a space behind it, or a line without a colon: what follows is read as no header at all, and
+            # may have said how long the body is.
+            self._refuse(400, b"a header cannot be read.")
+            return
         lengths = self.headers.get_all("Content-Length") or ["0"]
         if self.headers.get("Transfer-Encoding") or len(lengths) != 1 or not _is_length(lengths[0]):
             self._refuse(411, b"a Content-Length is needed.")
@@ -179,7 +243,8 @@ class _Handler(BaseHTTPRequestHandler):
         if len(body) < length:
             self.close_connection = True
             return
-        self._send(self.server.respond(self.command, self.path, self.headers.items(), body))
+        admit = functools.partial(self.server.admit, self.connection)
+        self._send(self.server.respond(self.command, self.path, self.headers.items(), body, admit))
 
     do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_OPTIONS = do_PATCH = _any
 

@@ -10,8 +10,8 @@ import pytest
 from container.contract.environment import Environment, Machine
 from container.contract.layout import MLTree
 from estimators.backends.config import BackendFacts, host_config, input_mode
-from estimators.inputs import TrainingInput, parse_inputs
-from estimators.spec import Algorithm, CheckpointConfig, Resources, TrainingJobSpec
+from estimators.job.inputs import TrainingInput, parse_inputs
+from estimators.job.request import Algorithm, CheckpointConfig, Resources, TrainingJobSpec
 
 SPEC = TrainingJobSpec(
     name="job",

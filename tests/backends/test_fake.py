@@ -11,7 +11,7 @@ import pytest
 
 from container.contract.failures import Cause, Failure
 from estimators import MPI, FakeOutcome, TensorFlow, TrainingJobError
-from estimators.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError
 
 
 @pytest.fixture(autouse=True)

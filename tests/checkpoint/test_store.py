@@ -396,6 +396,35 @@ def test_what_is_no_folder_is_no_checkpoint(store: CheckpointStore) -> None:
     assert newest_step(store) == 9
 
 
+def test_a_newest_one_that_is_a_link_is_not_passed_over_in_silence(store: CheckpointStore, tmp_path: Path) -> None:
+    name, _ = store.write(contents(1))
+    store.write(contents(2))
+    moved, linked = Path(store.directory, "checkpoint-00000002-step-2"), tmp_path / "another-disk"
+    moved.rename(linked)
+    moved.symlink_to(linked)
+    loaded = store.read_newest()
+    assert loaded is not None and loaded.name == name
+    assert [str(item) for item in loaded.skipped] == [
+        f"checkpoint-00000002-step-2: it is a link to {linked}, and nobody knows who changes that; copy the folder "
+        "here to restore from it"
+    ]
+    shutil.rmtree(Path(store.directory, name))
+    with pytest.raises(NoUsableCheckpointError, match="it is a link to"):  # rather than from the beginning
+        store.read_newest()
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "one.bin"])
+def test_a_fifo_among_the_files_is_damage_and_nobody_waits_for_it(store: CheckpointStore, file: str) -> None:
+    store.write(contents(1))
+    newest, _ = store.write(contents(2))
+    path = Path(store.directory, newest, file)
+    path.unlink()
+    os.mkfifo(path)
+    loaded = store.read_newest()
+    assert loaded is not None and loaded.manifest.progress.step == 1
+    assert [str(item) for item in loaded.skipped] == [f"{newest}/{path.name}: it is no file"]
+
+
 def test_writing_needs_the_lock(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="lock"):
         CheckpointStore(tmp_path).write(contents(1))
@@ -447,24 +476,60 @@ def test_a_file_that_cannot_grow(tmp_path: Path, how: str) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 500_000
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
-    """A real file system of 2 MB, in a mount namespace of its own."""
+def on_a_small_disk(tmp_path: Path, script: str, *arguments: str) -> str:
+    """What a script prints that gets a real file system of 2 MB, in a mount namespace of its own."""
     unshare = shutil.which("unshare")
-    script = tmp_path / "fill.py"
-    script.write_text(FILL)
+    (tmp_path / "script.py").write_text(script)
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = f"mount -t tmpfs -o size=2m none {disk}"
     if unshare is None or subprocess.run([unshare, "-Urm", "sh", "-c", mount], capture_output=True).returncode:
         assert "CI" not in os.environ, "CI must be able to make a mount namespace"
         pytest.skip("this machine lets nobody make a mount namespace")
-    command = f"{mount} && exec {sys.executable} {script} {disk} asynchronous 1"
+    command = f"{mount} && exec {sys.executable} {tmp_path / 'script.py'} {disk} {' '.join(arguments)}"
     done = subprocess.run(
         [unshare, "-Urm", "sh", "-c", command], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert os.strerror(errno.ENOSPC) in done.stdout and "bytes are free" in done.stdout, done.stdout
-    assert "keep fewer checkpoints" in done.stdout
+    return done.stdout
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    said = on_a_small_disk(tmp_path, FILL, "asynchronous", "1")
+    assert os.strerror(errno.ENOSPC) in said and "bytes are free" in said, said
+    assert "or keep fewer checkpoints: keep=1 makes room" in said
+
+
+LESS = """
+import sys
+import numpy as np
+from container.checkpoint import Checkpointer, CheckpointWriteError
+
+def fill(step, size):
+    return {"a": np.full(size // 8, step)}
+
+with Checkpointer(sys.argv[1], keep=None, asynchronous=False) as checkpointer:
+    try:
+        for step in range(1, 100):
+            checkpointer.save(fill(step, 400_000), step=step)
+    except CheckpointWriteError:
+        pass
+# The remedy works at once: what need not stay any more goes first.
+with Checkpointer(sys.argv[1], keep=1, asynchronous=False) as checkpointer:
+    checkpointer.save(fill(100, 400_000), step=100)
+    assert [name.rpartition("-")[2] for name in checkpointer.checkpoints()] == ["100"], checkpointer.checkpoints()
+    checkpointer.save(fill(101, 1_200_000), step=101)
+    try:
+        checkpointer.save(fill(102, 1_200_000), step=102)
+    except CheckpointWriteError as error:
+        print(error)
+    assert checkpointer.restore().step == 101
+"""
+
+
+def test_a_full_disk_that_has_room_for_fewer(tmp_path: Path) -> None:
+    said = on_a_small_disk(tmp_path, LESS)
+    assert "Free some space: a checkpoint is whole before an older one goes, so that even keep=1" in said, said
 
 
 def test_room_is_counted_in_blocks() -> None:

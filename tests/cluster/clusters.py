@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators import MPI, PreflightWarning, RunOptions, TensorFlow, TrainingJob
-from estimators.jobs.record import job_names
+from estimators.records.record import job_names
 
 #: What every script can import as ``aid``.
 AID = '''
@@ -110,6 +110,7 @@ class Make:
         code = self.folder / f"code-{self._count}"
         code.mkdir()
         for name, text in {"train.py": textwrap.dedent(script), "aid.py": AID, **(files or {})}.items():
+            (code / name).parent.mkdir(parents=True, exist_ok=True)
             (code / name).write_text(text, encoding="utf-8")
         return TensorFlow(
             **{
@@ -127,7 +128,7 @@ class Make:
             }
         )
 
-    def run(self, script: str, *, logs: bool = False, name: str | None = None, **settings: Any) -> TrainingJob:
+    def run(self, script: str, *, logs: bool | str = False, name: str | None = None, **settings: Any) -> TrainingJob:
         """Run a script to its end."""
         return fit(self(script, **settings), logs=logs, job_name=name)
 
@@ -370,8 +371,11 @@ class Snapshot:
         self.files = self._files()
 
     def _members(self) -> set[Process]:
-        """The processes of this moment. One that has just been forked has its parent's words until it executes."""
-        family = [one for one in below(self.supervisor.pid) if one.argv != self.supervisor.argv]
+        """The processes of this moment. One that has just been forked has its parent's words until it executes.
+
+        One that is just being executed has none, and cannot be told from one that collects provenance.
+        """
+        family = [one for one in below(self.supervisor.pid) if one.argv and one.argv != self.supervisor.argv]
         toolkits = {one.pid for one in family if one.kind == "toolkit"}
         forked = {one for one in family if one.pid in toolkits and (_stat(one.pid) or ("", 0, 0))[1] in toolkits}
         collectors = {one for one in family if "provenance" in " ".join(one.argv)}
@@ -449,7 +453,7 @@ def kill_everything_of(home: Path) -> None:
     for pid in _pids():
         one = process(pid)
         if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
-            supervises = "estimators.jobs.supervise" in " ".join(one.argv)
+            supervises = "estimators.supervisor.main" in " ".join(one.argv)
             if supervises or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -10,7 +10,7 @@ import pytest
 import shapes
 
 from estimators import MPI, CollectiveAllReduce, FleetfitError
-from estimators.jobs.record import job_names
+from estimators.records.record import job_names
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,10 @@ from estimators import (
     TrainingInput,
     TrainingJob,
 )
-from estimators.errors import ConfigurationError, TrainingJobError, UnsupportedError
-from estimators.jobs import client
-from estimators.jobs.launch import resume
-from estimators.jobs.record import JobRecord
+from estimators.client import supervisor_client
+from estimators.client.launch import resume
+from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
+from estimators.records.record import JobRecord
 
 
 def kinds(job: TrainingJob) -> list[str]:
@@ -62,7 +62,7 @@ def test_each_record_counts_once_whatever_dies_joins_or_leaves(make: clusters.Ma
     with pytest.raises(ConfigurationError, match=r"'algo-9' is not a host of the job; its hosts: algo-1, algo-2"):
         job.remove_host("algo-9")
     # The first rank, which has told the others what to do so far, is killed; it comes back as the last.
-    client.request(job.record, {"op": "kill_rank", "rank": 0})
+    supervisor_client.request(job.record, {"op": "kill_rank", "rank": 0})
     until_size(job, 2, 1, 2)
     clusters.until(lambda: [host["ranks"] for host in job.membership] == [[1], [0]], 10)
     assert "host_excluded" in kinds(job)
@@ -120,7 +120,7 @@ def test_in_pipe_mode_too_each_record_counts_once(make: clusters.Make) -> None:
     job.add_hosts(1)
     until_size(job, 2, 3)
     trained(make, job, 3)
-    client.request(job.record, {"op": "kill_rank", "rank": 0})
+    supervisor_client.request(job.record, {"op": "kill_rank", "rank": 0})
     until_size(job, 2, 3, 2)
     job.remove_host("algo-2")
     until_size(job, 2, 3, 2, 1)
@@ -205,19 +205,67 @@ def test_hosts_that_discovery_does_not_name_do_not_train(slow: bool, make: clust
     script = make.folder / "discover"
     script.write_text(f"#!/bin/sh\nwhile [ ! -e {make.marks}/up ]; do sleep 0.05; done\ncat {hosts_file}\n")
     script.chmod(0o755)
-    options = {"enabled": True, "max_hosts": 3, "warm": False, "discovery": str(script if slow else hosts_file)}
-    job = make.start(MEETING, hosts=3, distribution={"elastic_horovod": options})
-    clusters.until(lambda: {event.host for event in job.record.events("host_ready")} == {"algo-1", "algo-2", "algo-3"})
+    options = {"max_hosts": 3, "workers": 1, "warm": False, "discovery": str(script if slow else hosts_file)}
+    job = make.start(MEETING, hosts=3, distribution={"elastic_horovod": {"enabled": True, **options}})
+    if slow:
+        ready = {"algo-1", "algo-2", "algo-3"}
+        clusters.until(lambda: {event.host for event in job.record.events("host_ready")} == ready)
     make.mark("up")
     until_size(job, 1)
     clusters.until(lambda: job.hosts == ["algo-1"], check=lambda: check(job))
     hosts_file.write_text("one\ntwo\n")
     until_size(job, 1, 2)
     assert job.hosts == ["algo-1", "algo-4"]
+    hosts_file.write_text("one\ntwo:3\n")
+    said = "discovery: two (algo-4) has 3 slots now; it keeps those that it began with, 1."
+    clusters.until(lambda: said in clusters.all_text(job), check=lambda: check(job))
     make.mark("enough")
     job.wait(logs=False, timeout=60)
     assert job.status == "Completed"
     assert "discovery names 1 of the 3 hosts to start with: algo-3 leaves" in clusters.all_text(job)
+
+
+@pytest.mark.horovod
+def test_the_first_hosts_are_waited_for_and_a_discovery_that_names_too_few_holds_the_training(
+    make: clusters.Make,
+) -> None:
+    def start(name: str, first: str, **options: object) -> tuple[TrainingJob, Path]:
+        hosts_file = make.folder / name
+        hosts_file.write_text(first)
+        values = {"enabled": True, "min_hosts": 2, "warm": False, "discovery": str(hosts_file), **options}
+        return make.start(MEETING, hosts=2, distribution={"elastic_horovod": values}), hosts_file
+
+    patience = math.ceil(3 * clusters.slowness())
+    job, hosts_file = start("patient", "one\n")
+    impatient, its_hosts = start("impatient", "one\ntwo\n", elastic_timeout=patience)
+
+    def until_said(text: str) -> None:
+        clusters.until(lambda: text in clusters.all_text(job), check=lambda: check(job))
+
+    until_said(
+        "the training begins with 2 workers (instance_count=2), and there are 1: it waits for others, 600 s at the "
+        "most. Discovery names one."
+    )
+    hosts_file.write_text("one\ntwo\n")
+    until_size(job, 2)
+    until_size(impatient, 2)
+    its_hosts.write_text("one\n")
+    hosts_file.write_text("two\n")
+    until_said("1 of at least 2 workers left: the training waits for others, 600 s at the most. Missing: algo-1 (one).")
+    hosts_file.write_text("")
+    clusters.until(lambda: len(list(job.record.events("host_leaving"))) == 2, check=lambda: check(job))
+    hosts_file.write_text("one\ntwo\n")  # who is named again before anybody else has come has everything still
+    until_said("2 workers are there again: the training goes on.")
+    assert sizes(job) == [2] and job.hosts == ["algo-1", "algo-2"]
+    with pytest.raises(TrainingJobError):
+        impatient.wait(logs=False, timeout=60)
+    assert impatient.failure is not None and impatient.failure.message == (
+        f"elastic training: too few workers for {patience} s (elastic_timeout): 1 of at least 2 (min_hosts=2); "
+        "missing: algo-2 (two)."
+    )
+    make.mark("enough")
+    job.wait(logs=False, timeout=60)
+    assert job.status == "Completed"
 
 
 @pytest.mark.horovod
@@ -239,18 +287,21 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
         wait=False,
         chaos=[RemoveHost("algo-2", at_s=0)],
     )
-    why = "elastic training: too few workers for 1 s (elastic_timeout): 1 of at least 2"
-    for job, least in ((late, "min_workers=2"), (never, "min_hosts=2")):
+    why = "elastic training: too few workers for 1 s (elastic_timeout): 1 of"
+    for job, wanted in (
+        (late, "at least 2 (min_workers=2)"),
+        (never, "2 to begin with (instance_count=2); missing: algo-2"),
+    ):
         with pytest.raises(TrainingJobError) as caught:
             job.wait(logs=False, timeout=60)
-        assert job.failure is not None and job.failure.message == f"{why} ({least})."
+        assert job.failure is not None and job.failure.message == f"{why} {wanted}."
         assert job.failure.message in str(caught.value)
     assert late.failure is not None
     assert late.failure.hints == ("the last failure of a worker: algo-1, worker 1: exited with code 1",)
     assert (sizes(late), sizes(never)) == ([2], [])
     said = "1 of at least 2 workers left: the training waits for others, 600 s at the most."
     clusters.until(lambda: said in clusters.all_text(alone), check=lambda: check(alone))
-    client.request(alone.record, {"op": "kill_rank", "rank": 0})
+    supervisor_client.request(alone.record, {"op": "kill_rank", "rank": 0})
     with pytest.raises(TrainingJobError, match="out of memory"):
         alone.wait(logs=False, timeout=60)
 
@@ -351,7 +402,7 @@ def test_a_job_that_fails_or_loses_its_supervisor_goes_on_from_its_last_save(mak
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
     (make.marks / "epoch-4").unlink()
-    resumed = resume(JobRecord.open(job.name), attached=False)
+    resumed = TrainingJob(*resume(JobRecord.open(job.name), attached=False))
     make.marked("epoch-4", 120)
     assert resumed.add_hosts(1) == ["algo-3"]  # a name is never another host's
     resumed.remove_host("algo-3")

@@ -13,7 +13,7 @@ import clusters
 import pytest
 import shapes
 
-from container.host import EXCEPTION_GRACE
+from container.toolkit.host import EXCEPTION_GRACE
 from estimators import TrainingJob, TrainingJobError
 
 
@@ -352,25 +352,6 @@ def test_a_worker_of_parameter_servers_may_end_before_the_chief(make: clusters.M
     )
     assert job.status == "Completed"
     assert [clusters.printed(job, rank)[-1] for rank in (0, 1, 2)] == ["the chief is done", *["a worker is done"] * 2]
-
-
-def test_workers_that_go_on_end_with_the_chief(make: clusters.Make) -> None:
-    """A worker's script that only serves, and has no end of its own."""
-    job = make.run(
-        """
-        import time
-        import aid
-        if aid.RANK == 0:
-            for rank in (1, 2):
-                aid.wait_for(f"ready-{rank}")
-        else:
-            aid.mark(f"ready-{aid.RANK}")
-            time.sleep(300)
-        """,
-        **shapes.SERVERS.settings,
-    )
-    assert job.status == "Completed"
-    assert clusters.marked(job.name) == []
 
 
 def test_a_deleted_working_directory_of_the_caller(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import clusters
 import pytest
 import shapes
+from elastic_jobs import MEETING
 
 from estimators import TrainingJobError
 
@@ -100,6 +102,83 @@ def test_a_stopped_rank_and_a_toolkit_that_does_not_answer_are_named(make: clust
     ]
     assert "where each rank was:\nalgo-1, rank 0: it is stopped" in str(TrainingJobError(job, job.failure))
     snapshot.await_end()
+
+
+def test_ranks_without_a_stack_live_on_and_are_told(make: clusters.Make) -> None:
+    """One waits in MPI_Finalize, when its Python has gone; one has become another program."""
+    job = make.start(
+        """
+        import os, time
+        import aid
+        from mpi4py import MPI
+        MPI.COMM_WORLD.Barrier()
+        aid.mark(f"ready-{aid.RANK}")
+        if aid.RANK == 1:
+            os.execvp("sleep", ["sleep", "300"])
+        if aid.RANK == 2:
+            time.sleep(300)
+        """,
+        ready=3,
+        processes=3,
+        hang_timeout=3,
+    )
+    clusters.await_terminal(job, 60)
+    assert job.failure is not None
+    assert "no rank has printed or reported anything for 3 s" in job.failure.message
+    first, second, third = str(job.failure.places).splitlines()
+    assert first.startswith("algo-1, rank 0: it has no stack to show: Python has ended there and waits for the others")
+    assert second == "algo-1, rank 1: it has no stack to show: it is not Python (any more), but sleep"
+    assert third == "algo-1, rank 2: train.py:10 in <module>: time.sleep(300)"
+
+
+@pytest.mark.horovod
+def test_an_elastic_job_that_hangs_says_who_is_asleep_and_who_is_stopped(make: clusters.Make) -> None:
+    job = make.start(
+        """
+        import os, time
+        import aid
+        aid.mark(f"ready-{os.environ['HOROVOD_RANK']}")
+        time.sleep(300)
+        """,
+        ready=2,
+        hosts=2,
+        hang_timeout=3,
+        distribution={"elastic_horovod": {"enabled": True, "warm": False}},
+    )
+    snapshot = clusters.Snapshot(job)
+    pids = {event.host: event.data["pid"] for event in job.record.events("process_started")}
+    [driver] = [one for one in snapshot.members if "elastic" in one.argv and "--least" in one.argv]
+    wrapper = snapshot.find("wrapper", "algo-1")
+    for pid in (driver.pid, wrapper.pid, pids["algo-2"]):
+        os.kill(pid, signal.SIGSTOP)
+    clusters.await_terminal(job, 60)
+    assert job.status == "Failed" and job.failure is not None
+    assert "no rank has printed or reported anything for 3 s" in job.failure.message
+    stopped = "it is stopped (SIGSTOP); SIGCONT lets it go on"
+    told = f"its wrapper (pid {wrapper.pid}) is stopped (SIGSTOP) and cannot tell of its end"
+    assert str(job.failure.places).splitlines() == [
+        f"Horovod's elastic driver (pid {driver.pid}): {stopped}",
+        f"algo-1, rank 0: train.py:5 in <module>: time.sleep(300); {told}",
+        f"algo-2, rank 1: {stopped}",
+    ]
+    assert "most recent call first" in clusters.all_text(job)
+    assert not [event for event in job.record.events() if event.kind == "progress"]
+    snapshot.await_end()
+
+
+@pytest.mark.horovod
+def test_an_elastic_job_that_waits_for_workers_does_not_hang(make: clusters.Make) -> None:
+    """That has a limit of its own."""
+    options = {"enabled": True, "processes_per_host": 2, "min_workers": 2, "warm": False, "cooldown": [60, 60]}
+    job = make.start(
+        MEETING,
+        environment={"FAILS": "1"},
+        hang_timeout=3,
+        distribution={"elastic_horovod": {**options, "elastic_timeout": 6}},
+    )
+    clusters.await_terminal(job, 60)
+    assert job.failure is not None
+    assert "too few workers for 6 s (elastic_timeout): 1 of at least 2" in job.failure.message
 
 
 def test_importing_is_progress_and_the_same_failing_import_is_not(make: clusters.Make) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,28 @@ def test_a_toolkit_that_is_killed_and_a_first_process_that_is(
     with start(place, tree(tmp_path / "second", WAITING)) as (stream, control):
         idle.kill()
         assert kept.exit_code(control) is None
+
+
+def test_sigterm_to_the_first_process_gives_the_script_its_time(
+    tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
+) -> None:
+    """As ``docker stop`` does it."""
+    script = """
+    import signal, sys, time
+    def save(number, frame):
+        print("saved")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("here", flush=True)
+    time.sleep(100)
+    """
+    with start(place, tree(tmp_path, textwrap.dedent(script))) as (stream, control):
+        await_word(stream)
+        idle.terminate()
+        assert b"saved" in read(stream)
+        assert kept.exit_code(control) == 128 + signal.SIGTERM
+    assert idle.wait(30) == 0
+    assert not kept.listens(place)
 
 
 def test_the_end_of_the_connection_ends_the_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:

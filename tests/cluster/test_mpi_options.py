@@ -14,7 +14,7 @@ import clusters
 import pytest
 
 from estimators import TensorFlow, TrainingJobError
-from estimators.provenance.files import cache_folder
+from estimators.records.provenance.files import cache_folder
 
 SAY = """
 import os
@@ -176,7 +176,7 @@ def test_the_seed_call_site_with_parameter_servers_is_planned(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shown = str(estimator.plan())
-    for word in ("algo-1", "algo-2", "TF_CONFIG", "chief", "worker", "train_ps.py", "--batch-size", model_dir):
+    for word in ("algo-1", "algo-2", "TF_CONFIG", "master", "worker", "train_ps.py", "--batch-size", model_dir):
         assert word in shown
     assert not (make.folder / "home" / "jobs").exists()
 

@@ -13,7 +13,8 @@ import clusters
 import pytest
 import shapes
 
-from estimators import TensorFlow, TrainingJob, TrainingJobError, cli
+from estimators import TensorFlow, TrainingJob, TrainingJobError
+from estimators.cli import main
 
 #: Seconds in which everything must be gone.
 GONE = 2.0
@@ -375,11 +376,11 @@ def test_every_reader_says_that_the_supervisor_is_lost(make: clusters.Make, caps
             handle.wait(logs=False)
         handle.stop(wait=True)  # there is nothing to stop, which is no error
     capsys.readouterr()
-    assert cli.main(["list"]) == 0
+    assert main.main(["list"]) == 0
     assert re.search(rf"{job.name}\s.*Failed", capsys.readouterr().out)
-    assert cli.main(["describe", job.name]) == 0
+    assert main.main(["describe", job.name]) == 0
     assert "supervisor lost" in capsys.readouterr().out
-    assert cli.main(["describe", job.name, "--json"]) == 0
+    assert main.main(["describe", job.name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["TrainingJobStatus"] == "Failed"
-    assert cli.main(["logs", "--follow", job.name]) == 0  # comes to an end
-    assert cli.main(["stop", job.name]) == 0
+    assert main.main(["logs", "--follow", job.name]) == 0  # comes to an end
+    assert main.main(["stop", job.name]) == 0

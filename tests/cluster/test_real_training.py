@@ -8,7 +8,7 @@ from typing import Any
 import clusters
 import pytest
 
-from estimators import MPI, CollectiveAllReduce, ParameterServer, TrainingJob
+from estimators import MPI, CollectiveAllReduce, ParameterServer, TrainingJob, TrainingJobError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -214,3 +214,84 @@ def test_parameter_servers_of_tensorflow_1s_form(make: clusters.Make) -> None:
     assert said[0]["total"] == 100
     assert "/job:ps/" in said[0]["device"] and said[1]["device"] == said[0]["device"]
     assert said[0]["@host"] == "algo-1" and said[1]["@host"] == "algo-2"
+
+
+#: As Horovod's documented example for Keras has it: the options of its optimizer and of `compile`, and its callbacks.
+HOROVODS_EXAMPLE = """
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+hvd.init()
+random = np.random.default_rng(hvd.rank())
+images = random.random((64, 8, 8, 1), dtype=np.float32)
+labels = random.integers(0, 10, 64)
+dataset = tf.data.Dataset.from_tensor_slices((images, labels)).repeat().shuffle(64).batch(8)
+model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")])
+rate = 0.001 * hvd.size()
+optimizer = hvd.DistributedOptimizer(
+    tf.optimizers.Adam(rate), backward_passes_per_step=1, average_aggregated_gradients=True
+)
+model.compile(
+    loss=tf.losses.SparseCategoricalCrossentropy(),
+    optimizer=optimizer,
+    metrics=["accuracy"],
+    experimental_run_tf_function=False,
+)
+callbacks = [
+    hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+    hvd.callbacks.MetricAverageCallback(),
+    hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=1),
+]
+model.fit(dataset, steps_per_epoch=4 // hvd.size(), callbacks=callbacks, epochs=2, verbose=0)
+print(f"trained by {hvd.size()}")
+"""
+
+#: As TensorFlow's tutorial on several workers with Keras has it.
+TENSORFLOWS_TUTORIAL = """
+import json, os
+import numpy as np
+import tensorflow as tf
+
+workers = len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"])
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+random = np.random.default_rng(0)
+images = random.random((64, 8, 8), dtype=np.float32)
+labels = random.integers(0, 10, 64)
+dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(64).repeat().batch(8 * workers)
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10)])
+    model.compile(
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        optimizer=tf.keras.optimizers.SGD(learning_rate=0.001),
+        metrics=["accuracy"],
+    )
+model.fit(dataset, epochs=1, steps_per_epoch=2, verbose=0)
+print(f"trained by {workers}")
+"""
+
+
+DOCUMENTED = pytest.mark.parametrize(
+    ("script", "distribution"),
+    [pytest.param(HOROVODS_EXAMPLE, MPI(), marks=pytest.mark.horovod), (TENSORFLOWS_TUTORIAL, COLLECTIVE)],
+    ids=["horovod", "tensorflow"],
+)
+
+
+@DOCUMENTED
+def test_the_documented_examples_are_told_which_keras_they_need(
+    script: str, distribution: Any, make: clusters.Make
+) -> None:
+    """They are written for Keras 2; the default is Keras 3."""
+    with pytest.raises(TrainingJobError) as error:
+        make.run(script, hosts=2, distribution=distribution)
+    assert any("environment={'TF_USE_LEGACY_KERAS': '1'}" in hint for hint in error.value.hints), error.value
+    assert len(str(error.value).splitlines()) < 40
+
+
+@pytest.mark.soak
+@DOCUMENTED
+def test_the_documented_examples_run_with_that(script: str, distribution: Any, make: clusters.Make) -> None:
+    job = make.run(script, hosts=2, distribution=distribution, environment={"TF_USE_LEGACY_KERAS": "1"})
+    said = {(line.rank, line.text) for line in job.log_lines() if "trained" in line.text}
+    assert said == {(0, "trained by 2"), (1, "trained by 2")}

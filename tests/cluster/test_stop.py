@@ -12,7 +12,7 @@ import pytest
 import shapes
 
 from estimators import TensorFlow, TrainingJob
-from estimators.jobs.record import job_names
+from estimators.records.record import job_names
 
 #: Notes SIGTERM, saves for as many seconds as ``seconds`` says for its rank, ends well.
 SAVING = """
@@ -278,7 +278,9 @@ def test_another_process_attaches_follows_and_stops(make: clusters.Make, tmp_pat
     )
     job = clusters.fit(estimator, wait=False, job_name="job-1")
     make.await_ready(2, job)
-    follower = clusters.Caller('TensorFlow.attach("job-1").latest_training_job.logs(follow=True)', estimator, tmp_path)
+    follower = clusters.Caller(
+        'TensorFlow.attach("job-1").latest_training_job.logs(follow=True, all=True)', estimator, tmp_path
+    )
     single = clusters.Caller(
         'TensorFlow.attach("job-1").latest_training_job.logs(rank=1, follow=True)', estimator, tmp_path
     )
@@ -348,14 +350,18 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     """Not everybody who tidies up sends SIGKILL. No rank is blamed."""
     job = make.start(SAVING, ready=shape.size, environment=saving(*[0.2] * shape.size), **shape.settings)
     snapshot = clusters.Snapshot(job)
-    snapshot.find(kind, None if kind == "mpirun" else "algo-1").kill(signal.SIGTERM)
+    host = {"mpirun": None, "orted": "algo-1", "toolkit": "algo-2"}[kind]
+    snapshot.find(kind, host).kill(signal.SIGTERM)
     snapshot.await_end(10)
     assert clusters.await_terminal(job) == "Failed"
     words = {
         "mpirun": ("algo-1, mpirun: ", "algo-1, orted: "),  # it ends its daemons, which may be gone before it
         "orted": ("algo-1, orted: ",),
-        "toolkit": ("somebody told the job's processes to stop (SIGTERM); the script had its time to save",),
+        "toolkit": ("algo-2: somebody told the host's training process to stop (SIGTERM); the script had its time",),
     }
-    assert any(said in job.describe()["FailureReason"] for said in words[kind])
+    reason = job.describe()["FailureReason"]
+    assert reason.startswith(words[kind])
+    assert kind == "toolkit" or "somebody tells it to stop (SIGTERM or SIGINT)" in reason
+    assert "has lost communication" not in clusters.all_text(job)
     if kind == "toolkit":
         assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size

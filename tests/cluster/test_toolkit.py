@@ -105,6 +105,42 @@ def test_a_failed_script_is_exit_code_1_and_a_failure_file(tmp_path: Path) -> No
     assert not (base / "output" / "success").exists()
 
 
+@pytest.mark.parametrize("mode", ["warn", "fail"])
+def test_ranks_that_join_nobody(mode: str, tmp_path: Path) -> None:
+    """Also where nobody but the toolkit could fail the job, as on SageMaker."""
+    strategy = {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2"}
+    base = tree(tmp_path, "print('alone')", **strategy, fleetfit_on_undistributed=json.dumps(mode))
+    process = start(base)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == (1 if mode == "fail" else 0)
+    warned = [item.data["message"] for item in lines(output) if isinstance(item, wire.Event) and item.kind == "warning"]
+    text = "under mpi none of the 2 ranks joined the others"
+    if mode == "fail":
+        assert warned == [] and text in (base / "output" / "failure").read_text()
+    else:
+        assert len(warned) == 1 and text in warned[0]
+
+
+def test_a_reported_metric_that_is_not_a_number_ends_the_job_where_that_was_asked_for(tmp_path: Path) -> None:
+    script = (
+        "import time\nfrom container.contract import events\n"
+        "events.emit('metric', name='loss', value=float('nan'), epoch=2)\ntime.sleep(600)\n"
+    )
+    base = tree(tmp_path, script, fleetfit_on_nan='"fail"')
+    process = start(base)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    assert "metric 'loss' is not a number (NaN) at epoch 2" in (base / "output" / "failure").read_text()
+
+
+def test_what_is_noticed_has_two_ways_to_go(tmp_path: Path) -> None:
+    base = tree(tmp_path, "", fleetfit_on_nan='"fial"')
+    process = start(base)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "unknown fleetfit_on_nan 'fial'. Did you mean 'fail'?" in (base / "output" / "failure").read_text()
+
+
 def test_sigterm_gives_the_script_time_to_save(tmp_path: Path) -> None:
     """As SageMaker stops a container."""
     base = tree(

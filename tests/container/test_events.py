@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from container import events
-from container.contract import variables
+from container.contract import events, variables
 
 
 class Pipe:

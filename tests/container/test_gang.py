@@ -15,10 +15,10 @@ import pytest
 import container
 from container.contract import variables, wire
 from container.contract.plan import ProcessPlan, Role
-from container.gang import Gang, Member, base_environment
-from container.output import Output
-from container.supervision import folders
-from container.supervision.loop import Loop
+from container.system import folders
+from container.system.loop import Loop
+from container.toolkit.gang import Gang, Member, base_environment
+from container.toolkit.output import Output
 
 PACKAGE = str(Path(container.__file__ or "").parent)
 RunUntil = Callable[..., None]
@@ -233,3 +233,33 @@ def test_the_environment_has_nothing_of_a_surrounding_job(monkeypatch: pytest.Mo
     assert (env["MINE"], env["OMPI_MCA_btl"], env["SM_HOSTS"]) == ("x", "self,tcp", "[]")
     assert env["PATH"] == f"{os.path.dirname(sys.executable)}:/usr/bin"
     assert not [name for name in env if name.startswith(("PMIX", "PRTE", "ORTE", "OMPI_COMM")) or "TOKEN" in name]
+
+
+#: Says that it only serves, and waits.
+SERVES = (
+    "import os, time; fd = int(os.environ['FLEETFIT_EVENTS'].split(':')[0]); "
+    'os.write(fd, b\'{"kind":"serving","data":{"pid":%d}}\\n\' % os.getpid()); time.sleep(60)'
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "serving"),
+    [
+        (None, True),
+        ('"$PYTHON" -c "$SERVES"; true', True),
+        ('"$PYTHON" -c "$SERVES" & exec sleep 60', False),
+        ('sleep 60 & "$PYTHON" -c "$SERVES"; true', False),
+    ],
+    ids=["itself", "a shell waits for it", "a helper of the script", "one of several"],
+)
+def test_who_does_nothing_but_serve(script: str | None, serving: bool, host: Host, run_until: RunUntil) -> None:
+    host.gang.environment.update(PYTHON=sys.executable, SERVES=SERVES)
+    said: list[Member] = []
+    host.gang.on_serving = said.append
+    if script is None:
+        member = host.launch(sys.executable, "-c", SERVES)
+    else:
+        command = ["/bin/sh", "-c", script]
+        member = host.launch(*(["sh", *command[1:]] if "exec" in script else command))
+    run_until(lambda: bool(said))
+    assert member.serving is serving

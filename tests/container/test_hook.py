@@ -6,43 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-import container
-
-HOOK = Path(container.__file__).parent / "hook"
-
-
-class Run:
-    """A script run under the hook, and the events that it wrote."""
-
-    def __init__(self, argv: list[str], cwd: Path, *, env: dict[str, str] | None = None, path: str = "") -> None:
-        read, write = os.pipe()
-        variables = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), path))),
-            "FLEETFIT_EVENTS": f"{write}:{os.fstat(write).st_ino}",
-            **(env or {}),
-        }
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            process = subprocess.Popen(argv, cwd=cwd, env=variables, pass_fds=(write,), stdout=out, stderr=err)
-            os.close(write)
-            with open(read, "rb") as pipe:
-                self.raw = pipe.read()
-            self.code = process.wait(60)
-            out.seek(0)
-            err.seek(0)
-            self.out, self.err = out.read(), err.read()
-        self.events: list[dict[str, Any]] = [json.loads(line) for line in self.raw.splitlines()]
-
-
-def script(folder: Path, text: str, name: str = "train.py") -> list[str]:
-    (folder / name).write_text(text)
-    return [sys.executable, name]
+from hooked import HOOK, Run, script
 
 
 def plain_stderr(argv: list[str], cwd: Path) -> str:
@@ -351,3 +319,113 @@ def test_an_elastic_worker_waits_in_its_first_init_and_hangs_up_in_shutdown(tmp_
             os.close(fd)
     assert process.returncode == 0
     assert output.splitlines() == ["2 1 3", "b'' b''", "b'x'"]
+
+
+SERVER_LIB = "class Server:\n    def join(self):\n        print('joined')\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "config", "said"),
+    [
+        ("Server().join()", '{"cluster": {"ps": ["a:1"]}}', True),
+        ("t = threading.Thread(target=Server().join); t.start(); t.join()", '{"cluster": {"ps": ["a:1"]}}', False),
+        ("Server().join()", "", False),
+    ],
+    ids=["main", "thread", "no servers"],
+)
+def test_a_script_that_joins_its_server_says_so(call: str, config: str, said: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "tensorflow" / "python" / "training"
+    folder.mkdir(parents=True)
+    for package in (folder, folder.parent, folder.parent.parent):
+        (package / "__init__.py").touch()
+    (folder / "server_lib.py").write_text(SERVER_LIB)
+    text = f"import threading\nfrom tensorflow.python.training.server_lib import Server\n{call}\n"
+    run = Run(script(tmp_path, text), tmp_path, env={"TF_CONFIG": config})
+    assert (run.code, run.out) == (0, "joined\n")
+    assert [event["kind"] for event in run.events] == (["serving"] if said else [])
+
+
+#: What a job tells its script, of what the stand-ins read.
+JOB = {
+    "SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-2", "SM_HPS": '{"epochs":3}', "SM_NUM_GPUS": "0",
+    "SM_MODEL_DIR": "/m", "SM_CHANNELS": '["train"]', "SM_CHANNEL_TRAIN": "/data/train",
+    "SM_USER_ARGS": '["--epochs","3"]',
+}  # fmt: skip
+SAMPLE = """
+import sagemaker_containers
+import sagemaker_containers.beta.framework as framework
+from sagemaker_containers.beta.framework import training_env
+from sagemaker_training import environment
+for env in (sagemaker_containers.training_env(), framework.training_env(), training_env(), environment.Environment()):
+    assert (env.hosts, env.current_host, env.is_master) == (["algo-1", "algo-2"], "algo-2", False)
+    assert (env.model_dir, env.num_gpus, env.channel_input_dirs["train"]) == ("/m", 0, "/data/train")
+    assert (env.hyperparameters, env.to_cmd_args()) == ({"epochs": 3}, ["--epochs", "3"])
+assert environment.read_hyperparameters() == {"epochs": 3} and environment.num_gpus() == 0
+print("read")
+"""
+
+
+def test_sagemakers_modules_where_they_are_not_installed(tmp_path: Path) -> None:
+    root = str(HOOK.parent.parent)
+    run = Run(script(tmp_path, SAMPLE), tmp_path, env=JOB, path=root)
+    assert (run.code, run.out) == (0, "read\n"), run.err
+    for text, said in (
+        ("from sagemaker_training import entry_point", "there is no sagemaker_training.entry_point: "),
+        ("import sagemaker_containers.beta.x", "Put sagemaker-containers into requirements.txt"),
+        ("import sagemaker_inference", "No module named 'sagemaker_inference'"),
+        ("import sagemaker_training.environment as e; e.Environment().topology", "has no 'topology'; it has: "),
+        ("import os; del os.environ['SM_HOSTS']; from sagemaker_training.environment import Environment; Environment()",
+         "belongs to no training job"),
+    ):  # fmt: skip
+        run = Run(script(tmp_path, text), tmp_path, env=JOB, path=root)
+        assert run.code == 1 and said in run.err.splitlines()[-1], run.err
+
+
+def test_sagemakers_own_modules_are_taken_where_there_are_some(tmp_path: Path) -> None:
+    (tmp_path / "sagemaker_containers.py").write_text("own = True\n")
+    (tmp_path / "sagemaker_training").mkdir()
+    (tmp_path / "sagemaker_training" / "__init__.py").touch()
+    text = """
+import sys
+import sagemaker_containers
+assert sagemaker_containers.own
+import sagemaker_training
+try:
+    import sagemaker_training.environment
+except ModuleNotFoundError as error:
+    assert str(error) == "No module named 'sagemaker_training.environment'", error
+else:
+    raise SystemExit("a stand-in within somebody else's package")
+sys.path.append("later")  # also what is found behind everything else
+import sagemaker_tensorflow
+assert sagemaker_tensorflow.own
+"""
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "sagemaker_tensorflow.py").write_text("own = True\n")
+    run = Run(script(tmp_path, text), tmp_path, env=JOB, path=str(HOOK.parent.parent))
+    assert run.code == 0, run.err
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("first", ["", "from sagemaker_containers.beta.framework import training_env"])
+def test_processes_that_multiprocessing_starts_have_the_stand_ins(tmp_path: Path, method: str, first: str) -> None:
+    text = f"""
+import multiprocessing
+{first}
+
+def hosts(answers):
+    from sagemaker_containers.beta.framework import training_env
+    from sagemaker_training import environment
+    answers.put([training_env().hosts, environment.Environment().hosts])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context({method!r})
+    answers = context.SimpleQueue()
+    child = context.Process(target=hosts, args=(answers,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    print(answers.get()[0])
+"""
+    run = Run(script(tmp_path, text), tmp_path, env=JOB, path=str(HOOK.parent.parent))
+    assert (run.code, run.out) == (0, "['algo-1', 'algo-2']\n"), run.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from container.network import _address, shared_network
+from container.toolkit.network import _address, shared_network
 
 
 def test_the_interface_that_has_the_address() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from container import reports
-from container.contract.failures import Cause
+from container.contract.failures import Cause, Failure
+from container.contract.hints import Situation
 from container.contract.membership import Host, Membership
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
-from container.gang import Member
+from container.toolkit import reports
+from container.toolkit.gang import Member
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no data\n'
 
@@ -171,3 +172,102 @@ def test_other_texts_have_no_hints() -> None:
 )  # fmt: skip
 def test_consequences_of_anothers_failure_are_known_by_what_they_say(one: Member, expected: bool) -> None:
     assert reports.is_consequence(one) is expected
+
+
+#: What a script of Keras 2 raises under Keras 3, each behind a frame of where it comes from.
+RAISED_BY_KERAS_3 = [
+    (
+        "lib/keras/src/utils/tracking.py",
+        "TypeError: Trainer.compile() got an unexpected keyword argument 'experimental_run_tf_function'",
+    ),
+    ("lib/horovod/_keras/callbacks.py", "AttributeError: 'Adam' object has no attribute 'lr'"),
+    ("lib/horovod/_keras/callbacks.py", "AttributeError: 'Variable' object has no attribute 'ref'"),
+    (
+        "lib/tensorflow/python/framework/constant_op.py",
+        "ValueError: Attempt to convert a value (PerReplica:{\n  0: <tf.Tensor: shape=(16, 8), numpy=\narray([[1, 2],\n"
+        + "       [3, 4],\n" * 90
+        + "       [5, 6]])>\n}) with an unsupported type "
+        "(<class 'tensorflow.python.distribute.values.PerReplica'>) to a Tensor.",
+    ),
+    (
+        "lib/keras/src/saving/saving_api.py",
+        "ValueError: Invalid filepath extension for saving. Please add either a `.keras` extension",
+    ),
+]
+
+
+def raised(file: str, said: str, situation: Situation | None = None) -> Failure:
+    text = f'Traceback (most recent call last):\n  File "{file}", line 1, in f\n    x\n{said}\n'
+    kind, _, message = said.partition(": ")
+    told = {"pid": 7, "type": kind, "message": message, "traceback": text}
+    return reports.of_member(member("", exit_code=1, exception=told), "algo-1", situation)
+
+
+@pytest.mark.parametrize(("file", "said"), RAISED_BY_KERAS_3)
+def test_scripts_of_keras_2_are_told_of_the_variable(file: str, said: str) -> None:
+    (hint,) = raised(file, said).hints
+    assert "environment={'TF_USE_LEGACY_KERAS': '1'}" in hint
+    assert "--env TF_USE_LEGACY_KERAS=1" in hint
+    (hint,) = raised(file, said, Situation(environment={"TF_USE_LEGACY_KERAS": "1"})).hints
+    assert "import tf_keras" in hint
+
+
+def test_an_attribute_lr_of_the_users_own_is_no_matter_of_keras() -> None:
+    assert raised("train.py", "AttributeError: 'Schedule' object has no attribute 'lr'").hints == ()
+
+
+def test_arrays_in_a_message_are_left_out() -> None:
+    failure = raised(*RAISED_BY_KERAS_3[3])
+    assert failure.message == (
+        "ValueError: Attempt to convert a value (PerReplica:{ … }) with an unsupported type (<class "
+        "'tensorflow.python.distribute.values.PerReplica'>) to a Tensor. (exited with code 1)"
+    )
+    assert failure.traceback is not None
+    lines = failure.traceback.splitlines()
+    assert len(lines) < 20
+    assert lines[1] == '  File "lib/tensorflow/python/framework/constant_op.py", line 1, in f'
+    assert "… 83 lines, which the log has …" in lines
+    assert lines[-1].endswith("to a Tensor.")
+
+
+@pytest.mark.parametrize(
+    ("channels", "asked", "hint"),
+    [
+        (("training",), "SM_CHANNEL_TRAIN", "the job's channel is 'training' (SM_CHANNEL_TRAINING): name it 'train'"),
+        (("training",), "SM_CHANNEL_TRAIN", "-i train=PATH, or have the script read SM_CHANNEL_TRAINING."),
+        (("data",), "SM_CHANNEL_TRAIN", "or have the script read SM_CHANNEL_DATA."),
+        (("a", "b"), "SM_CHANNEL_TRAIN", "the job's channels are 'a' (SM_CHANNEL_A), 'b' (SM_CHANNEL_B):"),
+        ((), "SM_CHANNEL_TRAIN", "the job has no channels: fit({'train': 'PATH'}), or -i train=PATH, sets"),
+    ],
+)
+def test_a_channel_that_the_job_does_not_have(channels: tuple[str, ...], asked: str, hint: str) -> None:
+    (said,) = raised("train.py", f"KeyError: '{asked}'", Situation(channels=channels, strategy="mpi")).hints
+    assert hint in said
+
+
+@pytest.mark.parametrize(("strategy", "having"), [("mpi", "the job's is mpi"), (None, "the job has none")])
+def test_tf_config_is_of_other_strategies(strategy: str | None, having: str) -> None:
+    (said,) = raised("train.py", "KeyError: 'TF_CONFIG'", Situation(strategy=strategy)).hints
+    assert "collective_all_reduce" in said
+    assert "parameter_server" in said
+    assert having in said
+
+
+def test_an_exception_that_the_script_took_gives_no_hint() -> None:
+    printed = "ModuleNotFoundError: No module named 'tensorboard'\nso no graphs\n" + TRACEBACK
+    assert reports.of_member(member(printed, exit_code=1, exception=exception()), "algo-1").hints == ()
+
+
+@pytest.mark.parametrize(
+    ("printed", "told"),
+    [
+        ("", "exited with code 1 without a word, which it does when somebody tells it to stop (SIGTERM or SIGINT)."),
+        ("mpirun lost its daemon on algo-2.\n", "lost its daemon on algo-2, which was ended or cannot be reached"),
+        ("There are not enough slots.\n", "exited with code 1"),
+    ],
+)
+def test_why_mpirun_ended(printed: str, told: str) -> None:
+    failure = reports.of_launcher(member(printed, exit_code=1), "algo-1", [])
+    assert failure.message.startswith(told)
+    assert (failure.message == "exited with code 1") is ("slots" in printed)
+    assert (failure.log_tail is not None) is ("slots" in printed)

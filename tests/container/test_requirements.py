@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import container
-from container import pip, requirement_files
-from container.requirements import MARKER, RequirementsError, overlay
+from container.toolkit.code import pip, requirement_files
+from container.toolkit.code.requirements import MARKER, RequirementsError, overlay
 
 ROOT = Path(container.__file__).parent.parent
 
@@ -263,7 +263,7 @@ def test_a_half_written_overlay_is_made_again(maker: Maker) -> None:
 def test_hosts_at_once_install_it_once(maker: Maker) -> None:
     maker.write("ffbeta")
     code = (
-        "import sys; from pathlib import Path; from container.requirements import overlay\n"
+        "import sys; from pathlib import Path; from container.toolkit.code.requirements import overlay\n"
         f"print('=', overlay(Path({str(maker.code / 'requirements.txt')!r}), python={maker.python!r}, "
         f"cache_root=Path({str(maker.cache)!r}), log=print))\n"
     )
@@ -280,7 +280,7 @@ def test_hosts_at_once_install_it_once(maker: Maker) -> None:
 def test_pip_ends_with_us_and_is_not_confused_by_a_reaper(maker: Maker) -> None:
     file = maker.write("ffnothing")
     code = (
-        "import os, signal, sys; from pathlib import Path; from container.requirements import overlay\n"
+        "import os, signal, sys; from pathlib import Path; from container.toolkit.code.requirements import overlay\n"
         "signal.signal(signal.SIGCHLD, lambda *a: os.waitpid(-1, os.WNOHANG))\n"
         f"overlay(Path({str(file)!r}), python={maker.python!r}, cache_root=Path({str(maker.cache)!r}), log=print)\n"
     )

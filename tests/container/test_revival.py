@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from container import revival
 from container.contract.membership import Membership
 from container.contract.plan import Plan, Role
 from container.contract.strategies import MPI, Distribution, ParameterServer
-from container.gang import Member
+from container.toolkit import revival
+from container.toolkit.gang import Member
 
 KILLED = Member(name="worker", role=Role.RANK, rank=2, ended=True, signal=9)
 TWO, ONE = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from container.traceback_text import last_traceback, log_tail
+from container.toolkit.traceback_text import last_traceback, log_tail
 
 
 def printed(tmp_path: Path, text: str) -> str:

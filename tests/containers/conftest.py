@@ -45,7 +45,7 @@ def base_image(engine: Engine) -> str:
 @pytest.fixture(scope="session")
 def image(engine: Engine, base_image: str) -> str:
     """The image that jobs run in, with the toolkit of this checkout."""
-    from estimators.images.toolkit import toolkit_digest
+    from estimators.backends.docker.images.toolkit import toolkit_digest
 
     return _made(engine, IMAGE, ["image", "build"], label=toolkit_digest())
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 
 from container.contract.strategies import MPI
-from container.supervision.loop import Loop
+from container.system.loop import Loop
 from estimators.backends.docker import checking, containers, links
 from estimators.backends.docker.checking import gpu_refusal
 from estimators.backends.docker.containers import ContainerPlan, channel_mounts, gpus_of, plan_containers
@@ -31,10 +31,10 @@ from estimators.backends.docker.options import ContainerOptions, Mount
 from estimators.backends.docker.ownership import foreign, give_back_all
 from estimators.backends.docker.reapers import Duty, Reapers
 from estimators.backends.docker.streams import Frames
-from estimators.errors import ConfigurationError, UnsupportedError
-from estimators.inputs import TrainingInput, parse_inputs
-from estimators.jobs import launch
-from estimators.spec import Algorithm, CheckpointConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.client import launch
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.inputs import TrainingInput, parse_inputs
+from estimators.job.request import Algorithm, CheckpointConfig, Resources, RunOptions, TrainingJobSpec
 
 
 def spec(**values: Any) -> TrainingJobSpec:
@@ -113,8 +113,9 @@ def test_channels_that_are_planned(tmp_path: Path) -> None:
     one = spec(
         inputs=parse_inputs(
             {
-                "train": str(tmp_path),
-                "labels": str(tmp_path / "labels.csv"),
+                "train": TrainingInput(str(tmp_path), input_mode="FastFile"),
+                "labels": TrainingInput(str(tmp_path / "labels.csv"), input_mode="FastFile"),
+                "copied": str(tmp_path),
                 "stream": TrainingInput(str(tmp_path), input_mode="Pipe"),
                 "far": "s3://bucket/prefix",
             }

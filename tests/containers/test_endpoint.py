@@ -24,6 +24,11 @@ with open(f"/opt/ml/checkpoints/{host}", "w") as file:
     file.write(host)
 with open("/opt/ml/model/weights", "w") as file:
     file.write("w")
+import boto3
+bucket = os.environ["BUCKET"]
+boto3.client("s3").put_object(Bucket=bucket, Key="written/by-the-script", Body=b"w")
+job = boto3.client("sagemaker").describe_training_job(TrainingJobName=os.environ["TRAINING_JOB_NAME"])
+print("described", job["TrainingJobStatus"])
 print("read", sorted(os.listdir("/opt/ml/input/data/train")), flush=True)
 """
 #: As the SDK 3.x's drivers are: a program in a channel, which the container runs.
@@ -47,6 +52,7 @@ def test_jobs_of_both_sdks_forms(image: str, tmp_path: Path) -> None:
             "by-toolkit",
             SCRIPT,
             InputDataConfig=[channel(served, "train")],
+            Environment={"BUCKET": served.bucket.name},
             CheckpointConfig={"S3Uri": f"s3://{served.bucket.name}/checkpoints"},
         )
         driven: dict[str, Any] = {
@@ -71,6 +77,8 @@ def test_jobs_of_both_sdks_forms(image: str, tmp_path: Path) -> None:
             assert described["TrainingJobStatus"] == "Completed", (described, said(served, name))
             assert described["AlgorithmSpecification"] == request["AlgorithmSpecification"]
         assert "read ['a', 'b']" in said(served, "by-toolkit")
+        assert "described InProgress" in said(served, "by-toolkit")
+        assert (served.bucket / "written" / "by-the-script").read_text() == "w"
         assert {path.name for path in (served.bucket / "checkpoints").iterdir()} >= {"algo-1"}
         with tarfile.open(served.bucket / "out" / "by-toolkit" / "output" / "model.tar.gz") as archive:
             assert archive.getnames() == ["weights"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from estimators.backends.docker.engine import Engine
-from estimators.images import build
+from estimators.backends.docker.images import build
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the base made
 

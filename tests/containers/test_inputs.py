@@ -1,4 +1,4 @@
-"""What containers see of S3: FastFile mode, and the cache that nothing in them may change."""
+"""What containers see of channels: FastFile mode, which nothing in them may change, and copies, which scripts may."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from estimators import TrainingInput
 from estimators.backends.docker.checking import others_may_read_mounts
 from estimators.backends.docker.engine import Engine
-from estimators.errors import UnsupportedError
+from estimators.job.errors import UnsupportedError
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))
 
@@ -95,17 +95,37 @@ def test_others_may_read_mounts_where_fuse_says_so(tmp_path: Path) -> None:
     assert others_may_read_mounts(settings)
 
 
-def test_nothing_in_a_container_changes_the_cache(
+#: Writes into a file of each channel and beside it, as a script does that keeps an index or a cache there.
+WRITES = """
+import os, pathlib
+import aid
+said = {}
+for name in ("mine", "near"):
+    root = pathlib.Path(os.environ[f"SM_CHANNEL_{name.upper()}"])
+    said[name] = {path.name: path.read_text() for path in sorted(root.iterdir())}
+    for path in root.iterdir():
+        path.write_text("changed")
+    (root / "index" / "deep").mkdir(parents=True)
+    (root / "index" / "deep" / "a").write_text("x")
+aid.report(said=said)
+"""
+
+
+def test_a_script_may_write_into_its_channels_and_changes_no_one_elses(
     make: clusters.Make, s3: s3_server.Bucket, engine: Engine, home: Path, tmp_path: Path
 ) -> None:
     s3.put("train/a", b"aaa")
     s3.put("train/b", b"bbb")
-    inputs = {"mine": s3.uri("train")}
-    for keep in (None, 30, 1):
+    near = tmp_path / "near"
+    near.mkdir()
+    (near / "c").write_text("ccc")
+    inputs = {"mine": s3.uri("train"), "near": str(near)}
+    for hosts, keep in ((2, None), (1, 30), (1, 1)):
         arguments = {} if keep is None else {"keep_alive_period_in_seconds": keep}
-        job = clusters.fit(make(SCRIPT, hosts=1, **arguments), inputs, logs=False)
-        assert read(job) == {0: {"a": "aaa", "b": "bbb"}}
+        job = clusters.fit(make(WRITES, hosts=hosts, **arguments), inputs, logs=False)
+        expected = {"mine": {"a": "aaa", "b": "bbb"}, "near": {"c": "ccc"}}
+        assert [one["said"] for one in clusters.reports(job).values()] == [expected] * hosts
         assert sorted(path.read_bytes() for path in (tmp_path / "cache" / "data").glob("*/*")) == [b"aaa", b"bbb"]
+        assert [path.name for path in near.iterdir()] == ["c"] and (near / "c").read_text() == "ccc"
         assert not job.record.tree("algo-1").channel("mine").exists(), "a record does not keep its bytes"
-        assert not list(home.glob("inputs/*"))
     clusters.until(lambda: not list((home / "warm").glob("*")))

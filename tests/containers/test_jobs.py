@@ -30,8 +30,8 @@ from estimators.backends.docker import containers
 from estimators.backends.docker.containers import IMAGE, ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.head_start import Handed, HeadStart
-from estimators.errors import BackendError, ConfigurationError, UnsupportedError
-from estimators.spec import Resources, TrainingJobSpec
+from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
+from estimators.job.request import Resources, TrainingJobSpec
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -124,14 +124,10 @@ def test_channels_outputs_and_settings(make: clusters.Make, tmp_path: Path) -> N
             import aid
             base = pathlib.Path("/opt/ml")
             whole = base / "input/data/whole"
-            try:
-                (whole / "new").touch()
-                wrote = True
-            except OSError:
-                wrote = False
+            read = sorted(path.read_text() for path in whole.iterdir())
+            (whole / "new").touch()  # the folder is the host's own
             aid.report(
-                argv=sys.argv[1:], variable=os.environ["SM_CHANNEL_WHOLE"], wrote=wrote,
-                whole=sorted(path.read_text() for path in whole.iterdir()),
+                argv=sys.argv[1:], variable=os.environ["SM_CHANNEL_WHOLE"], whole=read,
                 dealt=sorted(path.read_text() for path in (base / "input/data/dealt").iterdir()),
                 asked=os.environ["ASKED"], cwd=os.getcwd(), shm=os.statvfs("/dev/shm").f_blocks * 4096 >> 20,
                 piped=(base / "input/data/piped_0").read_bytes().decode(), cpus=os.environ["SM_NUM_CPUS"],
@@ -161,7 +157,7 @@ def test_channels_outputs_and_settings(make: clusters.Make, tmp_path: Path) -> N
     everything = [str(number) * 10 for number in range(4)]
     for one in said.values():
         assert one["argv"] == ["--rate", "0.5", "--text", 'it\'s "so" $HOME\n']
-        assert one["whole"] == everything and one["variable"] == "/opt/ml/input/data/whole" and not one["wrote"]
+        assert one["whole"] == everything and one["variable"] == "/opt/ml/input/data/whole"
         assert one["asked"] == "a b'\"$HOME" and one["cwd"] == "/opt/ml/code" and one["shm"] == 2048
         assert one["cpus"] == "1"
         assert one["piped"].replace("\n", "") == "".join(everything)
@@ -170,6 +166,7 @@ def test_channels_outputs_and_settings(make: clusters.Make, tmp_path: Path) -> N
         assert sorted(name for name in archive.getnames() if "algo" in name) == ["algo-1", "algo-2"]
     assert sorted(path.name for path in Path(job.checkpoints).iterdir()) == ["saved-algo-1", "saved-algo-2"]
     assert set(job.metrics().name) >= {"loss"}
+    assert sorted(os.listdir(data)) == [f"part-{number}" for number in range(4)]
 
 
 def test_a_rank_that_raises_is_named_with_its_traceback(
@@ -272,12 +269,21 @@ TensorFlow(entry_point="train.py", source_dir={str(tmp_path / "code-1")!r}, inst
     await_gone(engine, "attached")
 
 
-def test_a_container_that_is_killed_from_outside_is_the_reason(make: clusters.Make, engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("signal", "told"),
+    [
+        ("SIGKILL", "killed from outside (SIGKILL)"),
+        ("SIGTERM", "algo-2: somebody told the host's training process to stop (SIGTERM)"),  # `docker stop`
+    ],
+)
+def test_a_container_that_is_killed_from_outside_is_the_reason(
+    signal: str, told: str, make: clusters.Make, engine: Engine
+) -> None:
     job = make.start(WAITING, hosts=2, ready=2)
-    engine.kill(f"fleetfit-{job.name}-algo-2", "SIGKILL")
+    engine.kill(f"fleetfit-{job.name}-algo-2", signal)
     assert clusters.await_terminal(job) == "Failed"
     reason = job.describe()["FailureReason"]
-    assert "algo-2" in reason and "killed from outside (SIGKILL)" in reason
+    assert "algo-2" in reason and told in reason
     await_gone(engine, job.name)
 
 
@@ -341,7 +347,7 @@ def test_credentials_are_there_and_nowhere_to_be_seen_and_the_code_is_mounted(
 
 
 def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Engine) -> None:
-    from estimators import clean
+    from estimators.cli import clean
 
     job = make.start(WAITING, ready=1)
     assert not [item for item in clean.leftover_containers() if job.name in item.why], "it runs"

@@ -15,10 +15,10 @@ import pytest
 from containing import await_gone
 
 from container.contract.strategies import MPI
-from estimators import TensorFlow, TrainingInput, TrainingJobError
+from estimators import Estimator, TensorFlow, TrainingInput, TrainingJobError
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.job_secrets import wants_sshd
-from estimators.spec import Resources, RunOptions, TrainingJobSpec
+from estimators.job.request import Resources, RunOptions, TrainingJobSpec
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -83,6 +83,37 @@ def test_the_official_toolkit_trains_and_fails_as_ours_does(engine: Engine, base
     assert 'File "/opt/ml/code/train.py", line 16, in <module>' in str(error)
     assert str(error).endswith("\nValueError: no data in it"), "the user's traceback comes last, without the toolkit's"
     await_gone(engine, "official-fails")
+
+
+# --- a program of one's own in our image ---
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("python -c 'raise ValueError(\"no data in it\")'", "ValueError: no data in it"),
+        ("echo 'the disk is wet' > /opt/ml/output/failure; exit 3", "exited with code 3: the disk is wet"),
+    ],
+)
+def test_what_runs_decides_and_not_the_image(image: str, tmp_path: Path, program: str, said: str) -> None:
+    """The official SDK 3.x starts all of its jobs so. It changes its scripts' modes where they lie, in a channel."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "x.sh").write_text(f"#!/bin/sh\n{program}\n")
+    (code / "x.sh").chmod(0o644)
+    place = "/opt/ml/input/data/code"
+    job = Estimator(
+        image_uri=image,
+        role="none",
+        instance_count=1,
+        instance_type="local",
+        container_entry_point=["/bin/sh", "-c"],
+        container_arguments=[f"cd {place} && chmod +x x.sh && ./x.sh"],
+    )
+    with pytest.raises(TrainingJobError) as caught:
+        clusters.fit(job, {"code": str(code)}, logs=False)
+    assert said in str(caught.value).splitlines()[0]
+    assert (code / "x.sh").stat().st_mode & 0o777 == 0o644
 
 
 # --- an image of another user ---
@@ -219,7 +250,7 @@ job = TensorFlow(entry_point="train.py", source_dir="code", instance_type="local
 assert job.status == "Completed" and job.model_data, job.describe()
 found = subprocess.run(["find", "home", "!", "-uid", str(os.getuid())], capture_output=True, text=True)
 assert (found.stdout, found.stderr) == ("", ""), found
-from estimators.jobs import launch
+from estimators.client import launch
 for process in launch._supervisors:
     process.wait()  # it writes into the record until then, and the folder is about to be removed
 print("it is all mine")

@@ -10,7 +10,7 @@ from containing import WAITING, plain_job
 
 from estimators.backends.docker import warm
 from estimators.backends.docker.engine import Engine
-from estimators.errors import UnsupportedError
+from estimators.job.errors import UnsupportedError
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 

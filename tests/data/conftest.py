@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.s3_server import S3Server
+from estimators.service.s3_server import S3Server
 
 sys.path.append(str(Path(__file__).parent))  # at the end: it hides nothing
 

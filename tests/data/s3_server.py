@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from estimators.s3_server import S3Server
+from estimators.service.s3_server import S3Server
 
 
 class Bucket:

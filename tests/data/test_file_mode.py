@@ -1,4 +1,4 @@
-"""File mode: trees of links, downloads into the cache, and what is refused."""
+"""File mode: each host's own copies, downloads into the cache, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from s3_server import Bucket, Faults
 
-from container.agent import AgentError, cache, channels, download, progress, sources
+from container.agent import cache, channels, download, files, progress, sources
+from container.agent.errors import AgentError
 from container.agent.retrying import Backoff
 from container.agent.s3.stream import S3Stream
 from container.contract.channels import Channel, DataDistribution, DataType
 from container.contract.wire import Event, Piece, decode_line
-from estimators.logs import LogLine, LogPrinter
+from estimators.client.printing import LogPrinter
+from estimators.records.logs import LogLine
 
 
 class Trees:
@@ -91,7 +94,7 @@ def test_a_local_folder_is_dealt_to_hosts(tmp_path: Path) -> None:
     shares = [trees.files(host) for host in range(3)]
     assert [len(part) for part in shares] == [3, 2, 2]
     assert {name: data for part in shares for name, data in part.items()} == made
-    assert all((trees.bases[0] / "input/data/train" / name).is_symlink() for name in shares[0])
+    assert not any((trees.bases[0] / "input/data/train" / name).is_symlink() for name in shares[0])
     assert trees.warnings == []
 
 
@@ -131,8 +134,8 @@ def test_a_prefix(s3: Bucket, faults: Faults, trees: Trees) -> None:
     assert len(faults.requests(key="part-")) == 7  # for both hosts
     assert "7 objects, 7.0 kB downloaded" in trees.words
     first, second = (base / "input/data/train/0/part-0" for base in trees.bases)
-    assert first.stat().st_ino == second.stat().st_ino
-    assert first.stat().st_mode & 0o222 == 0
+    first.write_bytes(b"a script's own")  # of its host alone, and not the cache's
+    assert second.read_bytes() == made["0/part-0"]
     # The next run asks only what there is.
     faults.seen.clear()
     trees.prepare(wanted)
@@ -325,11 +328,30 @@ def test_an_entry_that_was_written_to_is_fetched_again(s3: Bucket, faults: Fault
     made = fill(s3, count=1)
     wanted = Channel(name="train", uri=s3.uri("train/"))
     trees.prepare(wanted)
-    path = trees.bases[0] / "input/data/train/0/part-0"
+    (path,) = (path for path in cache.folder().glob("*/*") if path.is_file())
     path.chmod(0o644)
     path.write_bytes(b"y" * 1000)
     trees.prepare(wanted)
     assert trees.files(0) == made
+
+
+def test_an_entry_that_another_job_removes_is_fetched_again(
+    s3: Bucket, trees: Trees, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache is bounded, and what one job copies another may find to be the oldest."""
+    made = fill(s3, count=2)
+    copy = files.copy_file
+    removed: list[str] = []
+
+    def after_the_other(source: str, target: str, **options: Any) -> None:
+        if not removed:
+            removed.append(source)
+            os.unlink(source)
+        copy(source, target, **options)
+
+    monkeypatch.setattr(files, "copy_file", after_the_other)
+    trees.prepare(Channel(name="train", uri=s3.uri("train/")))
+    assert removed and trees.files(0) == trees.files(1) == made
 
 
 def test_an_object_that_changes_while_it_is_read(s3: Bucket, faults: Faults) -> None:

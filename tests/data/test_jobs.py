@@ -13,9 +13,10 @@ import pytest
 from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket, Faults, wait_until
 
-from estimators import FileSystemInput, PreflightWarning, TrainingInput, TrainingJobError, debugging
-from estimators.errors import ConfigurationError, UnsupportedError
-from estimators.jobs.record import job_names
+from estimators import FileSystemInput, PreflightWarning, TrainingInput, TrainingJobError
+from estimators.client import debugging
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.records.record import job_names
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +125,42 @@ def test_checkpoints_that_cannot_go_up_fail_the_job(s3: Bucket, faults: Faults, 
     with pytest.raises(TrainingJobError, match=r"upload of the checkpoints failed: .*are not in s3://") as caught:
         fit(estimator(tmp_path, "save(1)", checkpoint_s3_uri=s3.uri("ck")))
     assert (caught.value.job.record.checkpoints_dir / "checkpoint-00000001-step-1").is_dir()
+
+
+#: Writes intermediate output, and goes on when it is told to.
+INTERMEDIATE = """
+place = pathlib.Path(os.environ["SM_OUTPUT_INTERMEDIATE_DIR"])
+(place / "plots").mkdir()
+(place / "plots" / "a").write_text("1")
+until = time.monotonic() + 60
+while not (checkpoints / "go").exists():
+    if time.monotonic() > until: sys.exit("nobody said go")
+    time.sleep(0.02)
+(place / "plots" / "a").write_text("2")
+(place / f"last-{host}").write_text("x")
+"""
+
+
+def test_intermediate_output_comes_while_the_job_runs(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    one = estimator(tmp_path, INTERMEDIATE, instance_count=2, output_path=s3.uri("out"))
+    job = fit(one, wait=False, job_name="between")
+    key = "out/between/output/intermediate/plots/a"
+    wait_until(lambda: key in s3.names(), 60)
+    assert job.status == "InProgress"
+    job.record.checkpoints_dir.joinpath("go").touch()
+    job.wait(logs=False)
+    assert (s3.folder / key).read_text() == "2"
+    assert {f"out/between/output/intermediate/last-algo-{n}" for n in (1, 2)} <= set(s3.names())
+
+
+def test_intermediate_output_that_cannot_go_up_is_said_and_fails_nothing(
+    s3: Bucket, faults: Faults, tmp_path: Path
+) -> None:
+    faults.unavailable(times=1000, method="PUT", status=403, key="intermediate")
+    script = 'pathlib.Path(os.environ["SM_OUTPUT_INTERMEDIATE_DIR"], "a").write_text("1")'
+    job = fit(estimator(tmp_path, script, output_path=s3.uri("out")))
+    assert job.status == "Completed"
+    assert any("the upload of the intermediate output failed" in line.text for line in job.log_lines())
 
 
 @pytest.mark.parametrize(

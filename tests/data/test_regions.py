@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from estimators import ConfigurationError, TensorFlow
-from estimators.jobs.record import job_names
+from estimators.records.record import job_names
 
 _ANSWER = (
     b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>PermanentRedirect</Code><Message>The bucket you are attempting"

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from container import ports
+from container.toolkit import ports
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "entrypoints"
@@ -106,7 +106,7 @@ def parameter_servers(
     with reserved_ports(1 + workers + servers) as numbers:
         addresses = [f"127.0.0.1:{port}" for port in numbers]
         cluster = {"chief": addresses[:1], "worker": addresses[1 : 1 + workers], "ps": addresses[1 + workers :]}
-        serve = ["-c", "import sys; from container.distributed import server; sys.exit(server.serve())"]
+        serve = ["-c", "import sys; from container.distributed.tensorflow import server; sys.exit(server.serve())"]
         tasks = [("chief", 0), *(("worker", i) for i in range(workers)), *(("ps", i) for i in range(servers))]
         return _run(
             [

@@ -19,7 +19,7 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from container.elastic import driver as elastic
+from container.toolkit.elastic import driver as elastic
 
 SIZE = 3
 #: When a rank is killed: before the others know its address, or when they call it, in the meeting of all ranks; and in

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from container import distributed
-from container.distributed import light
-from container.distributed.data import _PARSED_AT_ONCE
+from container.distributed.tensorflow import light
+from container.distributed.tensorflow.data import _PARSED_AT_ONCE
 
 cluster = distributed.init()
 #: More than are parsed at once, and not a multiple of it, nor of any batch.
@@ -234,6 +234,37 @@ def check_the_end_of_an_epoch_waits_for_no_tuner() -> None:
     for resumable in (False, True):
         kept = cluster.dataset(lambda: strings().with_options(chosen), global_batch_size=10, resumable=resumable)
         assert kept.options().autotune.enabled is True
+
+
+def why_epochs_begin_anew(
+    make: Callable[[], Any] = strings, steps: int | None = None, also: bool = False, **options: Any
+) -> str:
+    cluster.dataset(make, global_batch_size=10, **options)
+    if also:
+        cluster.dataset(make, global_batch_size=10)
+    return cluster.training_data.training_begins(steps)
+
+
+def check_an_epoch_is_gone_on_within_where_its_order_comes_again() -> None:
+    def fixed() -> Any:
+        return strings().shuffle(10, seed=1, reshuffle_each_iteration=False)
+
+    why = why_epochs_begin_anew
+    assert why() == why(shuffle=8, seed=1) == why(fixed) == why(unknown, shuffle=8, seed=1) == ""
+    assert why(shuffle=8, resumable=True) == why(steps=COUNT // 10) == why(also=True, resumable=True) == ""
+    assert "seed" in why(shuffle=8)
+    assert "make_dataset shuffles" in why(lambda: strings().shuffle(8, seed=1).map(tf.identity))
+    assert "at random" in why(lambda: tf.data.Dataset.sample_from_datasets([strings(), strings()], [0.5, 0.5]))
+    assert "repeat=True" in why(repeat=True)
+    assert "2 datasets" in why(also=True)
+    assert f"steps_per_epoch=7, and the data has {COUNT // 10}" in why(steps=7)
+    assert "steps_per_epoch=7" in why(unknown, steps=7)
+    for refused in ({"repeat": True}, {"partition": "shuffle", "shuffle": 8}, {"steps": 7}):
+        try:
+            why(resumable=True, **refused)  # type: ignore[arg-type]
+        except distributed.RefusedError:
+            continue
+        raise AssertionError(refused)
 
 
 def check_an_error_names_its_cause() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from container.contract.detection import Kind, Surroundings, detect, detect_server
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
-from container.distributed.callbacks import warm_rate
-from container.distributed.data import per_rank_batch
-from container.distributed.detection import Kind, Surroundings, detect, detect_server
-from container.distributed.devices import Share, share
-from container.distributed.errors import DistributedError, RefusedError
-from container.distributed.meeting import wait_for
+from container.distributed.core.errors import DistributedError
+from container.distributed.core.meeting import wait_for
+from container.distributed.tensorflow.callbacks import warm_rate
+from container.distributed.tensorflow.data import per_rank_batch
+from container.distributed.tensorflow.devices import Share, share
 
 WORKERS = ["a:1", "a:2", "b:1", "b:2"]
 SERVERS = {"chief": ["a:9"], "worker": ["a:1", "b:1", "b:2"], "ps": ["a:2", "b:3"]}
@@ -109,9 +109,20 @@ def test_contradictions(environ: dict[str, str], words: list[str]) -> None:
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_workers_that_train_by_themselves_are_refused() -> None:
-    with pytest.raises(RefusedError, match="cluster_spec='coordinator'"):
-        detect(config({"master": ["a:1"], "ps": ["a:2"]}, "master", 0))
+def test_the_master_of_sagemakers_cluster_coordinates() -> None:
+    cluster = {"master": ["a:1"], "worker": ["b:1"], "ps": ["a:2", "b:2"]}
+    sagemakers = job(ParameterServer(cluster_spec="sagemaker"))
+    master = detect({**config(cluster, "master", 0), **sagemakers})
+    assert (master.kind, master.task, master.rank, master.size) == (Kind.PARAMETER_SERVER, "chief", 0, 1)
+    assert master.addresses == {"chief": ("a:1",), "worker": ("b:1",), "ps": ("a:2", "b:2")}
+    worker = detect({**config(cluster, "worker", 0), **sagemakers})
+    assert (worker.task, worker.rank, worker.machine_rank, worker.machine_size) == ("worker", 0, 0, 1)
+
+
+def test_sagemakers_cluster_of_one_host_is_one_process() -> None:
+    assert detect({**job(ParameterServer(cluster_spec="sagemaker")), "SM_HOSTS": '["algo-1"]'}).kind is Kind.NONE
+    with pytest.raises(DistributedError, match="TF_CONFIG"):
+        detect({**job(ParameterServer(cluster_spec="sagemaker")), "SM_HOSTS": '["algo-1", "algo-2"]'})
 
 
 def test_both_with_a_known_strategy() -> None:

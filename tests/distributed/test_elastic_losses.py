@@ -19,7 +19,7 @@ def test_a_lost_rank_is_told_as_one(message: str) -> None:
     from horovod.common.exceptions import HorovodInternalError
     from tensorflow import errors
 
-    from container.distributed.elastic import telling_losses
+    from container.distributed.tensorflow.elastic import telling_losses
 
     with pytest.raises(HorovodInternalError), telling_losses():
         raise errors.UnknownError(None, None, message)
@@ -32,7 +32,7 @@ def test_another_error_of_tensorflow_is_not_taken_for_the_end() -> None:
     hvd = pytest.importorskip("horovod.tensorflow")
     from tensorflow import errors
 
-    from container.distributed.elastic import telling_losses
+    from container.distributed.tensorflow.elastic import telling_losses
 
     with pytest.raises(RuntimeError, match="CUDNN"), telling_losses():
         raise errors.UnknownError(None, None, "CUDNN_STATUS_EXECUTION_FAILED")

@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod]
+pytestmark = pytest.mark.horovod
 
 CHECKS = Path(__file__).with_name("meeting_checks.py")
 
 
+@pytest.mark.tensorflow
 def test_the_others_meet_again() -> None:
     pytest.importorskip("horovod.tensorflow")
     done = subprocess.run(
@@ -32,3 +35,36 @@ def test_the_others_meet_again() -> None:
         assert outcome["struck"], (outcome, done.stderr)
         assert set(outcome["codes"].values()) == {0}, (outcome, done.stderr)
         assert sorted(outcome["met"]) == [[2, 0, 1], [2, 1, 1]], (outcome, done.stderr)
+
+
+def test_with_too_few_the_workers_are_told_to_meet_and_wait_there() -> None:
+    pytest.importorskip("horovod")
+    from container.toolkit.elastic import driver as elastic
+
+    told, in_vain = threading.Event(), threading.Event()
+
+    class FirstWorker:
+        def notify_hosts_updated(self, stamp: int, what: Any) -> None:
+            told.set()
+
+    def said(operation: str, **values: Any) -> None:
+        if operation == "too_few":
+            in_vain.set()
+
+    fleet = elastic.Fleet()
+    fleet.set(["one", "two"])
+    rendezvous = elastic.Rendezvous("127.0.0.1")
+    driver = elastic.Driver(rendezvous, fleet, least=2, most=2, timeout=1, reset_limit=None, say=said)
+    workers = elastic.Workers({}, said)
+    rendezvous.start(elastic.handler(driver, workers))
+    driver.start(2, workers.run)
+    driver._worker_clients[("one", 0)] = FirstWorker()
+    fleet.set(["one"])
+    driver.changed()
+    assert told.wait(60), "they would train on"
+    assert not in_vain.is_set()
+    for worker in ("one", "two"):  # both are held: the one that is to leave may be named again
+        threading.Thread(target=driver.record_ready, args=(worker, 0), daemon=True).start()
+    assert in_vain.wait(60)
+    driver.stop()
+    rendezvous.stop()

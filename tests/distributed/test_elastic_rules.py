@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.distributed.committing import commit_interval
-from container.distributed.elastic import order_seed, planned_size
+from container.distributed.tensorflow.committing import commit_interval
+from container.distributed.tensorflow.elastic import order_seed, planned_size
 
 
 def test_cheap_commits_take_a_thousandth_of_the_time_while_nothing_fails() -> None:

@@ -8,10 +8,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from container.distributed.ledger import Dealing
+from container.distributed.core.ledger import Dealing
 
 #: What may come after a step: nothing, ranks that come or leave in peace, or one that dies.
 EVENTS = st.one_of(
@@ -31,7 +31,7 @@ class Training:
 @settings(max_examples=100)
 @given(
     records=st.integers(1, 60),
-    batches=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    batches=st.lists(st.integers(1, 25), min_size=1, max_size=3),
     size=st.integers(1, 5),
     commit_every=st.integers(1, 6),
     events=st.lists(EVENTS, max_size=40),
@@ -46,8 +46,8 @@ def test_each_record_counts_once(
     meetings = 0
     while state.epoch < epochs:
         meetings += 1
-        batch = batches[meetings % len(batches)]  # keep_global_batch changes it with the size
-        dealing = Dealing(records=records, position=state.position, size=size, batch=batch)
+        per_step = batches[meetings % len(batches)]  # scale_rate changes it with the size
+        dealing = Dealing(records=records, position=state.position, size=size, per_step=per_step)
         assert dealing.steps > 0  # or the epoch's end would never come
         for step in range(dealing.steps):
             for rank in range(size):
@@ -74,15 +74,17 @@ def test_each_record_counts_once(
     records=st.integers(0, 60),
     position=st.integers(0, 60),
     size=st.integers(1, 5),
-    batch=st.integers(1, 5),
+    per_step=st.integers(1, 25),
     partial=st.booleans(),
 )
-def test_a_step_has_each_of_its_records_once(records: int, position: int, size: int, batch: int, partial: bool) -> None:
-    dealing = Dealing(records=records, position=position, size=size, batch=batch, partial=partial)
+def test_a_step_has_each_of_its_records_once(
+    records: int, position: int, size: int, per_step: int, partial: bool
+) -> None:
+    dealing = Dealing(records=records, position=position, size=size, per_step=per_step, partial=partial)
     dealt: list[int] = []
     for step in range(dealing.steps):
         shares = [list(dealing.share(rank, step)) for rank in range(size)]
-        assert partial or {len(share) for share in shares} == {batch}
+        assert partial or sum(map(len, shares)) == per_step
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
         dealt += sorted(record for share in shares for record in share)
         assert dealt[-1] + 1 == dealing.after(step + 1)
@@ -97,15 +99,19 @@ def test_a_step_has_each_of_its_records_once(records: int, position: int, size: 
     records=st.integers(1, 40),
     share=st.floats(0, 1, exclude_max=True),
     size=st.integers(1, 4),
-    batch=st.integers(1, 4),
+    per_step=st.integers(4, 16),
     known=st.booleans(),
 )
-def test_the_data_are_dealt_as_the_ledger_says(records: int, share: float, size: int, batch: int, known: bool) -> None:
+@example(records=40, share=0.0, size=3, per_step=16, known=True)  # whatever else is drawn, uneven shares
+@example(records=39, share=0.1, size=3, per_step=7, known=False)
+def test_the_data_are_dealt_as_the_ledger_says(
+    records: int, share: float, size: int, per_step: int, known: bool
+) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from container.distributed import data
-    from container.distributed.elastic import remaining
+    from container.distributed.tensorflow import data
+    from container.distributed.tensorflow.elastic import remaining
 
     def make() -> Any:
         found = tf.data.Dataset.range(records)
@@ -113,7 +119,8 @@ def test_the_data_are_dealt_as_the_ledger_says(records: int, share: float, size:
 
     position = int(share * records)
     [order] = remaining(make(), shuffle=records, seed=3, epoch=2, position=0).batch(records)
-    dealing = Dealing(records=records, position=position, size=size, batch=batch)
+    dealing = Dealing(records=records, position=position, size=size, per_step=per_step)
+    weights_of: list[dict[int, float]] = [{} for _ in range(dealing.steps)]
     for rank in range(size):
         shard = data.training_shard(
             remaining(make(), shuffle=records, seed=3, epoch=2, position=position),
@@ -121,7 +128,8 @@ def test_the_data_are_dealt_as_the_ledger_says(records: int, share: float, size:
             size=size,
             local_rank=0,
             local_size=1,
-            batch_size=batch,
+            batch_size=per_step // size,
+            left_over=per_step % size,
             parse=lambda record: (record, record),
             shuffle=None,
             seed=3,
@@ -132,3 +140,10 @@ def test_the_data_are_dealt_as_the_ledger_says(records: int, share: float, size:
             for x, _, *weights in shard.as_numpy_iterator()
         ]
         assert steps == [[int(order[place]) for place in dealing.share(rank, step)] for step in range(dealing.steps)]
+        for step, (x, _, *weights) in enumerate(shard.as_numpy_iterator()):
+            found = weights[0] if weights else np.ones(len(x))
+            # What a record counts for in the mean over the ranks, of the means over their batches.
+            counts = [(int(record), weight / len(x) / size) for record, weight in zip(x, found, strict=True) if weight]
+            weights_of[step].update(counts)
+    for of_step in weights_of:
+        np.testing.assert_allclose(list(of_step.values()), 1 / len(of_step), rtol=1e-6)

@@ -24,7 +24,7 @@ def test_parameter_servers(tmp_path: Path) -> None:
 
 
 def test_a_server_without_a_task_is_refused() -> None:
-    serve = ["-c", "import sys; from container.distributed import server; sys.exit(server.serve())"]
+    serve = ["-c", "import sys; from container.distributed.tensorflow import server; sys.exit(server.serve())"]
     ended = launching.alone(serve)
     assert ended.code == 2 and "TF_CONFIG must name" in ended.text
 

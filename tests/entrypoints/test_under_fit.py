@@ -22,7 +22,7 @@ from estimators import (
     TrainingJob,
     TrainingJobError,
 )
-from estimators.callbacks import Callback, Metric
+from estimators.client.callbacks import Callback, Metric
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod, pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -63,7 +63,9 @@ def fit(
         hyperparameters=hyperparameters,
         environment=dict(environment or {}),
     )
-    return estimator.fit(inputs, callbacks=callbacks)
+    job = estimator.fit(inputs, callbacks=callbacks)
+    assert job.result().warnings == ()  # it is distributed, and nothing diverged
+    return job
 
 
 def printed(job: TrainingJob) -> dict[str, str]:

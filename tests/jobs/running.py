@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
-from estimators.jobs.handle import TrainingJob
-from estimators.jobs.launch import launch
-from estimators.jobs.record import jobs_folder
-from estimators.source import resolve
-from estimators.spec import (
+from estimators.client.launch import launch
+from estimators.client.source import resolve
+from estimators.client.training_job import TrainingJob
+from estimators.job.request import (
     Algorithm,
     MetricDefinition,
     OutputConfig,
@@ -23,6 +22,7 @@ from estimators.spec import (
     StoppingCondition,
     TrainingJobSpec,
 )
+from estimators.records.record import jobs_folder
 
 
 def start(
@@ -59,7 +59,7 @@ def start(
         stopping=StoppingCondition(max_run_s=3600),
         environment=environment or {},
     )
-    return launch(spec, RunOptions(**options), attached=attached, source=source)
+    return TrainingJob(*launch(spec, RunOptions(**options), attached=attached, source=source))
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from estimators.errors import JobUnreachableError
-from estimators.jobs.client import Tie, request, stop_message
-from estimators.jobs.record import JobRecord
+from estimators.client.supervisor_client import Tie, request, stop_message
+from estimators.job.errors import JobUnreachableError
+from estimators.records.record import JobRecord
 
 
 @contextmanager

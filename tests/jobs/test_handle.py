@@ -9,6 +9,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from estimators.errors import BackendError, JobExistsError, JobNotFoundError, RecordError, TrainingJobError
-from estimators.jobs import client
-from estimators.jobs import launch as launching
-from estimators.jobs.handle import TrainingJob
-from estimators.jobs.record import job_names
+from estimators.client import launch as launching
+from estimators.client import supervisor_client
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import BackendError, JobExistsError, JobNotFoundError, RecordError, TrainingJobError
+from estimators.records.record import job_names
 
 sys.path.insert(0, str(Path(__file__).parent))
 from running import processes_of, start, until
@@ -134,7 +135,7 @@ def test_a_handle_of_another_process_says_the_same(tmp_path: Path) -> None:
 
 def test_nothing_is_lost_at_exit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = start("for n in range(20_000): print('line', n)", tmp_path, hosts=4)
-    job.wait()
+    job.wait(logs="All")
     shown = capsys.readouterr().out.splitlines()
     for rank in range(4):
         tag = f"[algo-{rank + 1}:rank {rank}] line "
@@ -183,6 +184,68 @@ def test_a_failure_is_raised_with_the_traceback_last(tmp_path: Path, capsys: pyt
     with pytest.raises(TrainingJobError):
         TrainingJob.attach("job-1").wait(logs=False)
     assert "boom" in job._repr_html_()
+
+
+def test_what_a_failed_job_has_left_is_packed_as_sagemaker_does(tmp_path: Path) -> None:
+    script = """
+    import os
+    for folder, name in (("SM_MODEL_DIR", "weights"), ("SM_OUTPUT_DATA_DIR", "why.txt")):
+        open(os.path.join(os.environ[folder], name), "w").write("half")
+    raise ValueError("too late")
+    """
+    job = start(script, tmp_path)
+    with pytest.raises(TrainingJobError, match="ValueError: too late"):
+        job.wait(logs=False)
+    for name, member in (("model", "weights"), ("output", "why.txt")):
+        with tarfile.open(next((tmp_path / "out").rglob(f"{name}.tar.gz"))) as archive:
+            assert archive.getnames() == [member]
+    assert job.model_data == str(next((tmp_path / "out").rglob("model.tar.gz")))
+    described = job.describe()
+    assert [step["Status"] for step in described["SecondaryStatusTransitions"]][-2:] == ["Uploading", "Failed"]
+    assert not described["Fleetfit"]["warnings"]
+
+
+def test_a_model_in_the_working_folder_is_named(tmp_path: Path) -> None:
+    script = """
+    import os
+    os.makedirs("export/1")
+    for name in ("model.keras", "export/1/saved_model.pb", "notes.txt"):
+        open(name, "w").write("x")
+    """
+    job = start(script, tmp_path)
+    job.wait(logs=False)
+    (warning,) = job.describe()["Fleetfit"]["warnings"]
+    code = job.record.tree("algo-1").code
+    assert f"{code}/export/1, {code}/model.keras. Save to os.environ['SM_MODEL_DIR']" in warning
+    assert job.model_data is None
+    assert any("the job has no model" in line.text for line in job.log_lines())
+
+
+def test_a_secret_in_an_exception_is_in_nothing_that_tells_of_it(tmp_path: Path) -> None:
+    script = 'import os\nprint("ready")\nraise ValueError("key " + os.environ["API_KEY"] + " of " + repr(os.environ))'
+    job = start(script, tmp_path, environment={"API_KEY": "sesame-sesame"})
+    with pytest.raises(TrainingJobError, match=r"ValueError: key \*\*\* of") as caught:
+        job.wait(logs=False)
+    told = [
+        str(caught.value),
+        str(caught.value.failure),
+        json.dumps(job.describe()),
+        job.record.events_file.read_text(),
+    ]
+    assert "key *** of" in job.describe()["FailureReason"]
+    assert not [text for text in told if "sesame" in text]
+
+
+@pytest.mark.parametrize("before", [0, 270, 280, 690, 980])
+def test_what_cuts_leave_of_a_secret_is_in_nothing_that_tells_of_it(tmp_path: Path, before: int) -> None:
+    script = f'import os\nraise ValueError("-" * {before} + os.environ["API_KEY"] + "+" * 3000)'
+    secret = "sesame-unlock-0123456789-sesame"
+    job = start(script, tmp_path, environment={"API_KEY": secret})
+    with pytest.raises(TrainingJobError) as caught:
+        job.wait(logs=False)
+    told = [str(caught.value), json.dumps(job.describe()), job.record.events_file.read_text()]
+    assert "ValueError: -" in told[0] or not before
+    assert not [text for text in told for part in ("sesa", "unlo", "0123", "esame") if part in text]
 
 
 def test_a_name_that_is_taken_starts_nothing(tmp_path: Path) -> None:
@@ -269,8 +332,8 @@ def test_two_can_wait_for_a_job_at_once(tmp_path: Path) -> None:
 
 def test_the_supervisor_answers(tmp_path: Path) -> None:
     job = start(SLEEPER, tmp_path)
-    assert client.request(job.record, {"op": "ping"})["ok"] is True
-    refused = client.request(job.record, {"op": "dance"})
+    assert supervisor_client.request(job.record, {"op": "ping"})["ok"] is True
+    refused = supervisor_client.request(job.record, {"op": "dance"})
     assert refused["ok"] is False and "dance" in refused["error"]
 
 
@@ -318,7 +381,7 @@ def test_interrupts_at_any_moment_leave_nothing_running(tmp_path: Path, delay: f
 def test_an_interrupt_leaves_a_detached_job_running(tmp_path: Path) -> None:
     job = start(SLEEPER, tmp_path, attached=False)
     ready(job)
-    program = "from estimators.jobs.handle import TrainingJob\nTrainingJob.attach('job-1').wait()"
+    program = "from estimators.client.training_job import TrainingJob\nTrainingJob.attach('job-1').wait()"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     while b"ready" not in process.stdout.readline():
@@ -395,3 +458,12 @@ def test_a_notebooks_interrupt_stops_the_job_and_not_the_kernel(tmp_path: Path) 
     finally:
         kernel.stop_channels()
         kernels.shutdown_kernel(now=True)
+
+
+def test_a_regex_that_takes_for_ever_neither_hides_other_metrics_nor_keeps_the_job_from_ending(tmp_path: Path) -> None:
+    script = 'import time\nprint("a" * 64 + "!\\nloss: 1.5", flush=True)\ntime.sleep(600)'
+    job = start(script, tmp_path, attached=False, metrics={"slow": r"(?:a+)+$([0-9])\b", "loss": "loss: ([0-9.]+)"})
+    until(lambda: [event.data["value"] for event in job.record.events("metric")] == [1.5])
+    job.stop(wait=True, grace=0)
+    assert job.status == "Stopped"
+    assert any("metric 'slow'" in warning for warning in job.describe()["Fleetfit"]["warnings"])

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from estimators.jobs.interrupts import Interrupts
+from estimators.client.interrupts import Interrupts
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def test_a_descriptor_ends_the_wait_and_a_broken_pipe_is_told() -> None:
 def test_no_descriptor_is_left_open() -> None:
     program = """
 import os
-from estimators.jobs.interrupts import Interrupts
+from estimators.client.interrupts import Interrupts
 before = os.listdir("/proc/self/fd")
 for _ in range(10):
     with Interrupts() as interrupts:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from estimators.jobs.handle import TrainingJob
-from estimators.jobs.record import job_names
+from estimators.client.training_job import TrainingJob
+from estimators.records.record import job_names
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parents[1] / "cluster"))

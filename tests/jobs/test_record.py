@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.contract.wire import Event
-from estimators.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
-from estimators.jobs import record as records
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord, job_names, log_stem, process_of
-from estimators.jobs.states import SecondaryStatus
+from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
+from estimators.records import record as records
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord, job_names, log_stem, process_of
+from estimators.records.states import SecondaryStatus
 
 
 @pytest.fixture

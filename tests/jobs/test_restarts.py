@@ -9,9 +9,7 @@ import pytest
 
 from container.contract.failures import Cause, Failure
 from estimators import ConfigurationError, FailurePolicy
-from estimators.jobs.attempts import Attempts, Wait
-from estimators.jobs.clocks import RunClock
-from estimators.jobs.restarts import (
+from estimators.job.failure_policy import (
     Again,
     Cooldown,
     Ending,
@@ -24,6 +22,8 @@ from estimators.jobs.restarts import (
     never_again,
     place_of,
 )
+from estimators.supervisor.attempts import Attempts, Wait
+from estimators.supervisor.clocks import RunClock
 
 KILLED = Failure(cause=Cause.PROCESS, message="was killed by SIGKILL", host="algo-2", process="rank 1", signal=9)
 LOST = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from container.contract.failures import Cause, Failure
-from estimators.jobs import status as statuses
-from estimators.jobs.states import MESSAGES, TRANSITIONS, SecondaryStatus, TrainingJobStatus
+from estimators.records import status as statuses
+from estimators.records.states import MESSAGES, TRANSITIONS, SecondaryStatus, TrainingJobStatus
 
 S = SecondaryStatus
 
@@ -120,7 +120,10 @@ def test_a_failure_of_a_newer_version_is_read_as_far_as_it_can_be() -> None:
 
 def test_warnings_are_kept_once() -> None:
     status = statuses.new_status({"TrainingJobName": "job"}, 1.0, warnings=("a",))
-    assert statuses.with_warning(statuses.with_warning(status, "b"), "a")[statuses.OWN]["warnings"] == ["a", "b"]
+    status = statuses.with_warning(statuses.with_warning(status, "b"), "a")
+    assert status[statuses.OWN]["warnings"] == ["a", "b"]
+    assert statuses.noticed(status) == ["b"]
+    assert statuses.noticed({statuses.OWN: {"warnings": ["of a record of an older version"]}}) != []
 
 
 def test_members_equal_their_strings() -> None:

@@ -16,8 +16,8 @@ import tensorflow as tf
 from feeding import Agent, agent, encode, write_objects
 
 from container.contract.native import library_file
-from container.distributed import data as shares
-from container.distributed.progress import DataProgress
+from container.distributed.tensorflow import data as shares
+from container.distributed.tensorflow.progress import DataProgress
 from container.formats import RecordFormat, tfrecord
 from container.pipe_dataset import PipeError, PipeModeDataset, RecordError, faults, native, places, readers
 
@@ -271,7 +271,7 @@ def check_the_next_iterator_is_made_ahead() -> None:
                 progress=progress,
             )
             if way == "ahead":
-                epochs = shares.ahead(epochs)
+                epochs = shares.ahead(epochs, None)
             orders.append([])
             for epoch in range(3):
                 batches = iter(epochs)

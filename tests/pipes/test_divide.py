@@ -9,7 +9,7 @@ import pytest
 from feeding import split, write_objects
 
 from container.formats import RecordFormat
-from estimators import cli
+from estimators.cli import main
 
 
 @pytest.mark.parametrize("record_format", list(RecordFormat))
@@ -19,7 +19,7 @@ def test_one_file_becomes_many(tmp_path: Path, record_format: RecordFormat, capf
     if record_format is RecordFormat.TEXT_LINE:
         source.write_bytes(source.read_bytes()[:-1])
     target = tmp_path / "many"
-    assert cli.main(["shard", str(source), str(target), "--shards", "4", "--manifest"]) == 0
+    assert main.main(["shard", str(source), str(target), "--shards", "4", "--manifest"]) == 0
     assert "1,003 records" in capfd.readouterr().out
     parts = [split(record_format, path.read_bytes()) for path in sorted(target.iterdir())]
     assert [len(part) for part in parts] == [251, 251, 251, 250]
@@ -27,8 +27,15 @@ def test_one_file_becomes_many(tmp_path: Path, record_format: RecordFormat, capf
     prefix, *names = json.loads((tmp_path / "many.manifest").read_text())
     assert prefix == {"prefix": f"{target}/"} and names == [f"part-00-{n:05d}-of-00004" for n in range(4)]
     # Nothing is overwritten.
-    assert cli.main(["shard", str(source), str(target), "--shards", "4"]) == 2
+    assert main.main(["shard", str(source), str(target), "--shards", "4"]) == 2
     assert "is there already" in capfd.readouterr().err
+
+
+def test_relative_paths_are_this_directorys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_objects(tmp_path / "one", [10])
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["shard", "one/part-00", "out", "--shards", "3"]) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 3
 
 
 def test_what_cannot_be_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -41,7 +48,7 @@ def test_what_cannot_be_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str
         (tmp_path / "picture", "neither TFRecord nor RecordIO nor text"),
         (tmp_path / "no", "does not exist"),
     ):
-        assert cli.main(["shard", str(path), str(tmp_path / "many"), "--shards", "2"]) == 2
+        assert main.main(["shard", str(path), str(tmp_path / "many"), "--shards", "2"]) == 2
         said = capfd.readouterr().err
         assert words in said and str(path) in said
     assert list((tmp_path / "many").iterdir()) == []

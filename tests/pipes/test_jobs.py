@@ -149,7 +149,7 @@ def test_faults_end_the_job_and_leaving_early_does_not(tmp_path: Path) -> None:
     script = own_script(
         tmp_path / "source",
         "import sys\n"
-        "from container.pipe_dataset import PipeModeDataset\n"
+        "from sagemaker_tensorflow import PipeModeDataset\n"
         "take = int(sys.argv[sys.argv.index('--take') + 1])\n"
         "for _ in PipeModeDataset('train', 'TFRecord').take(take): pass\n",
     )
@@ -177,7 +177,7 @@ def test_in_the_foreground(tmp_path: Path) -> None:
     script = own_script(tmp_path / "source", text)
     options = ["--debug", "--input-mode", "Pipe", "--input", f"train={tmp_path / 'data'}"]
     done = subprocess.run(
-        [sys.executable, "-m", "estimators.cli", "train", str(script), *options],
+        [sys.executable, "-m", "estimators.cli.main", "train", str(script), *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -188,7 +188,8 @@ def test_in_the_foreground(tmp_path: Path) -> None:
     assert [entry for entry in (tmp_path / "home").rglob("*") if entry.is_fifo()] == [], "the agent has not left"
 
 
-def test_no_agent_outlives_the_supervisor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["supervisor", "agent"])
+def test_neither_agents_nor_fifos_outlive_a_kill(tmp_path: Path, killed: str) -> None:
     write_objects(tmp_path / "data", [10])
     script = own_script(tmp_path / "source", "import time; print('runs', flush=True); time.sleep(600)\n")
     estimator = TensorFlow(
@@ -197,8 +198,11 @@ def test_no_agent_outlives_the_supervisor(tmp_path: Path) -> None:
     job = estimator.fit({"train": TrainingInput(str(tmp_path / "data"), input_mode="Pipe")}, wait=False)
     until(lambda: sum(line[4].strip() == b"runs" for line in job.log_lines()) == 2)
     assert len(agents(tmp_path)) == 2
-    os.kill(job.record.read_status()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
-    until(lambda: not agents(tmp_path))
+    supervisor = job.record.read_status()["Fleetfit"]["supervisor_pid"]
+    os.kill(supervisor if killed == "supervisor" else agents(tmp_path)[0], signal.SIGKILL)
+    until(lambda: not agents(tmp_path) and not job.record.is_supervised())
+    assert job.status == "Failed"
+    assert [path for path in job.record.path.rglob("*") if path.is_fifo()] == []
 
 
 def agents(folder: Path) -> list[int]:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from estimators.provenance import caller, caller_facts
+from estimators.records.provenance import caller, caller_facts
 
 
 def run(tmp_path: Path, text: str, *arguments: str, argv: list[str] | None = None) -> dict:
     """Run a script that prints its facts as JSON."""
     script = tmp_path / "start.py"
-    script.write_text("import json\nfrom estimators.provenance import caller_facts\n" + text)
+    script.write_text("import json\nfrom estimators.records.provenance import caller_facts\n" + text)
     command = argv if argv is not None else [sys.executable, str(script)]
     done = subprocess.run([*command, *arguments], capture_output=True, check=True, cwd=tmp_path, timeout=60)
     return json.loads(done.stdout)
@@ -37,7 +37,7 @@ def test_a_script_is_known_by_its_whole_command_line(tmp_path: Path) -> None:
 
 
 def test_python_dash_c_has_no_script(tmp_path: Path) -> None:
-    code = "import json\nfrom estimators.provenance import caller_facts\nprint(json.dumps(caller_facts()))"
+    code = "import json\nfrom estimators.records.provenance import caller_facts\nprint(json.dumps(caller_facts()))"
     facts = run(tmp_path, "", argv=[sys.executable, "-c", code])
     assert facts["caller"]["argv"][1:] == ["-c", code]
     assert "script" not in facts["caller"]
@@ -154,7 +154,10 @@ def test_a_real_kernel_tells_the_executed_cell(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("JPY_SESSION_NAME", "tour.ipynb")
     (tmp_path / "tour.ipynb").write_text("{}")
     book = nbformat.v4.new_notebook()
-    source = 'import json; from estimators.provenance import caller_facts; print(json.dumps(caller_facts()["caller"]))'
+    source = (
+        "import json; from estimators.records.provenance import caller_facts; "
+        'print(json.dumps(caller_facts()["caller"]))'
+    )
     book.cells = [nbformat.v4.new_code_cell("a = 1"), nbformat.v4.new_code_cell(source)]
     client = nbclient.NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from estimators import provenance
-from estimators.provenance import collecting
+from estimators.records import provenance
+from estimators.records.provenance import collecting
 
 
 @pytest.fixture
@@ -102,6 +102,8 @@ def test_a_record_that_was_removed_stays_removed(tmp_path: Path, monkeypatch: py
 
 
 def test_the_child_steps_back(record: Path) -> None:
-    code = "import os, sys; from estimators.provenance import __main__ as m; m.lower_priority(); print(os.nice(0))"
+    code = (
+        "import os, sys; from estimators.records.provenance import __main__ as m; m.lower_priority(); print(os.nice(0))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert int(done.stdout) == 19

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.provenance.digests import Digester
+from estimators.records.provenance.digests import Digester
 
 
 @pytest.fixture

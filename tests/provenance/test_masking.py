@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from estimators.provenance.masking import looks_secret, mask_argv, mask_text
+from estimators.job.redaction import looks_secret, mask_argv, mask_text
 
 
 @pytest.mark.parametrize(

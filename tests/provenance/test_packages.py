@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.provenance import packages
+from estimators.records.provenance import packages
 
 
 @pytest.fixture(scope="module")

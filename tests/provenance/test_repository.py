@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.provenance import changes, repository
+from estimators.records.provenance import changes, repository
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from estimators.provenance import reproduce
+from estimators.records.provenance import reproduce
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

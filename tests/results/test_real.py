@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from estimators import MPI, PreflightWarning, Result, TensorFlow, compare
-from estimators.advice import probing
-from estimators.cli import main
-from estimators.tensorboard import event_folders
+from estimators.cli.main import main
+from estimators.cli.tensorboard_server import event_folders
+from estimators.client import calibrate
 
 _SLOW_RANK = """
 import sys, time
 
 from container import distributed
-from container.distributed.hooks import Callback
+from container.distributed.tensorflow.hooks import Callback
 
 if "--fail" in sys.argv:
     raise SystemExit("no such data")
@@ -106,8 +106,8 @@ def test_a_training_says_what_it_took_and_who_held_it_up(
 
 @pytest.mark.tensorflow
 def test_the_probe_of_calibrate_measures_each_of_its_models(home: Path) -> None:
-    comparison = probing.measure((), (), ("8,4", "8,6,4"), alone=True, seconds=0.05)
-    small, larger = probing.observations(comparison)
+    comparison = calibrate.measure((), (), ("8,4", "8,6,4"), alone=True, seconds=0.05)
+    small, larger = calibrate.observations(comparison)
     assert (small.gradient_bytes, larger.gradient_bytes) == (4 * (8 * 4 + 4), 4 * (8 * 6 + 6 + 6 * 4 + 4))
     assert small.is_alone and larger.is_alone and small.step_s > 0 < larger.step_s
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from container.contract.durations import Durations
 from container.contract.wire import Event
-from estimators import instances
-from estimators.comparing.comparison import Comparison, Group
-from estimators.errors import RecordError
-from estimators.jobs.elastic.telling import Telling
-from estimators.result import FORMAT, Result
+from estimators.job import instances
+from estimators.job.errors import RecordError
+from estimators.records.elastic_events import Telling
+from estimators.results.comparison.comparison import Comparison, Group
+from estimators.results.result import FORMAT, Result
 from estimators.results.summary import bytes_text, count_text, time_text
 from tests.results.synthetic import result, status, training
 

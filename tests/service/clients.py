@@ -15,7 +15,7 @@ import sys
 import venv
 from pathlib import Path
 
-from estimators.provenance.files import cache_folder
+from estimators.records.provenance.files import cache_folder
 
 #: What each environment holds. The versions are those whose habits the endpoint was written for.
 ENVIRONMENTS = {

@@ -43,7 +43,7 @@ class Serving:
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "estimators.cli", "serve", "--port", "0", "--s3-port", "0"),
+                    *(sys.executable, "-m", "estimators.cli.main", "serve", "--port", "0", "--s3-port", "0"),
                     *("--env-file", str(self.env_file), *self._arguments),
                 ],
                 stdin=subprocess.DEVNULL,

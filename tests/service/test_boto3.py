@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
 import signal
+import socket
 import tarfile
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import serving
+from botocore.config import Config
 from botocore.exceptions import ClientError
 from serving import Serving, until
 
@@ -297,7 +301,7 @@ def test_a_killed_endpoint_loses_no_job_and_no_line(own: Serving, tmp_path: Path
     seen, token = answer["events"], answer["nextForwardToken"]
 
     assert own.kill(signal.SIGKILL) == -signal.SIGKILL
-    from estimators.jobs.record import JobRecord
+    from estimators.records.record import JobRecord
 
     record = JobRecord.open("second", own.home)
     assert record.read_status()["TrainingJobStatus"] == "InProgress"  # it waits, and is not lost
@@ -330,7 +334,7 @@ def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serv
     for pid in (own.pid, keeper):
         assert secret not in Path(f"/proc/{pid}/cmdline").read_text()
     done = subprocess.run(
-        [sys.executable, "-m", "estimators.cli", "serve", "--port", "0", "--s3-port", "0", "--no-profile"],
+        [sys.executable, "-m", "estimators.cli.main", "serve", "--port", "0", "--s3-port", "0", "--no-profile"],
         env={**own.clean(os.environ), "FLEETFIT_HOME": str(own.home)},
         capture_output=True,
         text=True,
@@ -346,3 +350,36 @@ def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serv
     keeper = json.loads(place.read_text())["pid"]
     assert own.kill(signal.SIGTERM) == 0
     until(lambda: not Path(f"/proc/{keeper}").exists())
+
+
+def test_what_other_clients_send(served: Serving, sm: Any) -> None:
+    """Variables in place of hyperparameters, a hyperparameter without a name; the script sees the type it asked for."""
+    script = """
+import json, os, sys
+resources = json.load(open(os.path.join(os.environ["SM_INPUT_CONFIG_DIR"], "resourceconfig.json")))
+said = [sys.argv[1:], os.environ["SM_CURRENT_INSTANCE_TYPE"], resources["instance_groups"][0]["instance_type"]]
+print("said", json.dumps(said + [os.environ["SAGEMAKER_PROGRAM"]]))
+"""
+    request = served.request("others", script, HyperParameters={"": "1"})
+    named = {name: request["HyperParameters"].pop(name) for name in ("sagemaker_program", "sagemaker_submit_directory")}
+    request["Environment"] = {name.upper(): value for name, value in named.items()}
+    sm.create_training_job(**request)
+    described = wait_until_over(sm, "others")
+    assert described["TrainingJobStatus"] == "Completed", described
+    logs = served.client("logs")
+    lines = [event["message"] for event in all_events(logs, streams(logs, "others")[0])]
+    asked = request["ResourceConfig"]["InstanceType"]
+    assert [line for line in lines if line.startswith("said")] == [
+        f"said {json.dumps([['', '1'], asked, asked, 'train.py'])}"
+    ]
+
+
+def test_half_requests_of_nobody_keep_no_client_out(served: Serving) -> None:
+    address = urllib.parse.urlsplit(served.client("sagemaker").meta.endpoint_url)
+    with contextlib.ExitStack() as opened:
+        for _ in range(300):
+            stranger = opened.enter_context(socket.create_connection((str(address.hostname), int(address.port or 0))))
+            with contextlib.suppress(OSError):  # it has had to make room already
+                stranger.sendall(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n{")
+        client = served.client("sagemaker", config=Config(retries={"total_max_attempts": 1}))
+        client.list_training_jobs()

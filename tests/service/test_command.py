@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.cli import main
+from estimators.cli.main import main
 from estimators.service.serving import Options
 
 
@@ -87,8 +87,8 @@ def test_the_sdks_configuration_is_put_where_it_looks_unless_the_user_has_one_or
 ) -> None:
     import contextlib
 
-    from estimators.cli import _parse
-    from estimators.commands import serve
+    from estimators.cli import serve
+    from estimators.cli.main import _parse
     from estimators.service.profile import Address
     from estimators.service.settings import Keys, Place
 

@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from container.contract.wire import Event, Piece
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord
-from estimators.jobs.states import SecondaryStatus
-from estimators.logs import LogWriter
+from estimators.records import status as statuses
+from estimators.records.logs import LogWriter
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
 from estimators.service import web
 from estimators.service.endpoint import Endpoint, operations
 from estimators.service.logs import Logs
@@ -131,7 +131,9 @@ def attack(target: Target, data: st.DataObject) -> None:
     target.make_job()
     before = len(target.queue.submitted)
     jobs = sorted(os.listdir(target.home / "jobs"))
-    with mock.patch("estimators.service.training.client.request", side_effect=AssertionError("it reached a job")):
+    with mock.patch(
+        "estimators.service.training.supervisor_client.request", side_effect=AssertionError("it reached a job")
+    ):
         answer = target.endpoint.respond("POST", "/", headers, sent)
     said = json.loads(answer.body) if answer.body else {}
     assert answer.status in (200, 400, 403), said

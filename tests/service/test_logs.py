@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from container.contract.wire import Piece
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord
-from estimators.jobs.states import SecondaryStatus
-from estimators.logs import LogWriter
+from estimators.records import status as statuses
+from estimators.records.logs import LogWriter
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
 from estimators.service.logs import GROUP, Logs
 from estimators.service.records import Jobs
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from container.supervision import locks
-from estimators.errors import ConfigurationError
+from container.system import locks
+from estimators.job.errors import ConfigurationError
 from estimators.service import profile
 from estimators.service.settings import Keys, Place, default_bucket, region_of
 

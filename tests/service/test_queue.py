@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from serving import until
 
-from estimators.errors import RecordError
-from estimators.jobs import launch
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord
-from estimators.jobs.states import SecondaryStatus
+from estimators.client import launch
+from estimators.job.errors import RecordError
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
 from estimators.service.queue import Queue
 from estimators.service.records import Jobs
 

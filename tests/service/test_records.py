@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from estimators.jobs import status as statuses
-from estimators.jobs.record import JobRecord
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
 from estimators.service import protocol
 from estimators.service.errors import ServiceError
 from estimators.service.models import Model

@@ -84,8 +84,12 @@ def attach_and_analytics(served: Serving, outputs: Mapping[str, str]) -> None:
 
 def parameter_servers(served: Serving, outputs: Mapping[str, str]) -> None:
     tasks = said(outputs["parameter_server"])
-    assert {json.dumps(task["task"]) for task in tasks} >= {'{"type": "chief", "index": 0}'}
-    assert all(task["cluster"] == {"chief": 1, "worker": 2, "ps": 2} for task in tasks)
+    found = sorted((str(task["host"]), json.dumps(task["task"])) for task in tasks)
+    assert found == [
+        ("algo-1", '{"type": "master", "index": 0}'),
+        ("algo-2", '{"type": "worker", "index": 0}'),
+    ]
+    assert all(task["cluster"] == {"master": 1, "worker": 1, "ps": 2} for task in tasks)
 
 
 def multi_worker_mirrored(served: Serving, outputs: Mapping[str, str]) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from container.contract.wire import Piece
-from estimators.jobs.record import JobRecord
-from estimators.logs import LogWriter
+from estimators.records.logs import LogWriter
+from estimators.records.record import JobRecord
 from estimators.service.streams import EVENT_LIMIT, Stream
 
 NS = 1_000_000

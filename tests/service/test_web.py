@@ -19,8 +19,15 @@ REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nab"
 SECONDS = 60.0
 
 
+def signed(method: str, target: str, headers: object, body: bytes, admit: Callable[[], None]) -> Answer:
+    """The answer to a request with a key of ours, as all of :data:`REQUEST` are here."""
+    if body == b"ab":
+        admit()
+    return Answer(200, "text/plain", b"done")
+
+
 @contextlib.contextmanager
-def serving(respond: Callable[..., Answer] = lambda *request: Answer(200, "text/plain", b"done")) -> Iterator[Any]:
+def serving(respond: Callable[..., Answer] = signed) -> Iterator[Any]:
     """A server; gives a function that opens a connection to it."""
     with contextlib.ExitStack() as opened, web.Server(("127.0.0.1", 0), respond) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -46,6 +53,7 @@ def answer(connection: socket.socket) -> bytes:
 def test_a_request_that_comes_byte_by_byte_is_ended(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit for each byte alone would let it go on for ever."""
     monkeypatch.setattr(web, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(web, "HEADER_SECONDS", 0.3)
     with serving() as connect:
         slow = connect()
         slow.sendall(part)
@@ -83,7 +91,8 @@ def test_those_that_are_being_answered_stay(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(web, "CONNECTION_LIMIT", 2)
     begun, go_on = threading.Semaphore(0), threading.Event()
 
-    def respond(*request: object) -> Answer:
+    def respond(*request: Any) -> Answer:
+        request[-1]()
         begun.release()
         go_on.wait(SECONDS)
         return Answer(200, "text/plain", b"done")
@@ -98,3 +107,75 @@ def test_those_that_are_being_answered_stay(monkeypatch: pytest.MonkeyPatch) -> 
         go_on.set()
         for connection in busy:
             assert answer(connection).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("half", [b"", b"P", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nab"])
+def test_strangers_take_no_place_of_those_with_a_key(half: bytes) -> None:
+    """300 connections with half a request each, or none, and nobody who has a key is kept out."""
+    with serving() as connect:
+        before = connect()
+        before.sendall(REQUEST)
+        assert answer(before).startswith(b"HTTP/1.1 200")
+        strangers = [connect() for _ in range(300)]
+        for stranger in strangers:
+            with contextlib.suppress(OSError):  # closed already
+                stranger.sendall(half)
+        for number in range(3):
+            new = connect()
+            new.sendall(REQUEST)
+            assert answer(new).startswith(b"HTTP/1.1 200"), number
+        before.sendall(REQUEST)
+        assert answer(before).startswith(b"HTTP/1.1 200")
+        assert answer(strangers[0]) == b""  # the first of them went
+
+
+def test_a_stranger_stays_one_when_it_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "STRANGER_LIMIT", 2)
+    with serving() as connect:
+        stranger = connect()
+        stranger.sendall(REQUEST.replace(b"ab", b"no"))
+        assert answer(stranger).startswith(b"HTTP/1.1 200")
+        others = [connect() for _ in range(2)]
+        assert answer(stranger) == b""
+        others[0].sendall(REQUEST)
+        assert answer(others[0]).startswith(b"HTTP/1.1 200")
+
+
+def test_a_stranger_that_sends_nothing_is_not_waited_for_as_a_client_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "HEADER_SECONDS", 0.2)
+    with serving() as connect:
+        assert answer(connect()) == b""
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"Transfer-Encoding : chunked",
+        b"Transfer-Encoding\t: chunked",
+        b"Content-Length : 2",
+        b"no colon at all",
+        b": no name",
+        b" folded: at once",
+    ],
+)
+def test_headers_that_cannot_be_read_are_refused(header: bytes) -> None:
+    """What follows them would be taken for no header at all, and somebody else might read it as one."""
+    asked: list[object] = []
+
+    def respond(*request: object) -> Answer:
+        asked.append(request)
+        return Answer(200, "text/plain", b"done")
+
+    with serving(respond) as connect:
+        for head in (header + b"\r\nContent-Length: 2", b"Content-Length: 2\r\n" + header):
+            connection = connect()
+            connection.sendall(b"POST / HTTP/1.1\r\n" + head + b"\r\n\r\nab")
+            assert answer(connection).startswith((b"HTTP/1.1 400", b"HTTP/1.1 411")), head
+    assert not asked
+
+
+def test_chunks_are_refused() -> None:
+    with serving() as connect:
+        connection = connect()
+        connection.sendall(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n")
+        assert answer(connection).startswith(b"HTTP/1.1 411")

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,26 @@ def count() -> Callable[[int], int]:
 
 
 @pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A fixed seed, or a ``"new"`` one, which is printed; FLEETFIT_SOAK_SEED is another one, run alone."""
+    given = os.environ.get("FLEETFIT_SOAK_SEED")
+    if request.param != "new":
+        if given:
+            pytest.skip("FLEETFIT_SOAK_SEED is run alone")
+        return int(request.param)
+    new = int(given or time.time())
+    print(f"FLEETFIT_SOAK_SEED={new}")
+    return new
+
+
+@pytest.fixture
 def record(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Writes a result: ``record("kills", jobs=200, …)``."""
+    """Writes a result: ``record("kills", jobs=200, …)``; each seed has a file of its own."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
 
     def write(name: str, **values: Any) -> None:
+        if "seed" in parameters:
+            name += f"-{parameters['seed']}"
         RESULTS.mkdir(parents=True, exist_ok=True)
         content = {
             "test": request.node.nodeid,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +19,10 @@ pytestmark = [pytest.mark.soak, pytest.mark.tensorflow, pytest.mark.horovod]
 MOMENTS = {resuming.When.STARTING: 0.2, resuming.When.STEPPING: 0.3, resuming.When.SAVING: 0.5}
 
 
+@pytest.mark.parametrize("seed", [23, "new"], indirect=True)
 def test_whole_clusters_are_killed_and_resumed(
-    make: clusters.Make, count: Callable[[int], int], record: Callable[..., None], tmp_path: Path
+    make: clusters.Make, count: Callable[[int], int], record: Callable[..., None], tmp_path: Path, seed: int
 ) -> None:
-    seed = int(os.environ.get("FLEETFIT_SOAK_SEED") or time.time())
     choice = random.Random(seed)
     killer = resuming.Killer(make, tmp_path / "checkpoints", choice)
     kills: list[resuming.Kill] = []

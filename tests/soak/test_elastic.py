@@ -5,7 +5,6 @@ Spare hosts are kept, so that what joins has imported TensorFlow already.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -18,8 +17,8 @@ import pytest
 from elastic_jobs import ENVIRONMENT, LEDGER, check, sizes, trained, until_size, worker_report
 
 from estimators import ElasticHorovod, TrainingJob
-from estimators.jobs import client
-from estimators.resizing import next_size
+from estimators.client import supervisor_client
+from estimators.client.resizing import next_size
 
 pytestmark = [pytest.mark.soak, pytest.mark.tensorflow, pytest.mark.horovod]
 
@@ -88,7 +87,7 @@ class Resizes:
         self._new += 1
         if self._generator.random() < 0.5:
             self.kinds["killed worker"] += 1
-            client.request(self._job.record, {"op": "kill_rank", "rank": self.workers.index(worker)})
+            supervisor_client.request(self._job.record, {"op": "kill_rank", "rank": self.workers.index(worker)})
         else:
             self.kinds["killed host"] += 1
             clusters.Snapshot(self._job).find("toolkit", worker.partition(".")[0]).kill(signal.SIGKILL)
@@ -108,8 +107,10 @@ class Resizes:
         clusters.until(condition, TIMEOUT_S, check=lambda: check(self._job))
 
 
-def test_a_hundred_resizes(make: clusters.Make, count: Callable[[int], int], record: Callable[..., None]) -> None:
-    seed = int(os.environ.get("FLEETFIT_SOAK_SEED") or time.time())
+@pytest.mark.parametrize("seed", [1795360728, 1795383069, "new"], indirect=True)
+def test_a_hundred_resizes(
+    make: clusters.Make, count: Callable[[int], int], record: Callable[..., None], seed: int
+) -> None:
     began = time.monotonic()
     job = make.start(
         LEDGER,

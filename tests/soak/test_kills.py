@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import random
 import shutil
 import signal
@@ -55,10 +54,10 @@ def everything(job: TrainingJob) -> list[clusters.Process]:
     return list(found.values())
 
 
+@pytest.mark.parametrize("seed", [14, "new"], indirect=True)
 def test_random_kills(
-    make: clusters.Make, count: Callable[[int], int], record: Callable[..., None], tmp_path: Path
+    make: clusters.Make, count: Callable[[int], int], record: Callable[..., None], tmp_path: Path, seed: int
 ) -> None:
-    seed = int(os.environ.get("FLEETFIT_SOAK_SEED") or time.time())
     choice = random.Random(seed)
     jobs = count(200)
     gone: list[float] = []

@@ -20,8 +20,8 @@ import official_image
 
 from estimators import MPI, TensorFlow
 from estimators.backends.docker.engine import Engine
-from estimators.images import wheelhouse
-from estimators.images.base import BASE
+from estimators.backends.docker.images import wheelhouse
+from estimators.backends.docker.images.base import BASE
 from estimators.provision.packages import Installation
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]

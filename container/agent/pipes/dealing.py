@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from container import formats
-from container.agent import AgentError
+from container.agent.errors import AgentError
 from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
 from container.contract.pipes import Note

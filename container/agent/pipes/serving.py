@@ -8,14 +8,13 @@ import json
 import os
 import queue
 import signal
-import stat
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from container.agent import AgentError
+from container.agent.errors import AgentError
 from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.stream import Contents, write_stream
 from container.agent.pipes.writing import Pipe, ReaderGone
@@ -102,7 +101,7 @@ def _leave(host: Host, channels: Sequence[Channel]) -> NoReturn:
     _failing.acquire(timeout=_LAST_WORDS_S)
     for channel in channels:
         for local_rank in range(host.ranks):
-            clear(pipes.folder(host.tree.data, local_rank, host.ranks), channel.name)
+            pipes.clear(pipes.folder(host.tree.data, local_rank, host.ranks), channel.name)
     os._exit(0)
 
 
@@ -119,21 +118,6 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
         raise AgentError(f"{file}: the channels cannot be read: {error}") from error
     found = (Channel.from_dict(name, values) for name, values in content.items())
     return tuple(channel for channel in found if channel.mode is InputMode.PIPE)
-
-
-def clear(place: Path, channel: str, *, but_first: bool = False) -> None:
-    """Remove a channel's FIFOs and notes, of an earlier attempt for one; ``but_first`` leaves the FIFO of epoch 0."""
-    first = pipes.fifo(place, channel, 0)
-    entries: list[os.DirEntry[str]] = []
-    with contextlib.suppress(OSError):
-        entries = list(os.scandir(place))
-    for entry in entries:
-        if but_first and entry.path == os.fspath(first) and stat.S_ISFIFO(entry.stat(follow_symlinks=False).st_mode):
-            continue
-        name = entry.name.removeprefix(".").removesuffix(".notes").removesuffix(".fifo")
-        if name.startswith(f"{channel}_") and name[len(channel) + 1 :].isdecimal():
-            with contextlib.suppress(OSError):  # a thread may have removed this one meanwhile; the others must go
-                os.unlink(entry.path)
 
 
 def _serve_all(channels: Sequence[Channel], host: Host) -> None:
@@ -163,7 +147,7 @@ def _serve(channel: Channel, host: Host) -> None:
     for local_rank in range(host.ranks):
         place = pipes.folder(host.tree.data, local_rank, host.ranks)
         place.mkdir(parents=True, exist_ok=True)
-        clear(place, channel.name, but_first=True)  # which is made before the hosts start
+        pipes.clear(place, channel.name, but_first=True)  # which is made before the hosts start
         # The reader counts epochs in a file of its own, which may be an earlier attempt's.
         state = pipes.state_folder(host.tree.base, local_rank if host.ranks > 1 else None)
         with contextlib.suppress(FileNotFoundError):

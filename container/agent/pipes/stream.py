@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from container import formats
-from container.agent import AgentError, sources
+from container.agent import sources
+from container.agent.errors import AgentError
 from container.agent.pipes import dealing
 from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.writing import Pipe

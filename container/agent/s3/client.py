@@ -110,7 +110,7 @@ def call(uri: str, function: Callable[[], T], *, passing: bool = True) -> T:
     except Exception as error:
         from container.agent.s3.errors import explain
 
-        raise explain(uri, error) from error
+        raise explain(uri, error, client) from error
 
 
 def etag(answer: Mapping[str, Any]) -> str | None:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from typing import Any
 
-from container.agent.s3.client import client
 from container.agent.sources.base import SourceError
 
 
-def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceError:
-    """What a failure of the client means, with the remedy."""
+def explain(uri: str, error: Exception, client: Callable[[], Any], *, offset: int | None = None) -> SourceError:
+    """What a failure of the client means, with the remedy.
+
+    Args:
+        uri: What it is about.
+        error: What the client raised.
+        client: Gives the client.
+        offset: The byte at which it happened.
+    """
     from botocore import exceptions
     from urllib3.exceptions import ProtocolError
     from urllib3.exceptions import TimeoutError as LateError
 
     cause, remedy = str(error) or type(error).__name__, ""
-    endpoint = _endpoint()
+    endpoint = _endpoint(client)
     if isinstance(error, exceptions.ClientError):
-        cause, remedy = _explain_answer(uri, error, endpoint)
+        cause, remedy = _explain_answer(uri, error, endpoint, client)
     elif isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
         cause = f"there are no AWS credentials ({cause.rstrip('.')})"
         remedy = (
@@ -37,21 +44,21 @@ def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceE
     return SourceError(uri, cause, remedy, offset=offset)
 
 
-def _endpoint() -> str:
+def _endpoint(client: Callable[[], Any]) -> str:
     try:
         return str(client().meta.endpoint_url)
     except SourceError:
         return "the endpoint"
 
 
-def _explain_answer(uri: str, error: Any, endpoint: str) -> tuple[str, str]:
+def _explain_answer(uri: str, error: Any, endpoint: str, client: Callable[[], Any]) -> tuple[str, str]:
     """Cause and remedy of an answer of the server's."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     said = str(error.response.get("Error", {}).get("Message", "") or code)
     bucket = uri[len("s3://") :].partition("/")[0]
     if code == "NoSuchBucket":
-        return f"there is no bucket {bucket!r} at {endpoint}", _near_bucket(bucket)
+        return f"there is no bucket {bucket!r} at {endpoint}", _near_bucket(bucket, client)
     if code in ("NoSuchKey", "404", "NotFound") or status == 404:
         return "there is no such object", "Check bucket and key; it may have been deleted."
     if code in ("PreconditionFailed", "412") or status == 412:
@@ -76,7 +83,7 @@ def _explain_answer(uri: str, error: Any, endpoint: str) -> tuple[str, str]:
     return f"{endpoint} answers {status} {code} ({said})", "Start the job again, or ask whoever runs the server."
 
 
-def _near_bucket(bucket: str) -> str:
+def _near_bucket(bucket: str, client: Callable[[], Any]) -> str:
     from container.contract.names import nearest
 
     with contextlib.suppress(Exception):

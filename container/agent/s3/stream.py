@@ -93,7 +93,7 @@ class Range:
                 self.close()
                 failures += 1
                 if not s3.passes(error) or failures >= self._backoff.attempts or self._ended.is_set():
-                    raise explain(self._item.uri, error, offset=self.position) from error
+                    raise explain(self._item.uri, error, s3.client, offset=self.position) from error
                 self._piece = max(self._piece // 2, _LEAST_READ)
                 self._ended.wait(self._backoff.delay(failures))
                 continue

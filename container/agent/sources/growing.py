@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from container.agent import AgentError
+from container.agent.errors import AgentError
 from container.agent.sources.base import DataObject
 
 

@@ -6,7 +6,7 @@ import codecs
 import concurrent.futures
 from collections.abc import Iterator
 
-from container.agent import sources
+from container.agent.sources import single
 from container.agent.sources.base import DataObject, SourceError, Stream
 from container.agent.sources.manifests import (
     AugmentedEntry,
@@ -48,10 +48,10 @@ def read_manifest(uri: str) -> tuple[Listed, ...]:
     Raises:
         SourceError: it cannot be read or parsed.
     """
-    item = sources.describe(uri)
+    item = single.describe(uri)
     if item.size > _MANIFEST_LIMIT:
         raise SourceError(uri, f"it has {item.size:,} bytes; a manifest may have {_MANIFEST_LIMIT:,}", "Split it.")
-    with sources.open(item) as stream:
+    with single.open(item) as stream:
         content = stream.read(item.size)
     try:
         return parse_manifest(content.decode("utf-8"))
@@ -71,7 +71,7 @@ def look_up(manifest: str, listed: tuple[Listed, ...]) -> tuple[DataObject, ...]
 
     def describe(entry: Listed) -> DataObject:
         try:
-            return sources.describe(entry.uri, entry.key)
+            return single.describe(entry.uri, entry.key)
         except SourceError as error:
             raise SourceError(manifest, f"line {entry.line}: {error}", "Correct the manifest.") from None
 
@@ -86,8 +86,8 @@ def look_up(manifest: str, listed: tuple[Listed, ...]) -> tuple[DataObject, ...]
 
 def augmented_entries(channel: Channel) -> Iterator[AugmentedEntry]:
     """The lines of an AugmentedManifestFile channel; see :func:`container.agent.sources.entries`."""
-    item = sources.describe(channel.uri)
-    with sources.open(item) as stream:
+    item = single.describe(channel.uri)
+    with single.open(item) as stream:
         try:
             yield from parse_augmented(_lines(channel.uri, stream), channel.attribute_names)
         except ManifestError as error:

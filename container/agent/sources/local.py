@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import TypeAlias
 
 from container.agent.sources.base import DataObject, SourceError
-from container.locations import LocationError, local_path
+from container.system.locations import LocationError, local_path
+
+#: A folder, and those that it is in.
+_Above: TypeAlias = "tuple[str, _Above | None]"
 
 _CHANGED = "something wrote it while the job read it; start the job again when it is complete"
 
@@ -39,7 +43,7 @@ def resolve(uri: str) -> Path:
 def listing(uri: str) -> list[DataObject]:
     """Every file below a folder, or the file itself, in the order of their keys' bytes.
 
-    Links are followed, as File mode's link to the folder lets a script follow them.
+    Links are followed.
 
     Raises:
         SourceError: as for :func:`resolve`; or a link leads nowhere or in a circle.
@@ -48,8 +52,23 @@ def listing(uri: str) -> list[DataObject]:
     if not root.is_dir():
         return [describe(root, root.name)]
     found: list[DataObject] = []
-    _walk(os.fspath(root), "", (os.fspath(root),), found)
+    _walk(os.fspath(root), found, [])
     return sorted(found, key=lambda item: os.fsencode(item.key))
+
+
+def tree(uri: str) -> tuple[list[DataObject], list[str]]:
+    """Every file below a folder, or the file itself, and the folders' own keys: some may be empty.
+
+    Raises:
+        SourceError: as for :func:`listing`.
+    """
+    root = resolve(uri)
+    if not root.is_dir():
+        return [describe(root, root.name)], []
+    found: list[DataObject] = []
+    folders: list[str] = []
+    _walk(os.fspath(root), found, folders)
+    return found, folders
 
 
 def describe(path: Path | str, key: str) -> DataObject:
@@ -63,27 +82,42 @@ def identity(status: os.stat_result) -> str:
     return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
 
 
-def _walk(folder: str, prefix: str, above: tuple[str, ...], found: list[DataObject]) -> None:
-    try:
-        with os.scandir(folder) as scanned:
-            entries = list(scanned)
-    except OSError as error:
-        raise SourceError(folder, f"it cannot be read: {error.strerror}") from error
-    for entry in entries:
-        key = f"{prefix}{entry.name}"
+def _walk(root: str, found: list[DataObject], folders: list[str]) -> None:
+    """Find what is below a folder, however deep: its files, and its folders, each before those in it."""
+    waiting: list[tuple[str, str, _Above]] = [(root, "", (root, None))]
+    while waiting:
+        folder, prefix, above = waiting.pop()
         try:
-            status = entry.stat()
+            with os.scandir(folder) as scanned:
+                entries = list(scanned)
         except OSError as error:
-            raise SourceError(entry.path, f"it cannot be read: {error.strerror}", "Repair or remove it.") from error
-        if stat.S_ISDIR(status.st_mode):
-            inner = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
-            if inner in above:
-                raise SourceError(entry.path, f"it links to {inner!r}, which contains it", "Remove the link.")
-            _walk(inner, f"{key}/", (*above, inner), found)
-        elif stat.S_ISREG(status.st_mode):
-            found.append(DataObject(entry.path, status.st_size, identity(status), key))
-        else:
-            raise SourceError(entry.path, "it is a pipe, socket or device", "Move it away.")
+            raise SourceError(folder, f"it cannot be read: {error.strerror}") from error
+        for entry in entries:
+            key = f"{prefix}{entry.name}"
+            try:
+                status = entry.stat()
+            except OSError as error:
+                raise SourceError(entry.path, f"it cannot be read: {error.strerror}", "Repair or remove it.") from error
+            if stat.S_ISDIR(status.st_mode):
+                inner = entry.path
+                if entry.is_symlink():
+                    inner = os.path.realpath(entry.path)
+                    if _is_among(inner, above):
+                        raise SourceError(entry.path, f"it links to {inner!r}, which contains it", "Remove the link.")
+                folders.append(key)
+                waiting.append((inner, f"{key}/", (inner, above)))
+            elif stat.S_ISREG(status.st_mode):
+                found.append(DataObject(entry.path, status.st_size, identity(status), key))
+            else:
+                raise SourceError(entry.path, "it is a pipe, socket or device", "Move it away.")
+
+
+def _is_among(path: str, above: _Above | None) -> bool:
+    while above is not None:
+        folder, above = above
+        if folder == path:
+            return True
+    return False
 
 
 class LocalStream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 import signal
 import socket
 import threading
@@ -15,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import variables
-from container.contract.failures import Cause, Failure
+from container.contract.failures import Cause
 from container.contract.layout import success_text
 from container.contract.strategies import ElasticHorovod
-from container.machine import gpu_count
-from container.supervision import folders
+from container.system import folders
+from container.system.host_machine import gpu_count
+from container.system.removing import remove_tree
 from estimators.backends import local, trees
 from estimators.backends.agents import HostAgents, problem
 from estimators.backends.background import Background
@@ -33,9 +33,10 @@ from estimators.backends.docker.head_start import Handed, HeadStart
 from estimators.backends.docker.network import Network
 from estimators.backends.docker.pooling import Pooling, end_in
 from estimators.backends.docker.reapers import Duty, Reapers
+from estimators.backends.docker.relays import Relays
 from estimators.backends.docker.streams import Frames, Plain
-from estimators.errors import ConfigurationError
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import RunOptions, TrainingJobSpec
 
 _READ_SIZE = 1 << 18
 #: How long what a container printed may take to arrive after its end, in seconds.
@@ -61,6 +62,9 @@ class DockerBackend(Backend):
         self._runtime = folders.make()
         self._hosts: dict[str, _Container] = {}
         self._agents = HostAgents(self)
+        self._relays = Relays(self._agents)
+        #: The caller's variables that say where AWS is.
+        self._aws = containers.aws_settings(os.environ)
         self._engine: Engine | None = None
         self._image = ImageFacts()
         self._network: Network | None = None  # the job's own; kept containers have one already
@@ -136,12 +140,11 @@ class DockerBackend(Backend):
             if self._engine is None:  # the longest part, while the rest is written
                 self._connecting = True
                 self._background.run(self._connect, self._connected, self._engine_failed)
-            self._kept.inputs.put_back()
             for host in self.spec.hosts:
                 if attempt:
                     trees.clear_tree(self.record, host)
                 links = bool(self._kept)
-                trees.write_mounted_tree(self.record, self.spec, host, containers.facts(), links=links)
+                trees.write_mounted_tree(self.record, self.spec, host, containers.facts(self.options), links=links)
             if not self._kept:
                 job_secrets.write({host: self._runtime / host for host in self.spec.hosts})
             self._agents.bring(attempt, self._inputs_brought)
@@ -159,7 +162,7 @@ class DockerBackend(Backend):
         return Duty(
             label=label,
             value=str(value),
-            remove=(str(self._runtime), *((str(self._kept.inputs.folder),) if self._kept else ())),
+            remove=(str(self._runtime),),
             image=containers.image_of(self.spec),
             trees=(*(str(record.tree(host).base) for host in self.spec.hosts), str(record.checkpoints_dir)),
             shared=tuple(str(place) for place in theirs if place is not None),
@@ -168,11 +171,13 @@ class DockerBackend(Backend):
     def _connect(self) -> tuple[Engine, ImageFacts, bytes | None]:
         engine = Engine(at_once=not self._kept)
         image = self._found_image() or engine.image(containers.image_of(self.spec))
+        if self._relayed:
+            self._relays.look(engine)
         if self._kept:
             self._kept.find(engine, image, self.spec)
             return engine, image, None
         keys = None
-        if job_secrets.wants_sshd(self.spec, self.options, toolkit=containers.TOOLKIT_LABEL in image.labels):
+        if job_secrets.wants_sshd(self.spec, self.options, toolkit=containers.runs_toolkit(self.spec, image.labels)):
             keys = job_secrets.ssh_files(self.spec.hosts, image.environment, now=time.time())
         return engine, image, keys
 
@@ -201,7 +206,7 @@ class DockerBackend(Backend):
 
     def _take_image(self, image: ImageFacts) -> None:
         self._image = image
-        self._toolkit = containers.TOOLKIT_LABEL in image.labels
+        self._toolkit = containers.runs_toolkit(self.spec, image.labels)
 
     def _network_made(self, nothing: None) -> None:
         self._connecting = False
@@ -222,7 +227,13 @@ class DockerBackend(Backend):
 
     def _inputs_brought(self) -> None:
         self._inputs_ready = True
-        if self._handed is not None and not self._ending and (image := self._found_image()) is not None:
+        # What is relayed is known once the engine is connected: there is no start ahead of that.
+        if (
+            self._handed is not None
+            and not self._ending
+            and not self._relayed
+            and (image := self._found_image()) is not None
+        ):
             self._take_image(image)
             if not self._plan():
                 return
@@ -250,7 +261,9 @@ class DockerBackend(Backend):
 
     def _start_in_pool(self, engine: Engine) -> None:
         try:
-            starters = self._kept.starters(engine, self.spec, attempt=self._attempt, umask=self.umask)
+            starters = self._kept.starters(
+                engine, self.spec, attempt=self._attempt, umask=self.umask, aws=self._aws_of_containers()
+            )
         except OSError as error:
             self.callbacks.failed(problem(f"the job's files could not be written: {error}"))
             return
@@ -277,7 +290,7 @@ class DockerBackend(Backend):
     def _plans(self) -> tuple[ContainerPlan, ...]:
         record = self.record
         hosts = {host: record.tree(host) for host in self.spec.hosts}
-        channels = [channel.name for channel in self.spec.inputs]
+        channels = local.linked(self.spec)
         model_dir = containers.local_model_dir(self.spec)
         if model_dir is not None:
             model_dir.mkdir(parents=True, exist_ok=True)
@@ -294,12 +307,20 @@ class DockerBackend(Backend):
             attempt=self._attempt,
             umask=self.umask,
             aws={
-                **containers.aws_settings(os.environ),
+                **self._aws_of_containers(),
                 **job_secrets.credential_variables(self._runtime / self.spec.hosts[0]),
             },
             toolkit=self._toolkit,
             gpus=gpu_count(),
         )
+
+    @property
+    def _relayed(self) -> bool:
+        """Whether containers reach a server of this machine's by an agent: not those that are to reach nothing."""
+        return self._relays.wanted(self._aws) and not self.spec.network_isolation
+
+    def _aws_of_containers(self) -> dict[str, str]:
+        return self._relays.settings(self._aws) if self._relayed else self._aws
 
     @property
     def _keeps_names(self) -> bool:
@@ -359,7 +380,7 @@ class DockerBackend(Backend):
     def meeting_place(self) -> tuple[str, str]:
         """This machine as the containers see it: the gateway of their network."""
         assert self._engine is not None
-        return self._engine.gateway(containers.network_of(self.spec)), containers.facts().network_interface
+        return self._engine.gateway(containers.network_of(self.spec)), containers.INTERFACE
 
     def add_host(self, host: str) -> None:
         """Write its files, bring its inputs, start its container."""
@@ -375,7 +396,7 @@ class DockerBackend(Backend):
             )
 
         try:
-            trees.write_mounted_tree(self.record, self.spec, host, containers.facts())
+            trees.write_mounted_tree(self.record, self.spec, host, containers.facts(self.options))
             job_secrets.write({host: self._runtime / host})
             self._agents.bring_to(host, start)
         except (OSError, ConfigurationError) as error:
@@ -456,7 +477,7 @@ class DockerBackend(Backend):
         self.callbacks.host_ended(HostEnd(host=host.name, exit_code=code, signal=killed_by, failure=failure))
 
     def _reason_of(self, host: str) -> str:
-        """What an image of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""
+        """What a program of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""
         if self._toolkit:
             return ""
         try:
@@ -518,10 +539,6 @@ class DockerBackend(Backend):
             self._kept.broken |= name == "SIGKILL"
             threading.Thread(target=engine.kill, args=(host.id, name), daemon=True).start()
 
-    def save_checkpoints(self, done: Callable[[Failure | None], None]) -> None:
-        """Give the files back to the user, and have the rest of the checkpoints uploaded."""
-        self._give_back(lambda: self._agents.save_checkpoints(done))
-
     def collect_outputs(self) -> None:
         """Give the files back to the user, then bring the rest of the checkpoints and pack the outputs."""
         self._give_back(lambda: self._agents.collect(self.callbacks.outputs_collected))
@@ -545,13 +562,11 @@ class DockerBackend(Backend):
 
     def cleanup(self) -> None:
         """Have the reaper remove the containers and the network; remove the job's own files."""
-        with contextlib.suppress(OSError):
-            self._kept.inputs.put_back()
         self._agents.cleanup()
         started = self._starting == 0 and not self._connecting and self._let_go()
         whole = started and bool(self._hosts) and all(host.told for host in self._hosts.values())
         self._reapers.finish(quiet=started, kept=self._kept.finish(whole=whole))
-        shutil.rmtree(self._runtime, ignore_errors=True)
+        remove_tree(self._runtime, ignore_errors=True)
 
     def _let_go(self) -> bool:
         """Want nothing more of the caller; whether it makes no container any more."""

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from container.contract.strategies import ElasticHorovod
-from container.machine import gpu_count
+from container.system.host_machine import gpu_count
 from estimators.backends import local
 from estimators.backends.docker import containers, links, ownership
 from estimators.backends.docker.engine import Engine, ImageFacts
+from estimators.backends.docker.images.toolkit import outdated
 from estimators.backends.docker.options import ContainerOptions
-from estimators.errors import PreflightWarning, UnsupportedError
-from estimators.images.toolkit import outdated
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.errors import PreflightWarning, UnsupportedError
+from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: How long what the engine said of an image holds, in seconds.
 _FRESH = 5.0
@@ -49,16 +49,18 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     _seen[containers.image_of(spec)] = (image, time.monotonic())
     labels = image.labels
     if isinstance(spec.strategy, ElasticHorovod):
-        if containers.TOOLKIT_LABEL not in labels:
-            raise UnsupportedError(
-                f"ElasticHorovod needs fleetfit's toolkit, and image {containers.image_of(spec)!r} does not have "
-                f"it: build the image on {containers.IMAGE!r}."
-            )
+        if not containers.runs_toolkit(spec, labels):
+            raise UnsupportedError(f"ElasticHorovod needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}.")
         if spec.resources.keep_alive_s:
             raise UnsupportedError(
                 "ElasticHorovod with keep_alive_period_in_seconds is not supported: kept containers are as many as "
                 "the job began with. Leave it out."
             )
+    if options.on_undistributed == "fail" and spec.strategy is not None and containers.TOOLKIT_LABEL not in labels:
+        raise UnsupportedError(
+            "RunOptions(on_undistributed='fail') needs fleetfit's toolkit, which notices that, and image "
+            f"{containers.image_of(spec)!r} does not have it: leave it out, or build the image on {containers.IMAGE!r}."
+        )
     if local.mounted(spec) and spec.resources.keep_alive_s:
         raise UnsupportedError(
             "FastFile mode of S3 in containers that are kept (keep_alive_period_in_seconds) is not supported: a "
@@ -81,11 +83,19 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
             PreflightWarning,
             stacklevel=3,
         )
-    if spec.resources.keep_alive_s and containers.TOOLKIT_LABEL not in labels:
+    if spec.resources.keep_alive_s and not containers.runs_toolkit(spec, labels):
         raise UnsupportedError(
-            f"keep_alive_period_in_seconds needs fleetfit's toolkit, and image {containers.image_of(spec)!r} "
-            f"does not have it: leave it out, or build the image on {containers.IMAGE!r}."
+            f"keep_alive_period_in_seconds needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}. Or leave it "
+            "out."
         )
+
+
+def _without_toolkit(spec: TrainingJobSpec, labels: Mapping[str, str]) -> str:
+    """Why our toolkit does not run in a job's containers, and the remedy."""
+    if containers.TOOLKIT_LABEL in labels:
+        return "the job runs a program of its own: leave container_entry_point and container_arguments out"
+    image = containers.image_of(spec)
+    return f"image {image!r} does not have it: build the image on {containers.IMAGE!r}"
 
 
 def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:

@@ -16,7 +16,7 @@ from container.contract.layout import DEFAULT_BASE_DIR
 from estimators.backends import config, local
 from estimators.backends.docker import links, naming
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: The image that ``fleetfit image build`` makes.
 IMAGE = "fleetfit-training"
@@ -27,12 +27,11 @@ HOST_LABEL = "fleetfit.host"
 #: Label of images that hold our toolkit: the digest of its source.
 TOOLKIT_LABEL = "fleetfit.toolkit"
 
-#: Channels that their own reader changes: the SDK 3.x's drivers, which a job makes executable before it runs them.
-_WRITABLE = frozenset({"sm_drivers"})
-
 #: What SageMaker runs in a container: ``docker run IMAGE train``.
 TRAIN = "train"
 #: The user's code in a container.
+#: A container's interface for traffic between the hosts.
+INTERFACE = "eth0"
 CODE = f"{DEFAULT_BASE_DIR}/code"
 SECRETS_FILE = f"{SECRETS}/secrets.json"
 CREDENTIALS_FILE = f"{SECRETS}/credentials"
@@ -120,6 +119,17 @@ def image_of(spec: TrainingJobSpec) -> str:
     return spec.algorithm.image or IMAGE
 
 
+def runs_toolkit(spec: TrainingJobSpec, labels: Iterable[str]) -> bool:
+    """Whether our toolkit is what runs in the containers: the image has it, and the job names no program of its own.
+
+    Args:
+        spec: The job.
+        labels: The image's.
+    """
+    algorithm = spec.algorithm
+    return TOOLKIT_LABEL in labels and not algorithm.entry_point and tuple(algorithm.arguments) in ((), (TRAIN,))
+
+
 def network_of(spec: TrainingJobSpec) -> str:
     """The name of the job's network."""
     return f"fleetfit-{spec.name}"
@@ -135,9 +145,11 @@ def keeps_names(spec: TrainingJobSpec, *, toolkit: bool) -> bool:
     return not toolkit and len(spec.hosts) > 1
 
 
-def facts() -> config.BackendFacts:
+def facts(options: RunOptions) -> config.BackendFacts:
     """What a container's configuration files say of where it is."""
-    return config.BackendFacts(network_interface="eth0", submit_directory=CODE)
+    return config.BackendFacts(
+        network_interface=INTERFACE, submit_directory=CODE, instance_type=options.asked_instance_type
+    )
 
 
 def plan_containers(
@@ -168,7 +180,7 @@ def plan_containers(
         attempt: Which start of the job it is.
         umask: The caller's, for what scripts write.
         aws: Variables of the caller that say where AWS is.
-        toolkit: Whether the image holds our toolkit.
+        toolkit: Whether our toolkit runs in them; see :func:`runs_toolkit`.
         gpus: How many GPUs this machine has, for ``local_gpu``.
 
     Raises:
@@ -258,7 +270,7 @@ def environment_of(
     if secrets:
         settings[variables.SECRETS_FILE] = SECRETS_FILE
     settings |= config.failure_environment(spec, options, attempt)
-    return {**(aws or {}), **config.host_config(spec, host, facts()).environment, **settings}
+    return {**(aws or {}), **config.host_config(spec, host, facts(options)).environment, **settings}
 
 
 def gpus_of(number: int, hosts: int, gpus: int) -> tuple[int, ...]:
@@ -290,7 +302,7 @@ def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
     found = []
     for channel in spec.inputs:
         path = local.local_path(channel.source.s3.uri) if channel.source.s3 is not None else None
-        if path is not None and config.input_mode(spec, channel) != "Pipe":
+        if path is not None and config.input_mode(spec, channel) == "FastFile":
             target = f"{DEFAULT_BASE_DIR}/input/data/{channel.name}"
             target = f"{target}/{path.name}" if path.is_file() else target
             found.append(Mount(source=str(path.absolute()), target=target, read_only=True))
@@ -298,14 +310,14 @@ def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
 
 
 def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE_DIR) -> list[Mount]:
-    """What of this machine the links lead to that the host agent made for the channels of a host.
+    """What of this machine the links lead to that the host agent made for channels in FastFile mode.
 
     A channel that is one link becomes an empty folder, over which its data is mounted; links within a channel keep
     their targets, which are mounted where they are.
 
     Args:
         data: ``input/data`` of the host's tree.
-        channels: The names of its channels.
+        channels: The names of these channels.
         base: Where the tree will be in the container.
 
     Raises:
@@ -319,26 +331,13 @@ def channel_mounts(data: Path, channels: Iterable[str], base: str = DEFAULT_BASE
             place.unlink()
             place.mkdir()
             mounts.append(Mount(source=str(target), target=f"{base}/input/data/{name}", read_only=True))
-        elif place.is_dir() and name in _WRITABLE:
-            _make_own(place)  # and it stays where it is, in the tree
         elif place.is_dir():
             links = [entry.readlink() for entry in place.rglob("*") if entry.is_symlink()]
             top = _common(links)
             found = [top] if top is not None else links
             mounts += [Mount(source=str(path), target=str(path), read_only=True) for path in found]
-            # Its files may be the cache's own, which root in a container could write to.
             mounts.append(Mount(source=str(place), target=f"{base}/input/data/{name}", read_only=True))
     return list(dict.fromkeys(mounts))
-
-
-def _make_own(folder: Path) -> None:
-    """Let a folder hold copies of its own instead of links to the cache; everybody may write them."""
-    for entry in [folder, *folder.rglob("*")]:
-        if entry.is_file():
-            content = entry.read_bytes()
-            entry.unlink()
-            entry.write_bytes(content)
-        entry.chmod(0o777)
 
 
 def _common(paths: Sequence[Path]) -> Path | None:

@@ -6,6 +6,7 @@ import re
 import signal
 
 from container.contract.failures import Cause, Failure
+from container.contract.names import cut
 from estimators.backends.docker.engine import Ended
 
 _HEADER = "Traceback (most recent call last):"
@@ -71,7 +72,7 @@ def _of_others(host: str, ended: Ended, text: str, said: str) -> Failure:
     if traceback is not None:
         message = traceback.splitlines()[-1]
     elif said:
-        message = f"{message}: {said[:_SAID]}"
+        message = f"{message}: {cut(said, _SAID)}"
     else:
         message += "."
     return Failure(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import os
 import socket
 import threading
@@ -23,6 +24,9 @@ from estimators.backends.docker.engine_errors import EngineError, build_error, e
 _TIMEOUT = 120
 #: Where the engine listens if DOCKER_HOST says nothing.
 _SOCKET = "unix:///var/run/docker.sock"
+#: ``SIOCGIFADDR`` of ``<linux/sockios.h>``, and where a ``struct ifreq`` has the address.
+_GET_ADDRESS = 0x8915
+_ADDRESS = slice(20, 24)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +101,7 @@ class Engine:
             import docker
         except ImportError:
             raise EngineError(
-                "containers need Docker's Python SDK: `pip install 'fleetfit[docker]'` (or `pip install docker`)."
+                "containers need Docker's Python SDK: `fleetfit install docker` (or `pip install docker`)."
             ) from None
         settings = docker.utils.kwargs_from_env(environment=self._variables)
         # One connection for each thread that waits for a container, and some more.
@@ -270,6 +274,8 @@ class Engine:
         with explained(f"look at the network {name!r}", self.address):
             found = self._api.inspect_network(name)
         gateways = [str(part["Gateway"]) for part in found.get("IPAM", {}).get("Config") or () if part.get("Gateway")]
+        if not gateways and (bridge := (found.get("Options") or {}).get("com.docker.network.bridge.name")):
+            gateways = [address] if (address := _address_of(bridge)) else []
         if not gateways:
             raise EngineError(f"the network {name!r} has no gateway, by which its containers could reach this machine.")
         return gateways[0].partition("/")[0]
@@ -467,3 +473,11 @@ class Engine:
         for item in networks:
             self.remove_network(str(item["Id"]))
         return len(containers) + len(networks)
+
+
+def _address_of(interface: str) -> str | None:
+    """The IPv4 address of one of this machine's interfaces; None without one."""
+    request = interface.encode()[:15].ljust(256, b"\0")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, contextlib.suppress(OSError):
+        return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), _GET_ADDRESS, request)[_ADDRESS])
+    return None

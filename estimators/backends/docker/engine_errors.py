@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from estimators.backends.docker.containers import IMAGE, ContainerPlan
-from estimators.errors import BackendError
+from estimators.job.errors import BackendError
 
 
 class EngineError(BackendError):

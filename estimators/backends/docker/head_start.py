@@ -25,7 +25,7 @@ from estimators.backends.docker import containers
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
-from estimators.spec import TrainingJobSpec
+from estimators.job.request import TrainingJobSpec
 
 #: How long the supervisor waits for the caller's word, in seconds; the caller may have been stopped.
 _PATIENCE = 120.0

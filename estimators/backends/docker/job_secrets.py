@@ -21,8 +21,8 @@ from container.contract.strategies import MPI
 from estimators.backends.docker import containers
 from estimators.backends.docker.credentials import aws_credentials
 from estimators.backends.docker.options import ContainerOptions
-from estimators.errors import BackendError
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.errors import BackendError
+from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: The channel with the launchers of the official SDK 3.x.
 _OFFICIAL_DRIVERS = "sm_drivers"

@@ -1,6 +1,6 @@
 """Starting a job's toolkit in a container that is kept: by its first process, which has it loaded.
 
-The other side, and what is said, is :mod:`container.idle`.
+The other side, and what is said, is :mod:`container.toolkit.idle`.
 """
 
 from __future__ import annotations

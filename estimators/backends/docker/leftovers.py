@@ -9,7 +9,7 @@ from estimators.backends.docker import warm
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
-from estimators.jobs.record import JobRecord
+from estimators.records.record import JobRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

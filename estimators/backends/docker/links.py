@@ -15,7 +15,7 @@ import shutil
 import subprocess
 from typing import Any
 
-from estimators.errors import BackendError, ConfigurationError, UnsupportedError
+from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(bit|kbit|mbit|gbit)(?:/s|ps)?", re.IGNORECASE)

@@ -12,7 +12,7 @@ from typing import Any
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.names import unknown
 from estimators.backends.docker import links
-from estimators.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError
 
 #: A folder of files that only this job's containers have: the job's token and AWS credentials.
 SECRETS = "/run/fleetfit"

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from container.contract import variables
-from container.machine import gpu_count
+from container.system.host_machine import gpu_count
 from estimators.backends import local
 from estimators.backends.docker import containers, job_secrets, kept, warm
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
-from estimators.backends.docker.pool_inputs import PoolInputs
-from estimators.jobs.record import JobRecord
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord
 
 
 class Pooling:
@@ -30,7 +27,6 @@ class Pooling:
         seconds: How long the containers are kept for the next job; 0 for a job that wants none.
         pool: The job's pool, once :meth:`find` has found or made it.
         new_path: Where a pool is made if there is none.
-        inputs: What the job has downloaded.
         broken: Whether a container of the pool was killed, or something in it was for lack of memory.
     """
 
@@ -40,7 +36,6 @@ class Pooling:
         self.seconds = spec.resources.keep_alive_s or 0
         self.pool: warm.Pool | None = None
         self.new_path = warm.new_path(record.home)
-        self.inputs = PoolInputs(record, spec)
         self.broken = False
 
     def __bool__(self) -> bool:
@@ -60,7 +55,7 @@ class Pooling:
             ConfigurationError: the backend's options make no sense.
         """
         home = self._record.home
-        for folder in (local.checkpoint_dir(spec), containers.local_output(spec), warm.inputs_folder(home)):
+        for folder in (local.checkpoint_dir(spec), containers.local_output(spec)):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
         plans = warm.plan_pool(
@@ -75,7 +70,7 @@ class Pooling:
         self.pool = warm.claim(home, key) or warm.make(self.new_path, key, plans, engine, isolated=isolated)
 
     def starters(
-        self, engine: Engine, spec: TrainingJobSpec, *, attempt: int, umask: int
+        self, engine: Engine, spec: TrainingJobSpec, *, attempt: int, umask: int, aws: Mapping[str, str]
     ) -> dict[str, Callable[[], tuple[str, socket.socket, socket.socket]]]:
         """What starts each host's toolkit, in a thread: its container, and the connections of :func:`.kept.start`.
 
@@ -87,11 +82,12 @@ class Pooling:
         if (model_dir := containers.local_model_dir(spec)) is not None:
             model_dir.mkdir(parents=True, exist_ok=True)
         job_secrets.write({host: pool.secrets(host) for host in spec.hosts})
-        self.inputs.set_apart()
-        aws = containers.aws_settings(os.environ) | job_secrets.credential_variables(pool.secrets(spec.hosts[0]))
+        settings = dict(aws) | job_secrets.credential_variables(pool.secrets(spec.hosts[0]))
 
         def starter(host: str) -> Callable[[], tuple[str, socket.socket, socket.socket]]:
-            environment = containers.environment_of(spec, self._options, host, attempt=attempt, umask=umask, aws=aws)
+            environment = containers.environment_of(
+                spec, self._options, host, attempt=attempt, umask=umask, aws=settings
+            )
             environment[variables.TREE] = str(self._record.tree(host).base)
             container = pool.containers[host]
 
@@ -118,7 +114,6 @@ class Pooling:
         """
         if not self:
             return None
-        shutil.rmtree(self.inputs.folder, ignore_errors=True)
         if self.pool is None or self.broken or not whole:
             return None
         try:

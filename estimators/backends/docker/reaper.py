@@ -8,11 +8,11 @@ containers wrote as others. :mod:`.reapers` starts it.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
 
+from container.system.removing import remove_tree
 from estimators.backends.docker import ownership, warm
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
@@ -40,7 +40,7 @@ def main(said: bytes, text: str) -> int:
     said = said.strip()
     if said == b"keep":
         for folder in duty.remove:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, ignore_errors=True)
         warm.keep(Path(duty.value), Engine)
         return 0
     quiet = 0.0 if said == b"done" else _QUIET
@@ -60,9 +60,9 @@ def main(said: bytes, text: str) -> int:
                 return 1
         time.sleep(0.05)
     if duty.label == warm.POOL_LABEL:
-        shutil.rmtree(duty.value, ignore_errors=True)
+        remove_tree(duty.value, ignore_errors=True)
     for folder in duty.remove:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder, ignore_errors=True)
     try:
         ownership.give_back_all(engine, duty, engine.image(duty.image).user)
     except EngineError as error:

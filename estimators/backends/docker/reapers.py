@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from container.supervision import processes
-from container.supervision.loop import Loop
+from container.system import processes
+from container.system.loop import Loop
 
 #: The folder of our packages.
 _ROOT = Path(__file__).resolve().parents[3]

@@ -12,19 +12,19 @@ import dataclasses
 import hashlib
 import json
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from container.supervision import locks
+from container.system import locks
+from container.system.removing import remove_tree
 from estimators.backends.docker import containers, kept
 from estimators.backends.docker import options as places
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.request import RunOptions, TrainingJobSpec
 
 if TYPE_CHECKING:
     from estimators.backends.docker.engine import Engine
@@ -88,11 +88,6 @@ class Pool:
             self.lock = -1
 
 
-def inputs_folder(home: Path) -> Path:
-    """Where what jobs in pools download lies, which their containers see read-only: it is linked to the cache."""
-    return home / "inputs"
-
-
 def new_path(home: Path) -> Path:
     """Where a pool that is not there yet will be."""
     return home / "warm" / uuid.uuid4().hex[:12]
@@ -121,8 +116,6 @@ def plan_pool(
     limits = ContainerOptions.of(options.backend_options)
     shared = [jobs, *(path for path in (checkpoints, containers.local_output(spec)) if path is not None)]
     mounts = [Mount(source=str(path), target=str(path)) for path in shared]
-    inputs = str(inputs_folder(jobs.parent))
-    mounts.append(Mount(source=inputs, target=inputs, read_only=True))
     for mount in containers.planned_inputs(spec):
         path = str(Path(mount.source).resolve())  # what the agent's links lead to
         mounts.append(Mount(source=path, target=path, read_only=True))
@@ -256,7 +249,7 @@ def remove(path: Path, engine: Engine) -> None:
     """
     while engine.remove_all({POOL_LABEL: str(path)}):
         pass
-    shutil.rmtree(path, ignore_errors=True)
+    remove_tree(path, ignore_errors=True)
 
 
 def _try_lock(path: Path) -> int | None:

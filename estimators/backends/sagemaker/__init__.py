@@ -15,5 +15,5 @@ In the supervisor:
 * :mod:`~estimators.backends.sagemaker.logs`, :mod:`~estimators.backends.sagemaker.mirror`: CloudWatch's logs, and
   DescribeTrainingJob's answer, as a local job has them.
 
-:mod:`~estimators.backends.sagemaker.adopting` makes records of jobs that others started.
+:mod:`~estimators.client.adopting` makes records of jobs that others started.
 """

@@ -15,7 +15,7 @@ from typing import Any
 
 from container.contract import wire
 from container.contract.failures import Cause, Failure
-from container.supervision.loop import Timer
+from container.system.loop import Timer
 from estimators.backends.background import Background
 from estimators.backends.base import Backend
 from estimators.backends.sagemaker import mirror, packing, shipping
@@ -34,9 +34,9 @@ from estimators.backends.sagemaker.logs import Line, LogFollower
 from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.backends.sagemaker.pace import Pace
 from estimators.backends.sagemaker.place import Place
-from estimators.errors import FleetfitError
-from estimators.jobs import status as statuses
-from estimators.spec import RunOptions, TrainingJobSpec
+from estimators.job.errors import FleetfitError
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records import status as statuses
 
 #: How often creating the job is tried when AWS cannot be reached, beyond botocore's own attempts.
 _CREATE_ATTEMPTS = 4

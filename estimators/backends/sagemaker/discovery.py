@@ -17,8 +17,8 @@ from estimators.backends.sagemaker import images, sdk_config
 from estimators.backends.sagemaker.aws import Aws, profile_of
 from estimators.backends.sagemaker.explaining import code_of, explain, meaning
 from estimators.backends.sagemaker.options import SageMakerOptions
-from estimators.errors import ConfigurationError
-from estimators.settings import Settings
+from estimators.job.errors import ConfigurationError
+from estimators.job.settings import Settings
 
 #: On SageMaker's notebook instances and in Studio.
 METADATA_FILE = Path("/opt/ml/metadata/resource-metadata.json")
@@ -59,7 +59,8 @@ def discover(settings: Settings) -> Discovery:
     try:
         aws = Aws(region=options.region, profile=options.profile, session=settings.sagemaker_session)
     except ConfigurationError as error:
-        return Discovery(settings=settings, problems=(str(error),), warnings=tuple(warnings))
+        lacking = () if settings.image_uri is not None else (images.unknown(settings),)
+        return Discovery(settings=settings, problems=(str(error), *lacking), warnings=tuple(warnings))
     search = _Search(settings, aws, config)
     found = search.run()
     kept = dataclasses.replace(
@@ -97,6 +98,8 @@ class _Search:
                 if text not in told:  # missing credentials are one problem, not three
                     self.problems.append(text)
                 told.add(text)
+                if name == "image_uri":
+                    self.problems.append(images.unknown(self._settings))
             else:
                 found[name] = value
         return found

@@ -6,11 +6,11 @@ import dataclasses
 import re
 from typing import Any
 
-from estimators import instances
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import explain, is_denied, is_missing
-from estimators.errors import ConfigurationError
-from estimators.settings import Settings
+from estimators.job import instances
+from estimators.job.errors import ConfigurationError
+from estimators.job.settings import Settings
 
 #: The repository that ``fleetfit image push`` pushes to, and its tags for instances without and with GPUs.
 REPOSITORY = "fleetfit-training"
@@ -43,6 +43,31 @@ def choose(settings: Settings, aws: Aws) -> Choice:
     return own_image(settings, aws)
 
 
+def unknown(settings: Settings) -> str:
+    """What to say of a job without ``image_uri`` when AWS cannot be asked which images there are."""
+    if settings.framework_version is not None and not _has_sdk():
+        return _needs_sdk(settings)
+    return (
+        "there is no image_uri, and so no image: AWS could not be asked for fleetfit's own in your ECR (`fleetfit "
+        "image push` brings it there). Give image_uri, or framework_version and py_version for one of AWS's images"
+        + ("." if _has_sdk() else ", whose addresses come with the SageMaker SDK 2.x (`fleetfit install sagemaker`).")
+    )
+
+
+def _has_sdk() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("sagemaker") is not None
+
+
+def _needs_sdk(settings: Settings) -> str:
+    return (
+        f"framework_version={str(settings.framework_version)!r}: the addresses of AWS's images come with the "
+        "SageMaker SDK 2.x: `fleetfit install sagemaker`. Or give image_uri, or leave framework_version out for "
+        "fleetfit's own image."
+    )
+
+
 def is_ours(uri: str) -> bool:
     """Whether an image is fleetfit's own, by the name of its repository."""
     return repository_of(uri).rpartition("/")[2].startswith(REPOSITORY)
@@ -66,11 +91,7 @@ def aws_image(settings: Settings, aws: Aws) -> str:
     try:
         from sagemaker import image_uris
     except ImportError:
-        raise ConfigurationError(
-            f"framework_version={version!r}: the addresses of AWS's images come with the SageMaker SDK 2.x: "
-            "`pip install 'fleetfit[sagemaker]'`. Or give image_uri, or leave framework_version out for fleetfit's own "
-            "image."
-        ) from None
+        raise ConfigurationError(_needs_sdk(settings)) from None
     if settings.py_version is None:
         raise ConfigurationError(
             f"framework_version={version!r} needs py_version too: AWS's images have one Python each, py310 say."
@@ -113,7 +134,7 @@ def registry(account: str, aws: Aws) -> str:
 
 
 def _outdated(answer: Any, uri: str, push: str) -> tuple[str, ...]:
-    from estimators.images.toolkit import toolkit_digest
+    from estimators.backends.docker.images.toolkit import toolkit_digest
 
     tags = [tag for image in answer.get("imageDetails") or () for tag in image.get("imageTags") or ()]
     pushed = [tag.removeprefix(TOOLKIT_TAG) for tag in tags if tag.startswith(TOOLKIT_TAG)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from container.contract.failures import Cause, Failure
-from estimators import request_model
+from estimators.job import service_model
 
 #: Members of the answer that are not the job's.
 _NOT_THE_JOBS = ("ResponseMetadata",)
@@ -39,13 +39,13 @@ def status_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         answer: DescribeTrainingJob's, as boto3 gives it.
     """
-    request = set(request_model.load_shapes()[request_model.ROOT_SHAPE]["members"]) - {"TrainingJobName"}
+    request = set(service_model.load_shapes()[service_model.ROOT_SHAPE]["members"]) - {"TrainingJobName"}
     return {name: plain(value) for name, value in answer.items() if name not in request and name not in _NOT_THE_JOBS}
 
 
 def request_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The CreateTrainingJob request that an answer describes."""
-    members = request_model.load_shapes()[request_model.ROOT_SHAPE]["members"]
+    members = service_model.load_shapes()[service_model.ROOT_SHAPE]["members"]
     request = {name: _given(name, plain(value)) for name, value in answer.items() if name in members}
     return {name: value for name, value in request.items() if value not in (None, [], {})}
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from container.contract.names import unknown
-from estimators.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError
 
 #: Who starts the processes: the image itself, or our toolkit, which is sent along. ``auto`` decides by the image.
 TOOLKITS = ("auto", "image", "shipped")

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from estimators.backends.docker.images.toolkit import SKIPPED, package
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.discovery import own_bucket
 from estimators.backends.sagemaker.explaining import code_of
 from estimators.backends.sagemaker.shipping import Uploads
-from estimators.errors import BackendError
-from estimators.images.toolkit import SKIPPED, package
-from estimators.spec import TrainingJobSpec
+from estimators.job.errors import BackendError
+from estimators.job.request import TrainingJobSpec
 
 #: Quick, and within some percent of the smallest.
 _LEVEL = 6
@@ -88,7 +88,7 @@ def upload(aws: Aws, spec: TrainingJobSpec, source: Path, wanted: Uploads, on_de
             pack(package(), archive, name="container", skipped=SKIPPED)
             on_detail("Uploading fleetfit's toolkit")
             _put(client, archive, wanted.toolkit, spec)
-            _put(client, package() / "shipped.py", wanted.starter, spec)
+            _put(client, package() / "toolkit" / "shipped.py", wanted.starter, spec)
 
 
 def _put(client: Any, path: Path, uri: str, spec: TrainingJobSpec) -> None:

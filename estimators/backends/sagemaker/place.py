@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from estimators.jobs.record import JobRecord
+from estimators.records.record import JobRecord
 
 _FILE = "following.json"
 

@@ -17,8 +17,8 @@ from container.contract import hyperparameters as codec
 from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR
 from container.contract.strategies import ParameterServer
 from estimators.backends.sagemaker import images
-from estimators.errors import ConfigurationError, UnsupportedError
-from estimators.spec import Channel, DataSource, RunOptions, S3DataSource, TrainingJobSpec
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.request import Channel, DataSource, RunOptions, S3DataSource, TrainingJobSpec
 
 #: The names of what a code channel holds.
 SOURCE_ARCHIVE = "sourcedir.tar.gz"
@@ -143,23 +143,42 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
         UnsupportedError: with the reason and the remedy.
     """
     _check_run_options(options)
-    image = spec.algorithm.image or ""
+    image = spec.algorithm.image
+    if image is None:
+        return  # it was not found: that is what the job lacks, and is said
+    _check_noticed(spec, options, image)
     if spec.program is None or is_shipped(spec) or images.is_ours(image):
         return
     remedy = "leave toolkit='image' out of backend_options, and fleetfit's toolkit is sent along and starts it"
     strategy = spec.strategy
-    if isinstance(strategy, ParameterServer) and strategy.cluster_spec == "coordinator":
+    if isinstance(strategy, ParameterServer) and strategy.coordinated:
         raise UnsupportedError(
             f"distribution 'parameter_server' with image {image!r}: AWS's toolkit starts TensorFlow 1's cluster, in "
             "which each worker trains by itself, and neither a chief nor TensorFlow 2's coordinator: "
             f"{remedy}; or ParameterServer(cluster_spec='sagemaker') for scripts of that form."
         )
     own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
-    own = [name for name in own if name != "fleetfit_parameter_server_cluster_spec"]
     if own:
         raise UnsupportedError(
             f"image {image!r} would start the script by itself, and its toolkit does not know {', '.join(own)}: "
             f"{remedy}."
+        )
+
+
+def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> None:
+    """Only our toolkit fails a job on SageMaker for what is noticed in it."""
+    for name in ("on_undistributed", "on_nan"):
+        if getattr(options, name) == "fail" and spec.program is None and not images.is_ours(image):
+            raise UnsupportedError(
+                f"RunOptions({name}='fail'): image {image!r} starts a program of its own, and only fleetfit's toolkit "
+                f"can fail a job for that: leave it out, or give an entry_point."
+            )
+    if options.on_nan == "fail" and spec.algorithm.metric_definitions:
+        names = ", ".join(repr(definition.name) for definition in spec.algorithm.metric_definitions)
+        raise UnsupportedError(
+            f"RunOptions(on_nan='fail') with metric_definitions ({names}): these are found in the logs, for which "
+            "SageMaker fails no job. Report the metrics by container.distributed (report() or callbacks()) and leave "
+            "metric_definitions out, or take on_nan='warn'."
         )
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from aws_identity import ACCOUNT, REGION, caller
 
-from estimators import ConfigurationError, Estimator, FileSystemInput, TensorFlow
+from estimators import CollectiveAllReduce, ConfigurationError, Estimator, FileSystemInput, ParameterServer, TensorFlow
+from estimators.backends.docker.images.toolkit import toolkit_digest
 from estimators.backends.sagemaker import discovery, images
+from estimators.backends.sagemaker import ecr as push
 from estimators.backends.sagemaker.aws import Aws, supervisor_environment
-from estimators.images import push
-from estimators.images.toolkit import toolkit_digest
-from estimators.settings import Settings
+from estimators.job.settings import Settings
 
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/train"
 IMAGE = "mine:1"
@@ -134,11 +134,34 @@ class TestImage:
         (problem,) = discovery.discover(settings(image_uri=None)).problems
         assert "`fleetfit image push` brings it there" in problem
 
+    @pytest.mark.parametrize("distribution", [None, ParameterServer(), CollectiveAllReduce(processes_per_host=2)])
+    def test_none_can_be_looked_for(self, distribution: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Without a region AWS cannot be asked: that is what a plan and a refusal say, and nothing of image ''."""
+        monkeypatch.setitem(__import__("sys").modules, "sagemaker", None)
+        for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+            monkeypatch.delenv(name, raising=False)
+        (tmp_path / "train.py").touch()
+        estimator = TensorFlow(
+            entry_point="train.py",
+            source_dir=str(tmp_path),
+            role=ROLE,
+            instance_type="ml.m5.large",
+            instance_count=2,
+            output_path="s3://bucket",
+            distribution=distribution,
+        )
+        words = ("no AWS region is known", "there is no image_uri, and so no image", "fleetfit install sagemaker")
+        planned = " ".join(estimator.plan().warnings)
+        with pytest.raises(ConfigurationError) as caught:
+            estimator.fit()
+        for text in (planned, str(caught.value)):
+            assert all(word in text for word in words) and "image ''" not in text, text
+
     def test_awss_need_the_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "sagemaker", None)
         given = settings(image_uri=None, framework_version="2.16", py_version="py310")
         (problem,) = discovery.discover(given).problems
-        assert "pip install 'fleetfit[sagemaker]'" in problem
+        assert "fleetfit install sagemaker" in problem
 
     def test_awss_need_a_python_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
         import types
@@ -175,8 +198,11 @@ class TestProblems:
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
         (environment / "train.py").write_text("")
         estimator = TensorFlow(entry_point=str(environment / "train.py"), instance_type="ml.m5.xlarge")
-        with pytest.raises(ConfigurationError, match=r"'ml.m5.xlarge': there are no AWS credentials. Set AWS_PROFILE"):
+        with pytest.raises(
+            ConfigurationError, match=r"(?s)'ml.m5.xlarge': .*there are no AWS credentials. Set"
+        ) as caught:
             estimator.fit()
+        assert str(caught.value).count("\n- ") == 2  # that, and the image that could not be looked for
         plan = estimator.plan(job_name="job")
         assert "there are no AWS credentials" in plan.warnings[0]
         assert f'"S3OutputPath": "s3://sagemaker-{REGION}-<account>"' in str(plan)

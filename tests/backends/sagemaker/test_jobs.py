@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from estimators import MPI, JobNotFoundError, RunOptions, TensorFlow, TrainingInput, TrainingJobError
-from estimators.jobs.handle import TrainingJob
+from estimators.client.training_job import TrainingJob
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/fleetfit-training:latest"
@@ -49,7 +49,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     environment |= {"FLEETFIT_HOME": str(folder / "home"), "HOME": str(folder), "PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(
-        [sys.executable, "-m", "estimators.cli", "serve", *options],
+        [sys.executable, "-m", "estimators.cli.main", "serve", *options],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=(folder / "log").open("w"),
@@ -146,7 +146,17 @@ def test_a_failed_script_raises_with_its_reason() -> None:
 
 
 def test_an_interrupted_caller_leaves_the_job_alone_and_stop_ends_it(client: Path) -> None:
-    command = [sys.executable, "-m", "estimators.cli", "train", "train.py", "--source-dir", "code", "--name", "mine"]
+    command = [
+        sys.executable,
+        "-m",
+        "estimators.cli.main",
+        "train",
+        "train.py",
+        "--source-dir",
+        "code",
+        "--name",
+        "mine",
+    ]
     where = ["-t", "ml.m5.xlarge", "--image", IMAGE, "--role", "arn:aws:iam::000000000000:role/train"]
     caller = subprocess.Popen(
         [*command, *where, "--", "--seconds", "600"],

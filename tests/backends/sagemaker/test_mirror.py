@@ -10,7 +10,7 @@ import pytest
 from container.contract.failures import Cause
 from estimators.backends.sagemaker import mirror
 from estimators.backends.sagemaker.pace import Pace
-from estimators.jobs import status as statuses
+from estimators.records import status as statuses
 
 WHEN = datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc)
 ANSWER: dict[str, Any] = {

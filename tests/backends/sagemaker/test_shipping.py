@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from container.agent.s3 import client
-from container.code import CodeError, materialize
 from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
+from container.toolkit.code.code import CodeError, materialize
 from estimators import ConfigurationError, RunOptions, TensorFlow, UnsupportedError
+from estimators.backends.docker.images.toolkit import SKIPPED, package
 from estimators.backends.sagemaker import packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.backend import SageMakerBackend
-from estimators.images.toolkit import SKIPPED, package
-from estimators.s3_server import S3Server
-from estimators.spec import Algorithm, Channel, OutputConfig, Resources, TrainingJobSpec
+from estimators.job.request import Algorithm, Channel, MetricDefinition, OutputConfig, Resources, TrainingJobSpec
+from estimators.service.s3_server import S3Server
 
 AWS_IMAGE = "763104351884.dkr.ecr.eu-west-1.amazonaws.com/tensorflow-training:2.16-cpu-py310"
 PREFIX = "s3://bucket/job/source"
@@ -122,6 +122,27 @@ class TestRefusals:
         check(made)
         assert "starts the script with its own toolkit" in shipping.warnings(made)[0]
 
+    @pytest.mark.parametrize("name", ["on_undistributed", "on_nan"])
+    def test_what_only_our_toolkit_fails_a_job_for(self, name: str) -> None:
+        options = {name: "fail"}
+        hyperparameters = {f"fleetfit_{name}": "fail"}
+        made = shipping.with_code_channel(spec(parameters=hyperparameters), toolkit="auto", prefix=PREFIX)
+        check(made, **options)
+        left = shipping.with_code_channel(spec(parameters=hyperparameters), toolkit="image", prefix=PREFIX)
+        with pytest.raises(UnsupportedError, match=f"does not know fleetfit_{name}"):
+            check(left, **options)
+        bare = dataclasses.replace(spec(), hyperparameters={})
+        with pytest.raises(UnsupportedError, match=rf"RunOptions\({name}='fail'\): image .* a program of its own"):
+            check(bare, **options)
+
+    def test_no_job_fails_there_for_what_is_in_its_logs(self) -> None:
+        loss = MetricDefinition(name="loss", regex="loss: ([0-9.]+)")
+        made = spec("fleetfit-training")
+        made = dataclasses.replace(made, algorithm=dataclasses.replace(made.algorithm, metric_definitions=(loss,)))
+        check(made)
+        with pytest.raises(UnsupportedError, match=r"on_nan='fail'\) with metric_definitions \('loss'\)"):
+            check(made, on_nan="fail")
+
     def test_nothing_is_said_of_an_image_that_is_not_known(self) -> None:
         assert shipping.warnings(spec(None, MPI())) == []
 
@@ -196,7 +217,7 @@ def test_an_image_without_our_toolkit_trains_with_it(tmp_path: Path) -> None:
     )
     packing.pack(tmp_path / "source", channel / "sourcedir.tar.gz")
     packing.pack(package(), channel / "toolkit.tar.gz", name="container", skipped=SKIPPED)
-    (channel / "start.py").write_bytes((package() / "shipped.py").read_bytes())
+    (channel / "start.py").write_bytes((package() / "toolkit" / "shipped.py").read_bytes())
     with tarfile.open(channel / "toolkit.tar.gz") as archive:
         assert not [name for name in archive.getnames() if "__pycache__" in name]
     parameters = codec.encode(
@@ -222,7 +243,7 @@ def test_an_image_without_our_toolkit_trains_with_it(tmp_path: Path) -> None:
 
 
 def test_a_damaged_toolkit_is_said_where_sagemaker_looks(tmp_path: Path) -> None:
-    (tmp_path / "start.py").write_bytes((package() / "shipped.py").read_bytes())
+    (tmp_path / "start.py").write_bytes((package() / "toolkit" / "shipped.py").read_bytes())
     (tmp_path / "output").mkdir()
     (tmp_path / "toolkit.tar.gz").write_bytes(b"no")
     done = subprocess.run(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import container
-from container.agent import AgentError
 from container.agent.artifacts import collect
+from container.agent.errors import AgentError
 from container.contract.wire import Event, decode_line
 
 

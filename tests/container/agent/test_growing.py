@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from container.agent import AgentError
+from container.agent.errors import AgentError
 from container.agent.s3 import listing
 from container.agent.sources.base import DataObject
 from container.agent.sources.growing import Growing

@@ -40,7 +40,7 @@ def test_a_workers_name() -> None:
 
 @pytest.mark.horovod
 def test_the_rendezvous_unpickles_plain_values_only() -> None:
-    driver = pytest.importorskip("container.elastic.driver")
+    driver = pytest.importorskip("container.toolkit.elastic.driver")
     assert driver.load_plain(pickle.dumps(({"lo": [("127.0.0.1", 5)]}, b"key"))) == ({"lo": [("127.0.0.1", 5)]}, b"key")
 
     class Evil:

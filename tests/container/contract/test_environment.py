@@ -128,3 +128,23 @@ def test_files_are_named_in_errors(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(ValueError, match=r"resourceconfig\.json is not valid JSON"):
         read_json_file(path, {})
+
+
+def test_variables_that_name_the_entry_point_and_the_code() -> None:
+    """As the training toolkit takes them; ``ENV SAGEMAKER_PROGRAM`` is how an image of one's own names its own."""
+    alone = {"SAGEMAKER_PROGRAM": "own.py", "SAGEMAKER_SUBMIT_DIRECTORY": "/opt/ml/code"}
+    env = environment(hyperparameters={}, user_environment=alone)
+    assert env.program == env.to_env_vars()["SM_USER_ENTRY_POINT"] == "own.py"
+    assert env.to_env_vars()["SM_MODULE_DIR"] == "/opt/ml/code"
+    both = environment(user_environment=alone)
+    assert both.program == "own.py"
+    assert both.to_env_vars()["SM_MODULE_DIR"] == "s3://x/source.tar.gz"
+    with pytest.raises(ValueError, match="'sagemaker_program', and the variable SAGEMAKER_PROGRAM is not set"):
+        _ = environment(hyperparameters={}).program
+
+
+def test_a_hyperparameter_without_a_name() -> None:
+    """SageMaker takes it; its toolkit passes an empty word and the value."""
+    env = environment(hyperparameters={"": "1", "a": "2"})
+    assert env.to_cmd_args() == ["", "1", "-a", "2"]
+    assert env.to_env_vars()["SM_HP_"] == "1"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import estimators
+from container.contract import strategies
+from container.contract.errors import ConfigurationError
 from container.contract.strategies import (
     MPI,
     CollectiveAllReduce,
+    Mirrored,
     MultiWorkerMirrored,
     ParameterServer,
     parse_distribution,
@@ -23,17 +29,14 @@ STRATEGIES = st.one_of(
     st.builds(
         MPI,
         processes_per_host=st.integers(1, 64),
-        custom_mpi_options=st.text(max_size=40),
+        custom_mpi_options=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40),
         fusion_threshold_mb=AMOUNT,
         cycle_time_ms=AMOUNT,
         hierarchical_allreduce=FLAG,
         autotune=FLAG,
     ),
-    st.builds(
-        ParameterServer,
-        script_on=st.sampled_from(["all", "chief"]),
-        cluster_spec=st.sampled_from(["coordinator", "sagemaker"]),
-    ),
+    st.builds(Mirrored, devices=st.none() | st.integers(1, 8), communication=st.sampled_from(["auto", "nccl"])),
+    st.sampled_from([ParameterServer(), ParameterServer(script_on="chief"), ParameterServer(cluster_spec="sagemaker")]),
     st.builds(
         CollectiveAllReduce,
         processes_per_host=st.integers(1, 64),
@@ -62,7 +65,8 @@ def test_a_strategy_survives_both_of_its_other_forms(strategy: Any) -> None:
             {"mpi": {"enabled": True, "processes_per_host": 2, "custom_mpi_options": "-x A=b"}},
             MPI(processes_per_host=2, custom_mpi_options="-x A=b"),
         ),
-        ({"parameter_server": {"enabled": True}}, ParameterServer()),
+        ({"parameter_server": {"enabled": True}}, ParameterServer(cluster_spec="sagemaker")),
+        ({"parameter_server": {"enabled": True, "cluster_spec": "coordinator"}}, ParameterServer()),
         ({"multi_worker_mirrored_strategy": {"enabled": True}}, MultiWorkerMirrored()),
         ({"collective_all_reduce": {"enabled": True, "bytes_per_pack": 9}}, CollectiveAllReduce(bytes_per_pack=9)),
         ({"mpi": {"enabled": True}, "parameter_server": {"enabled": False}}, MPI()),
@@ -88,6 +92,7 @@ def test_sagemakers_dicts(given_as: Any, expected: Any) -> None:
         ({"smdistributed": {"dataparallel": {"enabled": True}}}, ["smdistributed", "Horovod"]),
         ({"torch_distributed": {"enabled": True}}, ["PyTorch"]),
         ({"parameter_server": {"enabled": True, "script_on": "chef"}}, ["'chef'", "Did you mean 'chief'?"]),
+        ({"parameter_server": {"enabled": True, "script_on": "chief"}}, ["needs cluster_spec='coordinator'"]),
         ({"collective_all_reduce": {"enabled": True, "communication": "rings"}}, ["Did you mean 'ring'?"]),
         ({"collective_all_reduce": {"enabled": True, "bytes_per_pack": -1}}, ["bytes_per_pack", "-1"]),
     ],
@@ -105,6 +110,33 @@ def test_other_types_are_refused(given_as: Any) -> None:
         parse_distribution(given_as)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: CollectiveAllReduce(allreduce_merge_scope=32), ["TensorFlow 1's time", "bytes_per_pack"]),
+        (lambda: CollectiveAllReduce(gpu_indices="0,1"), ["TensorFlow 1's time", "processes_per_host"]),
+        (lambda: ParameterServer(num_gpus_per_worker=2), ["TensorFlow 1's time", "processes_per_host"]),
+        (lambda: Mirrored(cross_tower_ops=None), ["TensorFlow 1's time", "communication"]),
+        (lambda: MPI(process_per_host=2), ["'process_per_host'", "Did you mean 'processes_per_host'?"]),
+        (lambda: MPI(2), ["by their names", "2"]),
+        (lambda: MPI(processes_per_host=0), ["1 or more"]),
+        (lambda: parse_distribution({"collective_all_reduce": {"enabled": True, "num_gpus": 2}}), ["'num_gpus'"]),
+        (lambda: parse_distribution({"mpi": {"enabled": True}, "mirrored": {"enabled": True}}), ["one strategy"]),
+        (lambda: parse_distribution("mpi"), ["must be a strategy"]),
+    ],
+)  # fmt: skip
+def test_refusals_are_configuration_errors(make: Any, words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make()
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert ConfigurationError is estimators.ConfigurationError
+
+
+def test_what_help_shows() -> None:
+    assert list(inspect.signature(Mirrored).parameters) == ["devices", "communication"]
+    assert pickle.loads(pickle.dumps(Mirrored(devices=2))) == Mirrored(devices=2)
+
+
 def test_what_the_sdk_sends_is_read() -> None:
     sent = {
         "sagemaker_mpi_enabled": True,
@@ -115,6 +147,8 @@ def test_what_the_sdk_sends_is_read() -> None:
     assert strategy_from_hyperparameters(sent) == MPI(processes_per_host=3, custom_mpi_options="-verbose")
     assert strategy_from_hyperparameters({"sagemaker_mpi_enabled": "true"}) == MPI()  # by hand
     assert strategy_from_hyperparameters({}) is None
+    sagemakers = strategy_from_hyperparameters({"sagemaker_parameter_server_enabled": True})
+    assert sagemakers == ParameterServer(cluster_spec="sagemaker")
     with pytest.raises(ValueError, match="several strategies"):
         strategy_from_hyperparameters({"sagemaker_mpi_enabled": True, "sagemaker_parameter_server_enabled": True})
 
@@ -128,3 +162,8 @@ def test_horovods_variables() -> None:
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "1",
         "HOROVOD_AUTOTUNE": "0",
     }
+
+
+def test_an_elastic_job_cannot_begin_with_fewer_than_it_needs() -> None:
+    with pytest.raises(ConfigurationError, match="workers=1, what it starts with, must be at least 2"):
+        strategies.ElasticHorovod(workers=1, min_workers=2)

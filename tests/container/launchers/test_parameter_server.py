@@ -49,7 +49,7 @@ def test_every_host_has_a_worker_and_a_server_and_the_first_the_chief() -> None:
         "ps": ["algo-1:2223", "algo-2:2223"],
     }
     assert {process.argv for process in planned.ranks} == {COMMAND}
-    assert planned.ends_with_chief
+    assert planned.has_servers
 
 
 def test_the_toolkits_cluster() -> None:
@@ -71,6 +71,17 @@ def test_the_toolkits_cluster() -> None:
         "environment": "cloud",
         "task": {"type": "worker", "index": 0},
     }
+    assert planned.has_servers
+    assert "once on each host" in planned.notes[0]
+
+
+def test_the_toolkits_cluster_of_one_host_is_none() -> None:
+    planned = plan(1, cluster_spec="sagemaker")
+    assert [(process.name, process.rank, dict(process.environment)) for process in planned.processes] == [
+        ("master", 0, {})
+    ]
+    assert not planned.has_servers
+    assert "alone" in planned.notes[0]
 
 
 def test_workers_only_serve_when_the_script_is_on_the_chief() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from container.supervision import processes
-from container.supervision.loop import Loop
+from container.system import processes
+from container.system.loop import Loop
 
 
 def test_timers_come_in_their_order(loop: Loop, run_until: Callable[..., None]) -> None:

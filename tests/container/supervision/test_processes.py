@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from container.supervision import processes
+from container.system import processes
 
 ROOT = Path(processes.__file__).parents[2]
 ENV = {"PATH": "/usr/bin:/bin"}
@@ -43,7 +43,7 @@ def program(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         path = tmp_path / f"program-{len(started)}.py"
         path.write_text(
             f"import os, signal, sys, time\nsys.path.insert(0, {str(ROOT)!r})\n"
-            "from container.supervision import processes\n" + textwrap.dedent(text)
+            "from container.system import processes\n" + textwrap.dedent(text)
         )
         process = subprocess.Popen(
             [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from container.supervision.loop import Loop
-from estimators.errors import ConfigurationError
-from estimators.jobs.elastic import calling, discovery
+from container.system.loop import Loop
+from estimators.client import host_discovery
+from estimators.job.errors import ConfigurationError
+from estimators.records.record import DISCOVERED
+from estimators.supervisor.elastic import discovery
 
 
 @pytest.mark.parametrize(
@@ -123,15 +125,15 @@ def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
 
 
 def test_a_function_says_names_or_slots() -> None:
-    assert calling.lines(["a", "b"]) == "a\nb\n"
-    assert calling.lines({"a": 2, "b": 1}) == "a:2\nb:1\n"
+    assert host_discovery.lines(["a", "b"]) == "a\nb\n"
+    assert host_discovery.lines({"a": 2, "b": 1}) == "a:2\nb:1\n"
     for answer in ("ab", 3, None):
         with pytest.raises(ConfigurationError, match="must return names"):
-            calling.lines(answer)
+            host_discovery.lines(answer)
 
 
 def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calling, "EVERY_S", 0.01)
+    monkeypatch.setattr(host_discovery, "EVERY_S", 0.01)
     answers: list[object] = [["a"], ["a"], ValueError("away"), ["a", "b"]]
     said: list[str] = []
 
@@ -142,12 +144,12 @@ def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch:
         return answer
 
     def is_over() -> bool:
-        if (tmp_path / calling.FILE).exists():
-            said.append((tmp_path / calling.FILE).read_text())
+        if (tmp_path / DISCOVERED).exists():
+            said.append((tmp_path / DISCOVERED).read_text())
         return not answers
 
     with pytest.warns(UserWarning, match="raised ValueError\\('away'\\); nothing changes"):
-        calling.follow(function, tmp_path, is_over)
+        host_discovery.follow(function, tmp_path, is_over)
         deadline = time.monotonic() + 10
         while threading.active_count() > 1 and any(
             thread.name == "fleetfit-discovery" for thread in threading.enumerate()

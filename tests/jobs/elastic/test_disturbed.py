@@ -6,13 +6,13 @@ import math
 import time
 from typing import Any
 
-from estimators.jobs.attempts import Attempts
-from estimators.jobs.elastic.disturbed import ElasticHosts
-from estimators.jobs.restarts import FailurePolicy
+from estimators.job.failure_policy import FailurePolicy
+from estimators.supervisor.attempts import Attempts
+from estimators.supervisor.elastic.disturbed import ElasticHosts
 
 
 class Job:
-    """What is used of the supervisor; see :class:`estimators.jobs.gang.Job`."""
+    """What is used of the supervisor; see :class:`estimators.supervisor.gang.Job`."""
 
     def __init__(self) -> None:
         self.attempts = Attempts(FailurePolicy(min_hosts=2), ("algo-1", "algo-2"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from estimators.errors import ConfigurationError
-from estimators.jobs.elastic.exclusion import Exclusion, load
-from estimators.jobs.elastic.policy import GrowingCooldown
+from estimators.job.errors import ConfigurationError
+from estimators.supervisor.elastic.exclusion import Exclusion, load
+from estimators.supervisor.elastic.policy import GrowingCooldown
 
 RULES = """\
 import math
@@ -60,7 +60,7 @@ def test_where_a_rule_fails_the_cooldown_holds_and_the_log_says_so(rules: Path, 
 
 
 def test_a_rule_of_a_package() -> None:
-    assert isinstance(load("estimators.jobs.elastic.policy:GrowingCooldown"), GrowingCooldown)
+    assert isinstance(load("estimators.supervisor.elastic.policy:GrowingCooldown"), GrowingCooldown)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimators.jobs.elastic.policy import GrowingCooldown, Limits, next_offer
+from estimators.supervisor.elastic.policy import GrowingCooldown, Limits, next_offer
 
-LIMITS = Limits(least=1, most=4)
+LIMITS = Limits(first=1, least=1, most=4)
 READY = [("algo-1.0.0", "algo-1"), ("algo-2.0.0", "algo-2"), ("algo-3.0.0", "algo-3")]
 NAMES = tuple(worker for worker, _ in READY)
 
@@ -70,7 +70,7 @@ def test_whatever_comes_those_who_stay_keep_their_order(
     ready = [(f"{host}.{slot}.0", host) for host in hosts for slot in range(2)]
     current = [worker for worker, _ in ready if data.draw(st.booleans())]
     leaving = [host for host in hosts if data.draw(st.booleans())]
-    limits = Limits(least=1, most=most, max_join=max_join, max_leave=max_leave)
+    limits = Limits(first=1, least=1, most=most, max_join=max_join, max_leave=max_leave)
     offer = next_offer(current, ready, leaving, limits, now=0.0, grown_at=None)
     places = dict(ready)
     kept = [worker for worker in offer.workers if worker in current]

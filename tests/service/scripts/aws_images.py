@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 from estimators.backends.sagemaker import images
-from estimators.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError
 
 for version, kind in (("2.16", "ml.c5.xlarge"), ("2.16", "ml.p3.2xlarge"), ("1.99", "ml.c5.xlarge")):
     settings = types.SimpleNamespace(framework_version=version, py_version="py310", instance_type=kind)

@@ -1,0 +1,344 @@
+"""Which cluster this process was started in, from its environment alone. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract import variables
+from container.contract.environment import hosts_here
+from container.contract.errors import DistributedError, RefusedError
+from container.contract.names import unknown
+from container.contract.strategies import (
+    MPI,
+    CollectiveAllReduce,
+    Distribution,
+    ElasticHorovod,
+    Mirrored,
+    ParameterServer,
+    strategy_from_hyperparameters,
+)
+
+#: What Open MPI, MPICH and horovodrun tell the processes they start: size, rank, local rank, local size.
+_STARTERS = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("HOROVOD_SIZE", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+#: The tasks of TF_CONFIG that :func:`detect` takes.
+TASK_TYPES = ("chief", "worker", "ps")
+
+
+class Kind(enum.Enum):
+    """What makes the processes one cluster. The values are the strategies' names."""
+
+    NONE = "none"
+    HOROVOD = MPI.name
+    ELASTIC = ElasticHorovod.name
+    COLLECTIVE = CollectiveAllReduce.name
+    MIRRORED = Mirrored.name
+    PARAMETER_SERVER = ParameterServer.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What a process's environment says about its cluster.
+
+    Attributes:
+        kind: The kind of cluster.
+        strategy: The job's strategy with its options; its defaults where the job does not tell.
+        host: This host's name.
+        rank: The process's number from 0. On workers of a cluster with parameter servers, the worker's.
+        size: How many ranks there are. With parameter servers, the workers.
+        local_rank: The rank on its host, from 0.
+        local_size: How many ranks its host has.
+        machine_rank: The rank on its machine, which several hosts of the cluster may share.
+        machine_size: How many ranks its machine has.
+        task: The type of its TF_CONFIG task; empty without one.
+        addresses: ``cluster`` of TF_CONFIG: task type -> ``address:port``.
+    """
+
+    kind: Kind = Kind.NONE
+    strategy: Distribution | None = None
+    host: str = "localhost"
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    machine_rank: int = 0
+    machine_size: int = 1
+    task: str = ""
+    addresses: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+
+def detect(environ: Mapping[str, str]) -> Surroundings:
+    """Read the cluster from a process's environment.
+
+    Raises:
+        DistributedError: the variables contradict each other, or cannot be read.
+        RefusedError: a cluster in which this API has no place.
+    """
+    strategy = _strategy(environ)
+    host = environ.get("SM_CURRENT_HOST") or socket.gethostname()
+    config = _tf_config(environ)
+    started = next((names for names in _STARTERS if names[0] in environ), None)
+    if isinstance(strategy, ElasticHorovod) or (strategy is None and environ.get("HOROVOD_ELASTIC") == "1"):
+        return _elastic(environ, strategy or ElasticHorovod(), host)
+    if isinstance(strategy, MPI) or (strategy is None and started and not config):
+        if started is None:
+            raise DistributedError(
+                "the job's strategy is mpi, but this process was not started by mpirun: it would train alone. Start it "
+                "by fit(), mpirun or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+            )
+        return _started_by_mpirun(environ, started, strategy or MPI(), host)
+    if strategy is None and started and config and int(environ[started[0]]) > 1:
+        raise DistributedError(
+            f"both {started[0]} and TF_CONFIG describe a cluster, and the job's strategy is not known; unset one of "
+            "them."
+        )
+    if isinstance(strategy, Mirrored):
+        return Surroundings(kind=Kind.MIRRORED, strategy=strategy, host=host)
+    if config:
+        return _from_tf_config(environ, config, strategy, host)
+    if isinstance(strategy, ParameterServer) and not strategy.coordinated and len(_hosts(environ)) == 1:
+        return Surroundings(host=host)  # SageMaker's cluster of one host is none
+    if strategy is not None:
+        raise DistributedError(
+            f"the job's strategy is {strategy.name}, but TF_CONFIG is not set: this process would train alone. Start "
+            "it by fit(), set TF_CONFIG, or take the strategy out of SM_FRAMEWORK_PARAMS."
+        )
+    return Surroundings(host=host)
+
+
+def detect_server(environ: Mapping[str, str]) -> Surroundings:
+    """Read the cluster of a process that only serves; in SageMaker's, the chief is called master.
+
+    Raises:
+        DistributedError: TF_CONFIG cannot be read, or names no task that serves.
+    """
+    config = _tf_config(environ)
+    if "master" not in (config.get("cluster") or {}):
+        return detect(environ)
+    addresses, task, index = _tasks(config)
+    if task != "ps" or not 0 <= index < len(addresses.get(task, ())):
+        raise DistributedError(f"TF_CONFIG must name a 'ps' task of its cluster; it names {task!r} {index}.")
+    own = _machine(addresses[task][index])
+    trained = [address for name in ("master", "worker") for address in addresses.get(name, ())]
+    return Surroundings(
+        kind=Kind.PARAMETER_SERVER,
+        host=environ.get("SM_CURRENT_HOST") or socket.gethostname(),
+        rank=index,
+        size=len(trained),
+        machine_size=max(1, sum(_machine(address) == own for address in trained)),
+        task=task,
+        addresses=addresses,
+    )
+
+
+def _strategy(environ: Mapping[str, str]) -> Distribution | None:
+    text = environ.get("SM_FRAMEWORK_PARAMS")
+    if not text:
+        return None
+    try:
+        parameters = json.loads(text)
+        if not isinstance(parameters, dict):
+            raise ValueError("not a JSON object")
+        return strategy_from_hyperparameters(parameters)
+    except (ValueError, TypeError) as error:
+        raise DistributedError(f"SM_FRAMEWORK_PARAMS cannot be read: {error}. It is {text[:200]!r}.") from error
+
+
+def _hosts(environ: Mapping[str, str]) -> list[Any]:
+    """``SM_HOSTS``; empty where nobody says it."""
+    try:
+        found = json.loads(environ.get("SM_HOSTS") or "[]")
+    except ValueError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _tf_config(environ: Mapping[str, str]) -> dict[str, Any]:
+    """TF_CONFIG, or an empty dict when it describes no cluster."""
+    text = environ.get("TF_CONFIG")
+    if not text:
+        return {}
+    try:
+        config = json.loads(text)
+        if not isinstance(config, dict) or not isinstance(config.get("cluster") or {}, dict):
+            raise ValueError("not an object with a 'cluster'")
+    except ValueError as error:
+        raise DistributedError(f"TF_CONFIG cannot be read: {error}. It is {text[:200]!r}.") from error
+    return config if config.get("cluster") else {}
+
+
+def _started_by_mpirun(
+    environ: Mapping[str, str], names: tuple[str, ...], strategy: Distribution, host: str
+) -> Surroundings:
+    size, rank, local_rank, local_size = (
+        _number(environ, name, default) for name, default in zip(names, (1, 0, 0, 1), strict=True)
+    )
+    shared = environ.get(variables.SHARED_MACHINE) == "1"
+    return Surroundings(
+        kind=Kind.HOROVOD,
+        strategy=strategy,
+        host=host,
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        machine_rank=rank if shared else local_rank,
+        machine_size=size if shared else local_size * hosts_here(environ),
+    )
+
+
+def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
+    """A worker of Horovod's elastic driver. To Horovod each of ours is a host of its own, so local ranks are ours."""
+    if environ.get("HOROVOD_ELASTIC") != "1" or not environ.get("HOROVOD_SIZE"):
+        raise DistributedError(
+            "the job's strategy is elastic_horovod, but this process was not started by Horovod's driver: it would "
+            "train alone. Start it by fit() or horovodrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+        )
+    size, rank = _number(environ, "HOROVOD_SIZE", 1), _number(environ, "HOROVOD_RANK", 0)
+    ours = variables.ELASTIC_PLANNED in environ
+    local_size = _number(environ, variables.LOCAL_SIZE if ours else "HOROVOD_LOCAL_SIZE", strategy.ranks_per_host)
+    shared = environ.get(variables.SHARED_MACHINE) == "1"
+    return Surroundings(
+        kind=Kind.ELASTIC,
+        strategy=strategy,
+        host=host,
+        rank=rank,
+        size=size,
+        local_rank=_number(environ, variables.LOCAL_RANK if ours else "HOROVOD_LOCAL_RANK", 0),
+        local_size=local_size,
+        machine_rank=rank if shared else 0,
+        machine_size=size if shared else local_size * hosts_here(environ),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name)
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise DistributedError(f"{name} must be a whole number, as mpirun sets it; it is {text!r}.")
+    return int(text)
+
+
+def _from_tf_config(
+    environ: Mapping[str, str], config: Mapping[str, Any], strategy: Distribution | None, host: str
+) -> Surroundings:
+    addresses, task, index = _tasks(config)
+    if "master" in addresses and "chief" not in addresses:
+        # SageMaker's cluster: its master coordinates where a script wants a chief.
+        addresses = {"chief" if name == "master" else name: found for name, found in addresses.items()}
+        task = "chief" if task == "master" else task
+    if task == "evaluator":
+        raise RefusedError(
+            "TF_CONFIG: an 'evaluator' beside the cluster is not supported: evaluate in the script, between epochs."
+        )
+    if task not in addresses or task not in TASK_TYPES:
+        raise DistributedError(
+            unknown("task type in TF_CONFIG", task, [name for name in addresses if name in TASK_TYPES])
+        )
+    if not 0 <= index < len(addresses[task]):
+        raise DistributedError(
+            f"TF_CONFIG: task index {index} of {task!r} is out of range; there are {len(addresses[task])}."
+        )
+    servers = isinstance(strategy, ParameterServer) or (strategy is None and "ps" in addresses)
+    if servers:
+        return _parameter_servers(environ, addresses, task, index, strategy or ParameterServer(), host)
+    if "ps" in addresses:
+        raise DistributedError("TF_CONFIG has a 'ps' task, but the job's strategy is collective_all_reduce.")
+    return _collective(environ, addresses, task, index, strategy or CollectiveAllReduce(), host)
+
+
+def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, int]:
+    """The cluster that TF_CONFIG describes, and this process's task type and index in it."""
+    for task, of in config["cluster"].items():
+        if not isinstance(of, list) or not of or not all(isinstance(address, str) for address in of):
+            raise DistributedError(
+                f"TF_CONFIG: the addresses of {task!r} must be a list such as ['host:2222'], not {of!r}."
+            )
+        if len(set(of)) < len(of):
+            raise DistributedError(f"TF_CONFIG: two tasks of {task!r} have one address: {of}.")
+    try:
+        addresses = {str(task): tuple(of) for task, of in config["cluster"].items()}
+        task = str(config["task"]["type"])
+        index = int(config["task"]["index"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DistributedError(
+            f"TF_CONFIG needs 'cluster' (task type -> addresses) and 'task' ('type' and 'index'); it lacks or has a "
+            f"strange {error}."
+        ) from error
+    return addresses, task, index
+
+
+def _collective(
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]],
+    task: str,
+    index: int,
+    strategy: Distribution,
+    host: str,
+) -> Surroundings:
+    ranks = [*addresses.get("chief", ()), *addresses.get("worker", ())]
+    rank = index if task == "chief" else index + len(addresses.get("chief", ()))
+    per_host = strategy.ranks_per_host
+    if environ.get(variables.SHARED_MACHINE) == "1":
+        # Every host has the machine's address; ranks are numbered host by host.
+        here = list(range(len(ranks)))
+        local = [other for other in here if other // per_host == rank // per_host]
+    else:
+        here = local = [other for other, address in enumerate(ranks) if _machine(address) == _machine(ranks[rank])]
+    return Surroundings(
+        kind=Kind.COLLECTIVE,
+        strategy=strategy,
+        host=host,
+        rank=rank,
+        size=len(ranks),
+        local_rank=local.index(rank),
+        local_size=len(local),
+        machine_rank=here.index(rank),
+        machine_size=len(here) * hosts_here(environ),
+        task=task,
+        addresses=addresses,
+    )
+
+
+def _parameter_servers(
+    environ: Mapping[str, str],
+    addresses: Mapping[str, tuple[str, ...]],
+    task: str,
+    index: int,
+    strategy: Distribution,
+    host: str,
+) -> Surroundings:
+    missing = [name for name in TASK_TYPES if not addresses.get(name)]
+    if missing:
+        raise DistributedError(
+            f"TF_CONFIG: a cluster with parameter servers has 'chief', 'worker' and 'ps' tasks; "
+            f"{', '.join(map(repr, missing))} is missing."
+        )
+    own = addresses[task][index]
+    here = [number for number, address in enumerate(addresses["worker"]) if _machine(address) == _machine(own)]
+    is_worker = task == "worker"
+    return Surroundings(
+        kind=Kind.PARAMETER_SERVER,
+        strategy=strategy,
+        host=host,
+        rank=index,
+        size=len(addresses["worker"]),
+        machine_rank=here.index(index) if is_worker else 0,
+        machine_size=max(1, len(here)) * hosts_here(environ),
+        task=task,
+        addresses=addresses,
+    )
+
+
+def _machine(address: str) -> str:
+    return address.rpartition(":")[0]

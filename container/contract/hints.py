@@ -1,0 +1,187 @@
+"""What a user may do about a failure, from what a process said and what is known of its job. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import signal
+from collections.abc import Mapping
+
+from container.contract.environment import Environment
+from container.contract.names import cut, nearest
+
+_LEGACY = "TF_USE_LEGACY_KERAS"
+
+#: At most so many hints are taken from what a process said.
+_MOST = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What a job gives its scripts, as far as hints need it.
+
+    Attributes:
+        channels: Names of its channels.
+        strategy: Name of its strategy; None for none.
+        environment: The variables that the user set.
+    """
+
+    channels: tuple[str, ...] = ()
+    strategy: str | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, environment: Environment) -> Situation:
+        """What a host knows of its job."""
+        strategy = environment.strategy
+        return cls(
+            channels=tuple(sorted(environment.input_data_config)),
+            strategy=strategy.name if strategy is not None else None,
+            environment=environment.user_environment,
+        )
+
+
+#: What a Python exception says -> hint.
+_RAISED: tuple[tuple[str, str], ...] = (
+    (
+        r"No module named '(horovod|mpi4py|tensorflow|tf_keras)'",
+        "{0} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and how to get "
+        "it.",
+    ),
+    (
+        r"No module named 'encodings'",
+        "Python does not find its own files: PYTHONHOME or PYTHONPATH is wrong in the job's environment.",
+    ),
+)
+
+#: What is said anywhere at the end of the output -> hint.
+_SAID: tuple[tuple[str, str], ...] = (
+    (
+        r"unrecognized arguments: (.*)",
+        "every hyperparameter reaches the script as an argument: declare {0} in its argument parser, or use "
+        "parse_known_args().",
+    ),
+    (
+        r"No space left on device",
+        "the disk is full: `fleetfit clean` says what finished jobs hold; --free 5G removes the oldest.",
+    ),
+    (
+        r"ResourceExhaustedError|OOM when allocating",
+        "the device ran out of memory: a smaller batch size, or fewer processes per host, needs less.",
+    ),
+    (
+        r"Address already in use",
+        "another program holds the port: let the system choose one (port 0), or end that program.",
+    ),
+)
+
+#: What scripts of Keras 2 run into under Keras 3. The first is Horovod's documented example; the last two are those of
+#: TensorFlow's tutorial on MultiWorkerMirroredStrategy.
+_KERAS_2 = (
+    r"unexpected keyword argument 'experimental_run_tf_function'",
+    r"(?s:(?:horovod/_keras|keras/src)/.*)'\w+' object has no attribute 'lr'",
+    r"'Variable' object has no attribute 'ref'",
+    r"unsupported type \(<class 'tensorflow\.python\.distribute\.values\.PerReplica'>\)",
+    r"Invalid filepath extension for saving|The filepath provided must end in `\.keras`",
+)
+
+_SIGNALS = {
+    signal.SIGKILL: (
+        "SIGKILL comes from the kernel when memory runs out (see `dmesg`), or from somebody's kill -9. "
+        "Fewer processes per host or a smaller batch size need less memory."
+    ),
+    signal.SIGSEGV: (
+        "SIGSEGV is a crash in native code: often two libraries that do not fit together, such as Horovod built "
+        "against another TensorFlow or MPI. `fleetfit doctor --deep` checks that."
+    ),
+    signal.SIGILL: "SIGILL: the program was built for another processor than this one.",
+    signal.SIGBUS: "SIGBUS is often a full /dev/shm: give the container more shared memory.",
+    signal.SIGABRT: "SIGABRT: a native library gave up; its last words are in the log.",
+}
+
+
+def hints(
+    text: str, killed_by: int | None = None, *, traceback: str | None = None, situation: Situation | None = None
+) -> tuple[str, ...]:
+    """Tell the user what to do.
+
+    Args:
+        text: The end of what the process printed.
+        killed_by: The signal that killed it, if one did.
+        traceback: The traceback of the exception that ended it. What Python says is looked for in there: the output
+            may have exceptions that the script took.
+        situation: What the job gave the process.
+    """
+    raised = traceback or text
+    found = _of_exception(raised, situation or Situation())
+    for pattern, hint in _SAID:
+        match = re.search(pattern, text) or re.search(pattern, raised)
+        if match is not None:
+            found.append(hint.format(*(cut(group.strip(), 200) for group in match.groups())))
+    del found[_MOST:]
+    if killed_by in _SIGNALS:
+        found.append(_SIGNALS[signal.Signals(killed_by)])
+    return tuple(found)
+
+
+def install(module: str) -> str:
+    """The hint at a module that is not there."""
+    return f"add {module} to a requirements.txt in source_dir, or install it."
+
+
+def missing_module(hint: str) -> str | None:
+    """The module of a hint that :func:`install` made; None for another hint."""
+    match = re.fullmatch(re.escape(install("@")).replace("@", r"([\w.]+)"), hint)
+    return match[1] if match is not None else None
+
+
+def _of_exception(raised: str, situation: Situation) -> list[str]:
+    """What an exception calls for: one hint at most."""
+    for pattern, hint in _RAISED:
+        match = re.search(pattern, raised)
+        if match is not None:
+            return [hint.format(*match.groups())]
+    match = re.search(r"No module named '([\w.]+)'", raised)
+    if match is not None:
+        return [install(match[1])]
+    match = re.search(r"^KeyError: '(SM_CHANNEL_\w+|TF_CONFIG)'", raised, re.MULTILINE)
+    if match is not None:
+        return [_tf_config(situation) if match[1] == "TF_CONFIG" else _channel(match[1], situation)]
+    if any(re.search(pattern, raised) for pattern in _KERAS_2):
+        return [_keras(situation)]
+    return []
+
+
+def _channel(variable: str, situation: Situation) -> str:
+    """A script asks for a channel that the job does not have."""
+    channels = {f"SM_CHANNEL_{name.upper()}": name for name in situation.channels}
+    wanted = variable.removeprefix("SM_CHANNEL_").lower()
+    if not channels:
+        return f"the job has no channels: fit({{{wanted!r}: 'PATH'}}), or -i {wanted}=PATH, sets {variable}."
+    each = ", ".join(f"{name!r} ({as_variable})" for as_variable, name in channels.items())
+    has = f"the job's channel is {each}" if len(channels) == 1 else f"the job's channels are {each}"
+    near = nearest(variable, list(channels)) or (next(iter(channels)) if len(channels) == 1 else None)
+    other = f", or have the script read {near}" if near is not None else ""
+    return f"{has}: name it {wanted!r} in fit({{{wanted!r}: 'PATH'}}), or -i {wanted}=PATH{other}."
+
+
+def _tf_config(situation: Situation) -> str:
+    """A script asks for the cluster of TensorFlow's own strategies."""
+    having = f"the job's is {situation.strategy}" if situation.strategy is not None else "the job has none"
+    return (
+        "TF_CONFIG is set by the strategies collective_all_reduce (MultiWorkerMirroredStrategy) and parameter_server; "
+        f"{having}."
+    )
+
+
+def _keras(situation: Situation) -> str:
+    """A script for Keras 2 runs under Keras 3."""
+    if situation.environment.get(_LEGACY) == "1":
+        return (
+            f"the script is written for Keras 2. {_LEGACY}=1 is set, which makes tf.keras that, but not `import "
+            "keras`: import tf_keras, or take it from tensorflow."
+        )
+    return (
+        f"the script is written for Keras 2, and tf.keras is Keras 3: environment={{{_LEGACY!r}: '1'}} (--env {_LEGACY}"
+        "=1) makes it Keras 2, which tf_keras has."
+    )

@@ -1,0 +1,227 @@
+"""How ranks that read different amounts of data make the same number of steps.
+
+For each batch every rank says how many records it has for it, and learns how many all have. A rank that has come to
+its end goes on with batches of weight zero until all have. This goes over a connection of its own, from the thread
+that prepares batches, ahead of the training: the strategy's own communication is the training's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from container.contract import variables
+from container.distributed.core.errors import DistributedError
+
+#: What a rank says: iteration, batch (-1: it leaves the iteration), records, whether its batch is full.
+_SAYS = struct.Struct("!qqqq")
+#: What it hears: records of all ranks (-1: somebody has left), ranks with a full batch.
+_HEARS = struct.Struct("!qq")
+_HELLO = struct.Struct("!16sq")
+_TIMEOUT = 60.0
+#: Ranks whose records differ by more than this factor are worth a warning.
+_UNEVEN = 1.5
+
+LEFT = -1
+
+
+class Agreement:
+    """One rank's end of the connection to rank 0; :func:`agree` makes it.
+
+    Args:
+        connection: To rank 0's :class:`_Server`.
+        size: The number of ranks.
+
+    Attributes:
+        size: The number of ranks.
+        records: What this rank had in the latest iteration.
+    """
+
+    def __init__(self, connection: socket.socket, size: int) -> None:
+        self.size = size
+        self.records = 0
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._iterations = 0
+
+    def begin(self) -> int:
+        """A new iteration over the data; each rank begins the same ones."""
+        self._iterations += 1
+        self.records = 0
+        return self._iterations
+
+    def batch(self, iteration: int, number: int, records: int, full: bool) -> tuple[int, int]:
+        """Tell what this rank has for a batch, and wait for the others.
+
+        Returns:
+            How many records all have, and how many ranks have a full batch. 0 records if a rank has left.
+
+        Raises:
+            DistributedError: the connection is lost.
+        """
+        try:
+            with self._lock:
+                self._connection.sendall(_SAYS.pack(iteration, number, records, full))
+                total, ranks = _HEARS.unpack(_receive(self._connection, _HEARS.size))
+        except OSError as error:
+            raise DistributedError(f"the ranks cannot agree on their batches any more: {error}.") from error
+        self.records += records
+        return (0, 0) if total == LEFT else (total, ranks)
+
+    def leave(self, iteration: int) -> None:
+        """Nobody reads this iteration here any more."""
+        with contextlib.suppress(OSError), self._lock:
+            self._connection.sendall(_SAYS.pack(iteration, LEFT, 0, 0))
+
+
+def agree(collectives: Any, host: str) -> Agreement:
+    """Connect all ranks to rank 0. All ranks must call it.
+
+    Args:
+        collectives: How the ranks talk.
+        host: This host's name.
+
+    Raises:
+        DistributedError: rank 0 cannot be reached.
+    """
+    server = _Server(collectives.size) if collectives.rank == 0 else None
+    said = (server.port, server.token, _names(host)) if server is not None else None
+    port, token, names = collectives.broadcast_object(said)
+    reasons = []
+    for name in names if collectives.rank else ("127.0.0.1",):
+        try:
+            connection = socket.create_connection((name, port), timeout=_TIMEOUT)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(_HELLO.pack(token, collectives.rank))
+            if _receive(connection, 16) != token:
+                raise OSError("something else listens there")
+        except OSError as error:
+            reasons.append(f"{name}:{port}: {error}")
+            continue
+        connection.settimeout(None)
+        return Agreement(connection, collectives.size)
+    raise DistributedError(f"rank {collectives.rank} cannot reach rank 0 to agree on batches: {'; '.join(reasons)}.")
+
+
+def _names(host: str) -> tuple[str, ...]:
+    """Where other hosts may reach this one."""
+    if os.environ.get(variables.SHARED_MACHINE) == "1":
+        return ("127.0.0.1",)
+    found = [host, socket.gethostname()]
+    with contextlib.suppress(OSError):
+        found.append(socket.gethostbyname(socket.gethostname()))
+    return (*dict.fromkeys(found), "127.0.0.1")
+
+
+class _Server:
+    """Rank 0's side: adds up what the ranks say. One thread for each rank.
+
+    Args:
+        size: The number of ranks.
+    """
+
+    def __init__(self, size: int) -> None:
+        import secrets
+
+        self.token = secrets.token_bytes(16)
+        both = socket.has_dualstack_ipv6()
+        self._listener = socket.create_server(
+            ("", 0), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both, backlog=size
+        )
+        self.port = int(self._listener.getsockname()[1])
+        self._size = size
+        self._state = threading.Condition()
+        self._said: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+        self._sums: dict[int, list[int]] = {}
+        self._over = 0  # iterations up to this one are over: a rank has left them
+        self._warned = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        joined: set[int] = set()
+        with self._listener:
+            while len(joined) < self._size:
+                connection, _ = self._listener.accept()
+                with contextlib.suppress(OSError):
+                    connection.settimeout(_TIMEOUT)
+                    token, rank = _HELLO.unpack(_receive(connection, _HELLO.size))
+                    if token == self.token:
+                        connection.settimeout(None)
+                        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        connection.sendall(token)
+                        joined.add(rank)
+                        threading.Thread(target=self._serve, args=(connection, rank), daemon=True).start()
+
+    def _serve(self, connection: socket.socket, rank: int) -> None:
+        try:
+            with connection:
+                while True:
+                    iteration, number, records, full = _SAYS.unpack(_receive(connection, _SAYS.size))
+                    if number == LEFT:
+                        self._leave(iteration)
+                    else:
+                        connection.sendall(_HEARS.pack(*self._batch(rank, iteration, number, records, full)))
+        except OSError:
+            self._leave(1 << 62)  # a rank is gone
+
+    def _leave(self, iteration: int) -> None:
+        with self._state:
+            self._over = max(self._over, iteration)
+            self._state.notify_all()
+
+    def _batch(self, rank: int, iteration: int, number: int, records: int, full: int) -> tuple[int, int]:
+        with self._state:
+            if iteration - 1 > self._over:  # whoever has begun an iteration has left those before it
+                self._over = iteration - 1
+                self._state.notify_all()
+            said = self._said.setdefault((iteration, number), {})
+            said[rank] = (records, full)
+            if len(said) == self._size:
+                self._note(iteration, said)
+                self._said.pop((iteration, number - 1), None)  # everybody has heard it: they speak of the next
+                self._state.notify_all()
+            while len(said) < self._size and iteration > self._over:
+                self._state.wait()
+            if len(said) < self._size:
+                return LEFT, 0
+            return sum(of[0] for of in said.values()), sum(of[1] for of in said.values())
+
+    def _note(self, iteration: int, said: dict[int, tuple[int, int]]) -> None:
+        """Warn of uneven ranks, once, when the first iteration is over."""
+        sums = self._sums.setdefault(iteration, [0] * self._size)
+        for rank, (records, _) in said.items():
+            sums[rank] += records
+        if any(records for records, _ in said.values()):
+            return
+        self._sums.pop(iteration)
+        if not self._warned and (text := imbalance(sums)) is not None:
+            self._warned = True
+            warnings.warn(text, stacklevel=1)
+
+
+def imbalance(records: Sequence[int]) -> str | None:
+    """What to say of ranks that have read so many records; None when they are even enough. Pure."""
+    least, most = min(records), max(records)
+    if most == 0 or most <= _UNEVEN * least:
+        return None
+    ranks = f"rank {records.index(most)} read {most:,} records, rank {records.index(least)} {least:,}"
+    return (
+        f"the ranks' shares of the data are uneven: {ranks}. The others wait with batches of weight zero. Objects of "
+        "about the same size, a multiple of the number of hosts, share evenly; `fleetfit shard` makes some."
+    )
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        data = connection.recv(size - len(found))
+        if not data:
+            raise OSError("the other side is gone")
+        found += data
+    return found

@@ -1,0 +1,55 @@
+"""Faults that a job has ordered for some training step (``fit(chaos=…)``), as its ranks see them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract import events, variables
+
+
+class Rehearsal:
+    """What happens after which step.
+
+    Args:
+        environ: The environment, in which the supervisor says it.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._orders: list[dict[str, Any]] = []
+        text = environ.get(variables.CHAOS)
+        if text:
+            try:
+                self._orders = [dict(order) for order in json.loads(text)]
+            except (ValueError, TypeError):
+                self._orders = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is to happen yet."""
+        return bool(self._orders)
+
+    def reached(self, step: int, *, rank: int, coordinates: bool = False) -> None:
+        """This process has finished a step: do what was to happen after it.
+
+        Args:
+            step: How many steps are finished.
+            rank: This process's.
+            coordinates: Whether it alone sees the steps, and reports those of the others too.
+        """
+        for order in [order for order in self._orders if step >= order["step"]]:
+            if order["rank"] != rank and not coordinates:
+                continue
+            self._orders.remove(order)
+            events.emit("chaos_step", id=order["id"], step=step)
+            if order["rank"] == rank and "signal" in order:
+                os.kill(os.getpid(), order["signal"])
+        if not coordinates:
+            # What was for another rank was for the one that had the number then, not for who gets it later.
+            self.passed(step)
+
+    def passed(self, step: int) -> None:
+        """A step was finished, by this process or before it took part: nothing happens for it any more."""
+        self._orders = [order for order in self._orders if order["step"] > step]

@@ -1,0 +1,523 @@
+"""What ``cluster.callbacks()`` gives to ``fit``.
+
+They derive from :class:`container.distributed.tensorflow.hooks.Callback`, which both Kerases call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from container.contract import events
+from container.contract.strategies import CollectiveAllReduce
+from container.distributed.core.errors import DistributedError, RefusedError
+from container.distributed.tensorflow import kerases, optimizers
+from container.distributed.tensorflow.guard import STEPS, Guard
+from container.distributed.tensorflow.hooks import Callback, Logs
+from container.distributed.tensorflow.kerases import Keras
+from container.distributed.tensorflow.measuring import Laps
+from container.distributed.tensorflow.tensorboard import Scalars, event_folder
+
+if TYPE_CHECKING:
+    from container.distributed.tensorflow.cluster import Cluster
+
+#: A sign of life, so that a long silent epoch is not taken for a hang; in seconds.
+_SIGN_OF_LIFE = 5.0
+#: How often the chief of parameter servers looks for the first step, in seconds.
+_POLL = 0.02
+#: fp16 compression that was of no use in more than this share of the steps is worth a warning.
+_USELESS = 0.5
+
+
+class Synchronize(Callback):
+    """Lets all ranks of a synchronous strategy begin with rank 0's weights, and watches that they stay equal.
+
+    At the end of each epoch, weights that are not trained (moving averages of batch normalization) become their mean
+    over the ranks, and so does what Keras logs.
+
+    Args:
+        cluster: The cluster.
+
+    Attributes:
+        watches_the_end: Whether it sees that no rank stops alone: not where rank 0 decides for all.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.watches_the_end = True
+        self._cluster = cluster
+        self._guard = Guard(cluster.collectives)
+        self._broadcast = False
+        self._noted = False
+        self._steps = 0
+        self._epochs = 0
+
+    def set_model(self, model: Any) -> None:
+        """Keep the model, and see that its training function can be one of several ranks'."""
+        super().set_model(model)
+        kerases.require_tensorflow_backend()
+        optimizer = getattr(model, "optimizer", None)
+        if optimizers.is_inside_loss_scaling(optimizer):
+            # On a rank whose gradients overflow it would skip the reduction that the others wait in.
+            raise RefusedError(optimizers.why_apart(optimizer))
+        if optimizer is not None and optimizers.is_horovods(optimizer) and kerases.keras_of(model) is Keras.THREE:
+            raise RefusedError(
+                "the model's optimizer is Horovod's DistributedOptimizer, which silently reduces nothing under "
+                "Keras 3: use cluster.optimizer(…), or tf_keras (TF_USE_LEGACY_KERAS=1)."
+            )
+        if (
+            kerases.keras_of(model) is Keras.THREE
+            and self._cluster.strategy == CollectiveAllReduce.name
+            and model.steps_per_execution > 1
+        ):
+            # The operations' keys are given to a function when it is called, which Keras 3 does within a loop.
+            raise RefusedError(
+                f"steps_per_execution={model.steps_per_execution}: TensorFlow's collective operations cannot be in the "
+                "loop that Keras 3 makes of several steps. Compile with 1, or use tf_keras or Horovod."
+            )
+        if kerases.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
+            # Keras chooses XLA by itself where there is a GPU.
+            warnings.warn(
+                f"XLA (jit_compile) is turned off for {model.name!r}: it cannot compile reductions over ranks.",
+                stacklevel=2,
+            )
+            model.jit_compile = False
+        elif getattr(model, "_jit_compile", None):
+            raise RefusedError("jit_compile=True: XLA cannot compile reductions over ranks; compile without it.")
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Broadcast, if there is something to broadcast yet."""
+        self._steps = self._epochs = 0
+        self._noted = False
+        self._broadcast = self._is_built()
+        if self._broadcast:
+            self._broadcast_model()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """See that all ranks go on, if they have trained an epoch already."""
+        if self._epochs and self.watches_the_end:
+            self._agree(goes_on=True)
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """See that all ranks stop here."""
+        if self._epochs and self.watches_the_end:
+            self._agree(goes_on=False)
+
+    def _agree(self, *, goes_on: bool) -> None:
+        """Compare what the ranks do next: one that stopped alone would leave the others waiting in the next step."""
+        choices = self._cluster.collectives.gather_array(np.array([goes_on], np.int64))[:, 0]
+        if not (choices == choices[0]).all():
+            stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
+            raise DistributedError(
+                f"rank {stopped} stopped after {self._epochs} epochs and the others go on. A callback that stops the "
+                "training, such as EarlyStopping, must see the same values on every rank: put it after those of "
+                "cluster.callbacks() in fit()'s list, which make them the same."
+            )
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Note where the weights begin: after what others restored."""
+        if self._broadcast and not self._noted:
+            self._guard.start(self.model.trainable_variables)
+            self._noted = True
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Broadcast late, or compare the weights."""
+        if not self._broadcast:
+            # The first step made the variables, each rank its own.
+            self._broadcast = True
+            self._broadcast_model()
+            return
+        self._steps += 1
+        if self._steps in STEPS:
+            self._compare(self._steps)
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Average what the ranks have each their own of."""
+        self._epochs += 1
+        self._compare(self._steps)
+        self._average_untrained()
+        if logs:
+            average_logs(self._cluster, logs)
+
+    def _compare(self, step: int) -> None:
+        optimizer = getattr(self.model, "optimizer", None)
+        self._guard.check(self.model.trainable_variables, step=step, cause=optimizers.why_apart(optimizer))
+
+    def _is_built(self) -> bool:
+        return bool(getattr(self.model, "built", True) and self.model.weights)
+
+    def _broadcast_model(self) -> None:
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None:
+            kerases.build_optimizer(optimizer, self.model.trainable_variables)
+        self._cluster.broadcast(self.model)
+
+    def _average_untrained(self) -> None:
+        found = [variable for variable in self.model.non_trainable_variables if kerases.is_float(variable)]
+        if found and self._cluster.size > 1:
+            sums = self._cluster.collectives.sum_arrays([kerases.value(variable) for variable in found])
+            for variable, total in zip(found, sums, strict=True):
+                variable.assign((total / self._cluster.size).astype(total.dtype))
+
+
+def average_logs(cluster: Cluster, logs: Logs) -> None:
+    """Replace the values by their means over the ranks.
+
+    Raises:
+        DistributedError: the ranks log different things.
+    """
+    names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+    values = np.array([float(logs[name]) for name in names], np.float64)
+    counts = cluster.collectives.gather_array(np.array([len(names)], np.int64))
+    if (counts != len(names)).any():
+        raise DistributedError(
+            f"ranks log different metrics: this one {', '.join(names) or 'none'}. With validation_data every rank "
+            "needs records of its own; callbacks(validation=…) divides them."
+        )
+    if names:
+        # A loss has the weights of its batches in it already.
+        weights = np.array([1.0 if name.endswith("loss") else cluster.epoch_weight for name in names], np.float64)
+        weighted = np.where(weights > 0, values * weights, 0.0)
+        sums, totals = cluster.collectives.sum_arrays([weighted, weights])
+        logs.update(zip(names, (sums / np.where(totals > 0, totals, 1.0)).tolist(), strict=True))
+
+
+class WarmUp(Callback):
+    """Raises the learning rate from that of one rank to that of all in the first epochs.
+
+    Large steps at the beginning of a training with many ranks can make it diverge (Goyal et al., "Accurate, Large
+    Minibatch SGD", 2017).
+
+    Args:
+        cluster: The cluster.
+        epochs: How long.
+    """
+
+    def __init__(self, cluster: Cluster, epochs: float) -> None:
+        self._cluster = cluster
+        self._epochs = epochs
+        self._target = 0.0
+        self._epoch = 0
+        self._batches: int | None = None
+        self._done = self._begun = False
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Find the learning rate to reach."""
+        optimizer = self.model.optimizer
+        reduction = optimizers.reduction_of(optimizer)
+        target = reduction.learning_rate if reduction is not None else kerases.learning_rate(optimizer)
+        if target is None:
+            raise RefusedError(
+                "warmup_epochs needs an optimizer with a plain learning rate; this one has a schedule, which can warm "
+                "up by itself."
+            )
+        self._target = target
+        self._batches = self.params.get("steps")
+        self._done = self._begun = False
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Note the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
+        """Set the rate for this batch."""
+        if self._done:
+            return
+        within = batch / self._batches if self._batches else 0.0
+        share = (self._epoch + within) / self._epochs
+        self._done = share >= 1
+        if self._done and not self._begun:
+            return  # a training that goes on after its warm-up keeps the rate that it had
+        self._begun = True
+        kerases.set_learning_rate(
+            self.model.optimizer, warm_rate(self._target, size=self._cluster.replicas, share=share)
+        )
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Count, where the length of an epoch is not known before the first has ended."""
+        self._last_batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """The length of an epoch is known now."""
+        self._batches = self._batches or self._last_batch + 1
+
+
+def warm_rate(target: float, *, size: int, share: float) -> float:
+    """The learning rate during warm-up: from ``target / size``, linearly, to ``target``. Pure.
+
+    Args:
+        target: The rate after it.
+        size: The number of ranks.
+        share: How much of it is over, from 0 to 1 and beyond.
+    """
+    begin = target / size
+    return begin + (target - begin) * min(1.0, max(0.0, share))
+
+
+class Validate(Callback):
+    """Evaluates after each epoch, over all records exactly once, and adds ``val_…`` to the logs.
+
+    Args:
+        evaluate: Gives the metrics of the model.
+    """
+
+    batch_hooks = False
+
+    def __init__(self, evaluate: Callable[[Any], Mapping[str, float]]) -> None:
+        self._evaluate = evaluate
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Evaluate."""
+        found = {f"val_{name}": value for name, value in self._evaluate(self.model).items()}
+        if logs is not None:
+            logs.update(found)
+
+
+class SignsOfLife(Callback):
+    """Tells the job that an evaluation goes on, so that a long one is not taken for a hang."""
+
+    def __init__(self) -> None:
+        self._spoke = time.monotonic()
+
+    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """A batch was evaluated."""
+        now = time.monotonic()
+        if now - self._spoke > _SIGN_OF_LIFE:
+            self._spoke = now
+            events.emit("progress", batch=batch)
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return True
+
+
+class CountSteps(Callback):
+    """Keeps the optimizer's count of its steps right where an epoch's length is not known before.
+
+    Keras finds the end of such an epoch by a step for which there is no record. Nothing is trained in it, but the
+    optimizer's counter depends on no record, and TensorFlow has it count: one more for each such end, which schedules
+    and Adam's corrections would follow.
+
+    Args:
+        finished: How many steps are finished by the checkpoint's count, if there is one.
+    """
+
+    def __init__(self, finished: Callable[[], int] | None) -> None:
+        self._finished = finished
+        self._batches = self._before = 0
+        self._counter: Any = None
+        self._counted = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Note where the count is."""
+        self._batches = 0
+        self._before = self._steps()
+        optimizer = getattr(self.model, "optimizer", None)
+        # Keras 3's counts the gradients that are accumulated, of which its `iterations` is a part.
+        counter = getattr(optimizer, "_iterations", None)
+        counter = getattr(optimizer, "iterations", None) if counter is None else counter
+        self._counter = counter if hasattr(counter, "assign") else None
+        if self._counter is not None:
+            self._counted = int(kerases.value(self._counter))
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """Count."""
+        self._batches = batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Take back what was counted for no step."""
+        if self._counter is None:
+            return
+        right = self._counted + self._steps() - self._before
+        if int(kerases.value(self._counter)) == right + 1:
+            self._counter.assign(right)
+
+    def _steps(self) -> int:
+        return self._batches if self._finished is None else self._finished()
+
+
+class Rehearse(Callback):
+    """Has the faults happen that are ordered for some step.
+
+    It counts batches, as a restored optimizer need not have counted the steps of this training alone.
+
+    Args:
+        cluster: The cluster.
+        finished: How many steps are finished by the checkpoint's count, if there is one.
+    """
+
+    def __init__(self, cluster: Cluster, finished: Callable[[], int] | None) -> None:
+        self._cluster = cluster
+        self._finished = finished
+        self._before = self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """A step, or several in one execution, is finished."""
+        self._batches = batch + 1
+        steps = self._finished() if self._finished is not None else self._before + self._batches
+        self._cluster.rehearsal.reached(steps, rank=self._cluster.rank)
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """The next epoch's batches are counted from 0."""
+        self._before += self._batches
+        self._batches = 0
+
+
+class Progress(Callback):
+    """Tells the job how far it is: its phases, and what Keras logs at the end of each epoch as metrics.
+
+    Args:
+        cluster: The cluster.
+        laps: What times the steps; its turn comes before.
+        report: Whether to report metrics.
+    """
+
+    def __init__(self, cluster: Cluster, laps: Laps, *, report: bool) -> None:
+        self._cluster = cluster
+        self._laps = laps
+        self._report = report
+        self._spoke = 0.0
+        self._batches = 0
+        self._stepped = self._trained = False
+        self._watch: threading.Event | None = None
+        self._rehearsal = cluster.rehearsal
+        self.batch_hooks = not cluster.coordinates
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Look for the first step."""
+        self._spoke = time.monotonic()
+        if self._cluster.coordinates:
+            self._watch = threading.Event()
+            threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Count from here."""
+        self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
+        """The first step, and signs of life."""
+        self._batches = batch + 1
+        if not self._stepped:
+            self._first_step()
+        now = time.monotonic()
+        if now - self._spoke > _SIGN_OF_LIFE:
+            self._spoke = now
+            events.emit("progress", batch=batch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Report."""
+        elapsed_s = self._laps.epoch_s
+        batches = self._batches if self.batch_hooks else int(self.params.get("steps") or 0)
+        if batches == 0 and self.batch_hooks:
+            raise DistributedError(f"epoch {epoch + 1} had no batches on rank {self._cluster.rank}: {self._why_none()}")
+        self._trained = True
+        self._spoke = time.monotonic()
+        events.emit("progress", epoch=epoch + 1)
+        if self._report and self._cluster.is_chief:
+            found = {name: value for name, value in (logs or {}).items() if np.ndim(value) == 0}
+            if self._cluster.global_batch_size and elapsed_s > 0:
+                found["samples_per_second"] = batches * self._cluster.global_batch_size / elapsed_s
+            self._cluster.report(epoch=epoch + 1, **found)
+
+    def _why_none(self) -> str:
+        if not self._trained:
+            return "there are fewer records than one global batch. Use a smaller global_batch_size, or more records."
+        # Only with steps_per_epoch does Keras take the next epoch from what the one before has left.
+        return (
+            "with steps_per_epoch an epoch goes on where the one before it has ended, and the dataset was at its end. "
+            "Leave steps_per_epoch out, so that each epoch has all records, or use cluster.dataset(…, repeat=True)."
+        )
+
+    def on_train_end(self, logs: Logs | None = None) -> None:
+        """The end."""
+        if self._watch is not None:
+            self._watch.set()
+        self._warn_of_useless_compression()
+        events.emit("phase", name="training_ended")
+
+    def _first_step(self) -> None:
+        self._stepped = True
+        events.emit("phase", name="first_step")
+
+    def _watch_steps(self, ended: threading.Event) -> None:
+        """Under parameter servers ``fit`` refuses callbacks for batches: look at the servers' count of steps."""
+        iterations = self.model.optimizer.iterations
+        with contextlib.suppress(Exception):  # training goes on without these marks
+            seen = int(iterations.numpy())
+            while not ended.wait(_SIGN_OF_LIFE if self._stepped and not self._rehearsal.waits else _POLL):
+                now = int(iterations.numpy())
+                if now == seen:
+                    continue
+                self._rehearsal.reached(now, rank=self._cluster.rank, coordinates=True)
+                if not self._stepped:
+                    self._first_step()
+                else:
+                    events.emit("progress", steps=now)
+                seen = now
+
+    def _warn_of_useless_compression(self) -> None:
+        reduction = optimizers.reduction_of(getattr(self.model, "optimizer", None))
+        if reduction is None or reduction.steps is None or not self._cluster.is_chief:
+            return
+        steps, whole = int(reduction.steps.numpy()), int(reduction.whole_steps.numpy())
+        if steps and whole / steps > _USELESS:
+            warnings.warn(
+                f"compression='fp16': in {whole} of {steps} steps the gradients had values too far apart for 16-bit "
+                "floats and were sent as they are; without compression it would be faster.",
+                stacklevel=2,
+            )
+
+
+def callbacks_for(
+    cluster: Cluster,
+    *,
+    checkpointer: Any,
+    warmup_epochs: float,
+    validate: Callable[[Any], Mapping[str, float]] | None,
+    report: bool,
+) -> list[Any]:
+    """The callbacks in their order: what averages comes before what reads the averages.
+
+    Raises:
+        TypeError: the checkpointer is none.
+        ValueError: an option out of range.
+    """
+    if not isinstance(warmup_epochs, int | float) or not 0 <= warmup_epochs < math.inf:
+        raise ValueError(f"warmup_epochs must be a number of epochs, 0 or more; got {warmup_epochs!r}.")
+    if checkpointer is not None and not hasattr(checkpointer, "callback"):
+        raise TypeError(f"callbacks(checkpointer=…) takes a Checkpointer, got {checkpointer!r}.")
+    saving = None
+    if checkpointer is not None:
+        checkpointer.cluster = cluster
+        saving = checkpointer.callback(data=cluster.training_data)
+    finished: Callable[[], int] | None = saving.finished_steps if saving is not None else None
+    laps = Laps(cluster)
+    found: list[Any] = [laps]
+    if not cluster.coordinates:
+        found.append(CountSteps(finished))
+    if cluster.size > 1 and not cluster.coordinates:
+        found.append(Synchronize(cluster))
+    if warmup_epochs and cluster.replicas > 1 and not cluster.coordinates:
+        found.append(WarmUp(cluster, warmup_epochs))
+    if validate is not None:
+        found.append(Validate(validate))
+    found.append(Progress(cluster, laps, report=report))
+    if report and cluster.is_chief and (folder := event_folder()) is not None:
+        found.append(Scalars(folder))
+    if saving is not None:
+        from container.distributed.tensorflow.notice import SaveInTime
+
+        found.append(saving)
+        if not cluster.coordinates:  # with parameter servers there is no batch at which all of the model is known
+            found.append(SaveInTime(cluster, saving.request))
+    if cluster.rehearsal.waits and not cluster.coordinates:
+        found.append(Rehearse(cluster, finished))
+    return found
+
+
+__all__: Sequence[str] = ["Callback", "callbacks_for", "warm_rate"]

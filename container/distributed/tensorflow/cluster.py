@@ -1,0 +1,609 @@
+"""The cluster as a training script sees it: the same for every strategy."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from container.contract import diverging, events
+from container.contract.detection import Surroundings
+from container.distributed.core import agreeing, holdings
+from container.distributed.core.errors import DistributedError, RefusedError
+from container.distributed.core.rehearsal import Rehearsal
+from container.distributed.tensorflow import data, evaluating, kerases, optimizers
+from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for
+from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.guard import Guard
+from container.distributed.tensorflow.kerases import Keras
+from container.distributed.tensorflow.notice import keep_listening, notice
+from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
+
+Value = TypeVar("Value")
+
+#: The name TensorFlow Serving expects for the first version of a model.
+_VERSION = "1"
+
+EVALUATION_BATCH = 256
+
+
+class Cluster:
+    """The processes that train together; :func:`container.distributed.init` makes it.
+
+    This class serves one process and the synchronous strategies;
+    :class:`container.distributed.tensorflow.parameter_servers.ParameterServerCluster` the other.
+
+    Args:
+        surroundings: What the environment said.
+        collectives: How the ranks talk.
+
+    Attributes:
+        strategy: The strategy's name: ``none``, ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
+        host: This host's name, as in ``SM_CURRENT_HOST``.
+        local_rank: The rank on this host, from 0.
+        local_size: The number of ranks of this host.
+        collectives: How the ranks talk.
+        global_batch_size: That of the last :meth:`dataset`.
+        tf_strategy: TensorFlow's own ``tf.distribute`` strategy behind it, or None.
+    """
+
+    #: Whether this process coordinates workers, rather than being one of the ranks.
+    coordinates = False
+
+    def __init__(self, surroundings: Surroundings, collectives: Collectives, *, tf_strategy: Any = None) -> None:
+        self.strategy = surroundings.kind.value
+        self.host = surroundings.host
+        self.local_rank = surroundings.local_rank
+        self.local_size = surroundings.local_size
+        self.collectives = collectives
+        self.global_batch_size: int | None = None
+        self.tf_strategy = tf_strategy
+        #: Faults that are ordered for some step.
+        self.rehearsal = Rehearsal(os.environ)
+        #: Where the data of the training is.
+        self.training_data = TrainingData()
+        self._agreement: agreeing.Agreement | None = None
+        self._counts: dict[tuple[Any, int], int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.strategy}: rank {self.rank} of {self.size} on {self.host}>"
+
+    # --- who ---
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+        return self.collectives.rank
+
+    @property
+    def size(self) -> int:
+        """How many processes compute gradients. Read it when it is needed: an elastic cluster changes."""
+        return self.collectives.size
+
+    @property
+    def replicas(self) -> int:
+        """How many copies of the model compute gradients in each step: :attr:`size`, or the devices of a process."""
+        return self.size
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.rank == 0
+
+    @property
+    def preempted(self) -> bool:
+        """Whether this process was told to end (SIGTERM): by a spot interruption of a host, or a stop of the job.
+
+        True on all ranks of the job from the notice on, not at the same step on each. From the first look on, which
+        must be in the main thread, the signal itself ends nothing any more: save and leave the training in time.
+        ``callbacks(checkpointer)`` does both by itself.
+
+        Raises:
+            DistributedError: the first look is in another thread.
+        """
+        if not notice.listen(keep_listening):
+            raise DistributedError("cluster.preempted: the first look must be in the main thread.")
+        return notice.came
+
+    # --- the model ---
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Where the model must be made and compiled."""
+        return contextlib.nullcontext()
+
+    def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
+        """Let an optimizer reduce its gradients over the ranks, in its ``apply_gradients()``.
+
+        With one process, and with parameter servers, there is nothing to reduce.
+
+        Args:
+            optimizer: One of tf_keras or Keras 3. It is changed, and returned.
+            compression: ``"fp16"`` sends gradients as 16-bit floats, scaled into their range; steps in which that
+                would lose something go as they are.
+            op: ``"average"``, ``"sum"``, or ``"adasum"``, which needs no scaled learning rate (Horovod only).
+
+        Raises:
+            ValueError: an unknown option.
+            RefusedError: the strategy, the Keras or the combination does not allow it.
+        """
+        return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
+
+    def scale(self, learning_rate: float, *, op: str = "average") -> float:
+        """The learning rate for all ranks together: times their number, where they make each step together.
+
+        Args:
+            learning_rate: The rate that suits one process.
+            op: As for :meth:`optimizer`: only averages are scaled. Adasum adapts by itself, and a sum already grows
+                with the ranks.
+
+        Raises:
+            TypeError: it is not a number (a schedule has its own numbers to scale).
+        """
+        if callable(learning_rate) or isinstance(learning_rate, bool | str):
+            raise TypeError(
+                f"scale() takes a number, got {learning_rate!r}; scale the numbers that a schedule is made of instead."
+            )
+        return float(learning_rate) * (self._scale_factor if op == "average" else 1)
+
+    @property
+    def _scale_factor(self) -> int:
+        return self.replicas
+
+    # --- data ---
+
+    def dataset(
+        self,
+        make_dataset: Callable[[], Any],
+        *,
+        global_batch_size: int,
+        parse: Callable[..., Any] | None = None,
+        shuffle: int | None = None,
+        seed: int | None = None,
+        repeat: bool = False,
+        partition: str = "shard",
+        remainder: str | None = None,
+        holds: str | None = None,
+        resumable: bool | None = None,
+    ) -> Any:
+        """This process's share of the training data, in batches, for ``fit``.
+
+        Every rank gets as many batches as every other, and each record belongs to one rank. Where the ranks' shares
+        are not equally large, elements become ``(x, y, sample_weight)``: a rank without a record gives a copy of weight
+        zero, and the weights of the others make the mean over all ranks that of the real records. (Metrics count the
+        weights when they are given to ``compile`` as ``weighted_metrics``.)
+
+        Args:
+            make_dataset: Returns a ``tf.data.Dataset`` of single records, not batched or repeated. If it holds all
+                records, it must be the same and in the same order on every rank.
+            global_batch_size: Records in one step of all ranks together. With parameter servers, whose workers make
+                steps of their own, in each worker's step.
+            parse: Applied to each record once it is clear whose it is, so that no rank parses others' records.
+            shuffle: Records in the shuffle buffer; None for no shuffling.
+            seed: For the shuffling; each rank shuffles differently.
+            repeat: Whether it goes on without end; then ``fit`` needs ``steps_per_epoch``, and no weights are needed.
+            partition: ``"shard"``: each record belongs to one rank, and is seen once in an epoch. ``"shuffle"``: every
+                rank draws from a random order of all records, so that in an epoch some are seen by several ranks and
+                some by none; nothing is dealt anew when the number of ranks changes.
+            remainder: What becomes of records that do not make a whole batch on every rank: ``"pad"`` keeps them, with
+                weights; ``"drop"`` leaves them out. None pads elements ``(x, y)`` and ``(x, y, sample_weight)``, and
+                drops others, which cannot have weights.
+            holds: What the dataset of this process has: ``"all"`` records, those of its ``"host"`` (a channel that is
+                ShardedByS3Key), or this ``"rank"``'s own. None finds it out of channels in Pipe mode; the files of a
+                channel that is ShardedByS3Key are the host's.
+            resumable: Whether a training goes on within an epoch after a restart: checkpoints made by
+                ``callbacks(checkpointer)`` hold which records were consumed, and each of the others is seen once.
+                The records must come in the same order each time. None: wherever that can be, which is with a seed or
+                without shuffling, and for channels in Pipe mode; elsewhere an interrupted epoch begins anew, and
+                ``callbacks(checkpointer)`` says why when the training begins.
+
+        Raises:
+            TypeError: ``make_dataset`` cannot be called.
+            ValueError: a batch size that cannot be divided, an unknown option, or records that cannot have weights.
+            RefusedError: options that exclude each other.
+        """
+        check_maker(make_dataset)
+        if resumable and (repeat or partition == "shuffle"):
+            other = "repeat=True" if repeat else "partition='shuffle'"
+            raise RefusedError(f"{other} has no epochs that could be gone on within: leave resumable=True out.")
+        data.check_partition(partition)
+        data.check_remainder(remainder)
+        batch_size = data.per_rank_batch(global_batch_size, self.replicas) * (self.replicas // self.size)
+        self.global_batch_size = global_batch_size
+        records = make_dataset()
+        channels = holdings.channels_of(records)
+        self._agreement = progress = None
+        why = "resumable=False" if resumable is False else ""
+        if resumable is None:
+            why = why_not(
+                records, shuffle=shuffle, seed=seed, repeat=repeat, partition=partition, streams=bool(channels)
+            )
+        if not why:
+            order = seed
+            if order is None:
+                # Of the ranks only rank 0 saves, and its order must be that of all.
+                drawn = DataProgress.any_seed()
+                order = self.broadcast_object(drawn) if shuffle else drawn
+            progress = DataProgress(
+                channels,
+                batch_size=batch_size,
+                size=self.size,
+                rank=self.rank,
+                seed=order,
+                shuffled=bool(shuffle),
+                insist=bool(resumable or channels),
+            )
+        self.training_data.made(progress, why)
+        holds = holdings.held_by(records, holds)
+        found = data.training_shard(
+            records,
+            rank=self.rank,
+            size=self.size,
+            local_rank=self.local_rank,
+            local_size=self.local_size,
+            batch_size=batch_size,
+            parse=parse,
+            shuffle=shuffle,
+            seed=seed,
+            repeat=repeat,
+            partition=partition,
+            remainder=remainder,
+            holds=holds,
+            agreement=self._agree,
+            progress=progress,
+            even=self.replicas > self.size,
+        )
+        if progress is None:
+            return found
+        count = int(records.cardinality())
+        if count >= 0 and (holds == "all" or self.size == 1):
+            progress.batches = data.batches_of_epoch(
+                count, found, size=self.size, batch_size=batch_size, remainder=remainder
+            )
+        # What divides a batch among devices makes datasets of this one.
+        return data.ahead(found, progress.batches) if self.replicas == self.size else found
+
+    def _agree(self) -> agreeing.Agreement:
+        self._agreement = agreeing.agree(self.collectives, self.host)
+        return self._agreement
+
+    @property
+    def epoch_weight(self) -> float:
+        """How much this rank's metrics of an epoch count: by its records, where the ranks have not equally many."""
+        return float(self._agreement.records) if self._agreement is not None else 1.0
+
+    def steps_per_epoch(
+        self, make_dataset: Callable[[], Any], *, global_batch_size: int, records: int | None = None
+    ) -> int | None:
+        """What ``fit`` needs to know with parameter servers, where a dataset has no end; None otherwise.
+
+        Args:
+            make_dataset: As for :meth:`dataset`. Its records are counted, by reading them if it does not know.
+            global_batch_size: As for :meth:`dataset`.
+            records: How many there are, if you know.
+        """
+        return None
+
+    # --- training ---
+
+    def fit(
+        self,
+        model: Any,
+        make_dataset: Callable[[], Any],
+        *,
+        global_batch_size: int,
+        epochs: int,
+        callbacks: Sequence[Any] = (),
+        checkpointer: Any = None,
+        validation: Callable[[], Any] | None = None,
+        on_resize: str = "scale_rate",
+        commit_every: int | None = None,
+        on_reset: Callable[[], None] | None = None,
+        parse: Callable[..., Any] | None = None,
+        shuffle: int | None = None,
+        seed: int | None = None,
+        verbose: Any = None,
+        **options: Any,
+    ) -> list[dict[str, float]]:
+        """``model.fit`` with :meth:`dataset` and :meth:`callbacks`, and what an elastic job needs.
+
+        In an elastic job the ranks go on when some of them come or go: from the last commit if one died, from where
+        they are otherwise. What is left of the epoch is dealt out anew, so that each record counts once per epoch in
+        the training that survives; in which order is a function of seed and epoch alone. Under other strategies
+        ``on_resize``, ``commit_every`` and ``on_reset`` are without effect.
+
+        Args:
+            model: A built and compiled model, its optimizer one of :meth:`optimizer`.
+            make_dataset: As for :meth:`dataset`; in an elastic job all records, in the same order on every rank.
+            global_batch_size: Records in one step of all ranks; in an elastic job of those that it was planned for.
+            epochs: How many.
+            callbacks: More callbacks for ``fit``.
+            checkpointer: A :class:`container.checkpoint.Checkpointer`, to save and to resume.
+            validation: Returns a dataset of single records to evaluate on after each epoch.
+            on_resize: ``"scale_rate"``: each rank keeps its batch size, and the learning rate grows and shrinks with
+                the ranks. ``"keep_global_batch"``: the rate stays, and the ranks share the same global batch. Where it
+                cannot be divided evenly, shares are weighed by their records; elements that cannot have weights (see
+                :meth:`dataset`) make the largest batch below that can.
+            commit_every: Steps between commits to memory; None chooses by what a commit costs and what has failed.
+            on_reset: Called on every rank whenever the ranks have met anew.
+            parse: As for :meth:`dataset`; for validation too.
+            shuffle: As for :meth:`dataset`.
+            seed: As for :meth:`dataset`.
+            verbose: As for ``model.fit``; None for one line an epoch on rank 0.
+            options: Others of :meth:`dataset`.
+
+        Returns:
+            What Keras logged for each epoch; in an elastic job for those, or parts of them, that this rank finished.
+        """
+        dataset = self.dataset(
+            make_dataset, global_batch_size=global_batch_size, parse=parse, shuffle=shuffle, seed=seed, **options
+        )
+        found = model.fit(
+            dataset,
+            steps_per_epoch=self.steps_per_epoch(make_dataset, global_batch_size=global_batch_size),
+            epochs=epochs,
+            callbacks=[
+                *self.callbacks(checkpointer, validation=validation, validation_parse=parse),
+                *callbacks,
+            ],
+            verbose=(2 if self.is_chief else 0) if verbose is None else verbose,
+        )
+        names = list(found.history)
+        return [
+            {name: float(found.history[name][epoch]) for name in names if epoch < len(found.history[name])}
+            for epoch in range(len(found.epoch))
+        ]
+
+    def callbacks(
+        self,
+        checkpointer: Any = None,
+        *,
+        warmup_epochs: float = 0,
+        validation: Callable[[], Any] | None = None,
+        validation_parse: Callable[..., Any] | None = None,
+        validation_batch_size: int = EVALUATION_BATCH,
+        report: bool = True,
+    ) -> list[Any]:
+        """Callbacks for ``fit``, for either Keras.
+
+        They give all ranks rank 0's weights, compare the weights of all ranks after the first steps and fail when they
+        differ, average what Keras logs over the ranks, and report phases and metrics to the job.
+
+        Args:
+            checkpointer: A :class:`container.checkpoint.Checkpointer`, to save and to resume.
+            warmup_epochs: Epochs in which the learning rate rises from one rank's to that of all; only for synchronous
+                strategies.
+            validation: Makes a dataset as for :meth:`dataset`, on which the model is evaluated after each epoch.
+            validation_parse: Applied to each of its records.
+            validation_batch_size: Records of a batch of it.
+            report: Whether to report the logs of each epoch as metrics.
+
+        Raises:
+            ValueError: an option out of range.
+        """
+        validate = None
+        if validation is not None:
+            make = validation
+
+            def validate(model: Any) -> Mapping[str, float]:
+                return self.evaluate(model, make, batch_size=validation_batch_size, parse=validation_parse)
+
+        return callbacks_for(
+            self, checkpointer=checkpointer, warmup_epochs=warmup_epochs, validate=validate, report=report
+        )
+
+    def evaluate(
+        self,
+        model: Any,
+        make_dataset: Callable[[], Any],
+        *,
+        batch_size: int = EVALUATION_BATCH,
+        parse: Callable[..., Any] | None = None,
+    ) -> dict[str, float]:
+        """Evaluate a compiled model over all records, each counted once. All ranks must call it; all get the same.
+
+        Metrics that are no means over records (AUC, for one) become the mean of the ranks' values.
+
+        Args:
+            model: The model.
+            make_dataset: As for :meth:`dataset`; the number of its records must stay the same, but for channels in
+                Pipe mode, which are read once.
+            batch_size: Records of a rank's batch.
+            parse: Applied to each record.
+
+        Raises:
+            DistributedError: there are no records.
+        """
+        found_records = make_dataset()
+        if holdings.channels_of(found_records):
+            holds = holdings.held_by(found_records, None)
+            # A channel that is ShardedByS3Key gives each rank records of its own.
+            rank, size = (self.rank, self.size) if holds == "all" else (0, 1)
+            batch_size = self._evaluation_batch(batch_size, None)
+            part = evaluating.Part(
+                data.evaluation_shard(found_records, rank=rank, size=size, batch_size=batch_size, parse=parse)
+            )
+            metrics: Mapping[str, float] = {}
+            if part.dataset is not None:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="Your input ran out of data")  # it is read to its end
+                    metrics = model.evaluate(part.dataset, return_dict=True, verbose=0, callbacks=[SignsOfLife()])
+            return evaluating.mean_over_ranks(self.collectives, metrics, part.records)
+        records = self._count(make_dataset)
+        batch_size = self._evaluation_batch(batch_size, records)
+        shard = data.evaluation_shard(found_records, rank=self.rank, size=self.size, batch_size=batch_size, parse=parse)
+        mine = len(range(self.rank, records, self.size))
+        if records == 0:
+            raise DistributedError("there are no records to evaluate on.")
+        found = model.evaluate(shard, return_dict=True, verbose=0, callbacks=[SignsOfLife()]) if mine else {}
+        names: list[str] = self.collectives.broadcast_object(sorted(found))  # rank 0 always has some
+        sums = np.array([float(found.get(name, 0.0)) * mine for name in names], np.float64)
+        [totals] = self.collectives.sum_arrays([sums])
+        return dict(zip(names, (totals / records).tolist(), strict=True))
+
+    def _evaluation_batch(self, batch_size: int, records: int | None) -> int:
+        """The records of a rank's batch.
+
+        Args:
+            batch_size: What was asked for.
+            records: How many there are in all; None where that is not known.
+        """
+        return batch_size
+
+    def _count(self, make_dataset: Callable[[], Any]) -> int:
+        key = (make_dataset, self.size)
+        if key not in self._counts:
+            self._counts[key] = data.count(make_dataset())
+        return self._counts[key]
+
+    # --- together ---
+
+    def broadcast_object(self, value: Value) -> Value:
+        """Give every rank rank 0's value. All ranks must call it; what the others pass is not looked at."""
+        return self.collectives.broadcast_object(value)
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self.collectives.barrier()
+
+    def all_reduce(self, values: Any, *, op: str = "sum") -> Any:
+        """Combine numbers or arrays over the ranks. All ranks must call it, with values of the same shapes.
+
+        Args:
+            values: A number, an array, or a list or dict of these.
+            op: ``"sum"`` or ``"average"``.
+
+        Returns:
+            The same structure, of numpy arrays and floats.
+        """
+        if op not in ("sum", "average"):
+            from container.contract.names import unknown
+
+            raise ValueError(unknown("op", op, ("sum", "average")))
+        if isinstance(values, Mapping):
+            names = sorted(values)
+            found = self.all_reduce([values[name] for name in names], op=op)
+            return dict(zip(names, found, strict=True))
+        alone = not isinstance(values, list | tuple)
+        arrays = [np.asarray(value, np.float64) for value in ([values] if alone else values)]
+        divisor = self.size if op == "average" else 1
+        sums = [total / divisor for total in self.collectives.sum_arrays(arrays)]
+        results = [float(total) if total.ndim == 0 else total for total in sums]
+        return results[0] if alone else results
+
+    def broadcast(self, model: Any) -> None:
+        """Give every rank rank 0's weights and optimizer state, for loops without :meth:`callbacks`.
+
+        Args:
+            model: A built model, or a list of variables.
+        """
+        variables = list(model) if isinstance(model, list | tuple) else _variables(model)
+        values = self.collectives.broadcast_arrays([kerases.value(variable) for variable in variables])
+        for variable, found in zip(variables, values, strict=True):
+            variable.assign(found)
+
+    def check_weights(self, model: Any) -> None:
+        """Compare the trainable weights of all ranks, for loops without :meth:`callbacks`.
+
+        Args:
+            model: A built model, or a list of variables.
+
+        Raises:
+            WeightsDifferError: on every rank, when they differ.
+        """
+        if isinstance(model, list | tuple):
+            Guard(self.collectives).check(model)
+        else:
+            cause = optimizers.why_apart(model.optimizer) if getattr(model, "optimizer", None) is not None else ""
+            Guard(self.collectives).check(model.trainable_variables, cause=cause)
+
+    # --- results ---
+
+    def report(self, /, **values: float) -> None:
+        """Make metrics of the job: they are in ``job.metrics()``, with the rank that reported them.
+
+        Raises:
+            TypeError: a value is not a number.
+        """
+        found = {name: _number(name, value) for name, value in values.items()}
+        place = {name: found[name] for name in diverging.PLACES if name in found}
+        for name, value in found.items():
+            where = place if diverging.has_diverged(name, value) else {}
+            events.emit("metric", name=name, value=value, **where)
+        if "step" in found and self.rehearsal.waits:
+            self.rehearsal.reached(int(found["step"]), rank=self.rank, coordinates=self.coordinates)
+
+    def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
+        """Write the model as a SavedModel for TensorFlow Serving, on rank 0.
+
+        Args:
+            model: A built model.
+            directory: It is written to ``<directory>/1``. None for ``$SM_MODEL_DIR``.
+
+        Returns:
+            The folder; None on other ranks.
+
+        Raises:
+            DistributedError: neither a directory nor SM_MODEL_DIR is given.
+        """
+        target = directory or os.environ.get("SM_MODEL_DIR")
+        if not target:
+            raise DistributedError("export() needs a directory: SM_MODEL_DIR is not set.")
+        if not self.is_chief:
+            return None
+        return _write_saved_model(self._local(model), Path(target))
+
+    def _local(self, model: Any) -> Any:
+        """The model, with its variables in this process."""
+        return model
+
+
+def check_maker(make_dataset: Any) -> None:
+    if not callable(make_dataset):
+        raise TypeError(
+            f"dataset() takes a function that returns the tf.data.Dataset, such as lambda: dataset; got "
+            f"a {type(make_dataset).__name__}."
+        )
+
+
+def _variables(model: Any) -> list[Any]:
+    found = list(model.variables)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        known = {id(variable) for variable in found}
+        found += [variable for variable in kerases.optimizer_variables(optimizer) if id(variable) not in known]
+    return found
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"report({name}=…) takes a number, got {value!r}.") from None
+
+
+def _write_saved_model(model: Any, directory: Path) -> Path:
+    """Write to a folder beside, then put it in place: what serves the folder never sees half a model."""
+    staged = directory / f".staged-{_VERSION}-{os.getpid()}"
+    target = directory / _VERSION
+    directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(staged, ignore_errors=True)
+    if kerases.keras_of(model) is Keras.THREE:
+        model.export(str(staged), verbose=False)
+    else:
+        import tensorflow as tf
+
+        tf.saved_model.save(model, str(staged))
+    if target.exists():
+        shutil.rmtree(target)
+    staged.rename(target)
+    return target
+
+
+__all__: Sequence[str] = ["Cluster"]

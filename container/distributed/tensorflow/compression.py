@@ -1,0 +1,103 @@
+"""Gradients as 16-bit floats on their way between the ranks, scaled into the range of these.
+
+A 16-bit float holds magnitudes from 6e-8 to 65504. Each gradient is multiplied by a power of two, the same on every
+rank, such that the sum over the ranks stays below the largest. If its smallest values would then be rounded away (or
+if it has infinities or NaNs), all gradients of that step go as they are: nothing is lost, and nothing is silently made
+zero or infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from container.distributed.tensorflow.collectives import Collectives
+
+#: Sums over the ranks stay below 2 ** 15.
+_HIGHEST = 15
+#: Scaled magnitudes down to 2 ** -22 keep three bits; 2 ** -24 is the smallest of all.
+_LOWEST = -22
+#: Scales stay powers of two that a 32-bit float and its inverse can hold.
+_LIMIT = 126
+#: Stands for the exponent of zero and, positive, of infinity.
+_BEYOND = 1000.0
+
+
+def reduce_fp16(
+    collectives: Collectives, gradients: Sequence[Any], op: str, *, name: str, on_whole: Any = None
+) -> list[Any]:
+    """Sum or average gradients over the ranks, as 16-bit floats where these can hold them.
+
+    Args:
+        collectives: How the ranks talk.
+        gradients: Dense tensors. Those that are not 32-bit floats go as they are.
+        op: ``"average"`` or ``"sum"``.
+        name: Tells this act from others; the same on every rank.
+        on_whole: Called, within the graph, in steps whose gradients had to go as 32-bit floats.
+    """
+    import tensorflow as tf
+
+    places = [place for place, tensor in enumerate(gradients) if tensor.dtype == tf.float32]
+    others = [place for place in range(len(gradients)) if place not in places]
+    results: list[Any] = [None] * len(gradients)
+    whole = collectives.reduce([gradients[place] for place in others], op, name=f"{name}.whole")
+    for place, tensor in zip(others, whole, strict=True):
+        results[place] = tensor
+    if not places:
+        return results
+    packed = [gradients[place] for place in places]
+    size = collectives.size
+    exponents = tf.stack([exponent for tensor in packed for exponent in _exponents(tensor)])
+    # Shape: (tensors, 2): the highest exponent, and minus the lowest, over all ranks.
+    [limits] = collectives.reduce([exponents], "max", name=f"{name}.range")
+    limits = tf.reshape(limits, [len(packed), 2])
+    shifts = tf.clip_by_value(_HIGHEST - math.ceil(math.log2(size)) - limits[:, 0], -_LIMIT, _LIMIT)
+    fits = tf.reduce_all((limits[:, 0] < _BEYOND) & (shifts - limits[:, 1] >= _LOWEST))
+
+    def as_half() -> list[Any]:
+        scaled = [tf.cast(tensor * _power(shifts[i]), tf.float16) for i, tensor in enumerate(packed)]
+        summed = collectives.reduce(scaled, "sum", name=f"{name}.half")
+        divisor = float(size) if op == "average" else 1.0
+        return [
+            tf.ensure_shape(tf.cast(tensor, tf.float32) * _power(-shifts[i]) / divisor, packed[i].shape)
+            for i, tensor in enumerate(summed)
+        ]
+
+    def as_they_are() -> list[Any]:
+        if on_whole is not None:
+            on_whole()
+        reduced = collectives.reduce(packed, op, name=f"{name}.single")
+        return [tf.ensure_shape(tensor, packed[i].shape) for i, tensor in enumerate(reduced)]
+
+    for place, tensor in zip(places, tf.nest.flatten(tf.cond(fits, as_half, as_they_are)), strict=True):
+        results[place] = tensor
+    return results
+
+
+def _exponents(tensor: Any) -> tuple[Any, Any]:
+    """The exponents of the largest magnitude, and minus that of the smallest one that is not zero."""
+    import tensorflow as tf
+
+    magnitudes = tf.abs(tf.reshape(tensor, [-1]))
+    # An empty or all-zero tensor: nothing is large, nothing is small.
+    highest = tf.reduce_max(tf.concat([magnitudes, [0.0]], 0))
+    lowest = tf.reduce_min(tf.where(magnitudes > 0, magnitudes, tf.float32.max))
+    top = tf.where(highest > 0, tf.math.ceil(_log2(highest)), -_BEYOND)
+    top = tf.where(tf.reduce_all(tf.math.is_finite(magnitudes)), top, _BEYOND)
+    bottom = tf.where(highest > 0, -tf.math.floor(_log2(lowest)), -_BEYOND)
+    return top, bottom
+
+
+def _log2(value: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.math.log(tf.maximum(value, 1e-38)) / math.log(2.0)
+
+
+def _power(exponent: Any) -> Any:
+    """Two to a whole power, exactly."""
+    import tensorflow as tf
+
+    # The bits of a 32-bit float without a fraction: the exponent alone.
+    return tf.bitcast((tf.cast(exponent, tf.int32) + 127) * (1 << 23), tf.float32)

@@ -1,0 +1,72 @@
+"""Evaluating on records that can only be read, not counted: those of channels in Pipe mode.
+
+Each rank reads its part once, in one epoch of the stream, and counts while it reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from container.distributed.core.errors import DistributedError
+from container.distributed.tensorflow.collectives import Collectives
+
+#: Bytes for the names of a model's metrics, which a rank without records does not know.
+_NAMES_BYTES = 1 << 14
+
+
+class Part:
+    """A rank's batches, read once.
+
+    Args:
+        batches: The batches: a ``tf.data.Dataset``.
+
+    Attributes:
+        dataset: The same batches, as a dataset that can be iterated once; None when there are none.
+        records: How many records were read so far.
+    """
+
+    def __init__(self, batches: Any) -> None:
+        import tensorflow as tf
+
+        self.records = 0
+        self.dataset: Any = None
+        iterator = iter(batches)
+        first = next(iterator, None)
+        if first is not None:
+
+            def read() -> Iterator[Any]:
+                for batch in itertools.chain([first], iterator):
+                    self.records += int(tf.shape(tf.nest.flatten(batch)[0])[0])
+                    yield batch
+
+            self.dataset = tf.data.Dataset.from_generator(read, output_signature=batches.element_spec)
+
+
+def mean_over_ranks(collectives: Collectives, found: Mapping[str, float], records: int) -> dict[str, float]:
+    """The metrics over all ranks' records, each counted once. All ranks must call it.
+
+    Args:
+        collectives: Connects the ranks.
+        found: This rank's metrics; empty if it has no records.
+        records: How many records they are of.
+
+    Raises:
+        DistributedError: no rank has records, or the metrics' names are too long.
+    """
+    text = json.dumps(sorted(found)).encode() if records else b""
+    if len(text) > _NAMES_BYTES:
+        raise DistributedError(f"the names of the metrics have {len(text):,} bytes; evaluate() takes {_NAMES_BYTES:,}.")
+    padded = np.frombuffer(text.ljust(_NAMES_BYTES, b"\0"), np.uint8).astype(np.int32)
+    said = [bytes(row.astype(np.uint8)).rstrip(b"\0") for row in collectives.gather_array(padded)]
+    first = next((row for row in said if row), None)
+    if first is None:
+        raise DistributedError("there are no records to evaluate on.")
+    names: list[str] = json.loads(first)
+    sums = np.array([float(found.get(name, 0.0)) * records for name in names] + [records], np.float64)
+    [totals] = collectives.sum_arrays([sums])
+    return dict(zip(names, (totals[:-1] / totals[-1]).tolist(), strict=True))

@@ -1,0 +1,97 @@
+"""The guard against silent non-distribution: compares the ranks' weights after the first steps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from container.distributed.core.errors import WeightsDifferError
+from container.distributed.tensorflow import kerases
+from container.distributed.tensorflow.collectives import Collectives
+
+#: After which steps the weights are compared.
+STEPS = (1, 2, 8, 32, 128)
+
+#: Weights that differ by less than this share of how far they have moved differ by rounding, as they may between
+#: unlike processors; ranks that train apart differ by as much as they have moved.
+_ROUNDING = 1e-2
+#: Of a larger weight, about so many numbers are looked at to tell these cases apart. The digest is of all.
+_SAMPLE = 1 << 16
+
+
+class Guard:
+    """Compares digests of the weights of all ranks.
+
+    Args:
+        collectives: How the ranks talk.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+        self._start: np.ndarray[Any, Any] | None = None
+
+    def start(self, weights: Sequence[Any]) -> None:
+        """Note where the weights begin."""
+        self._start = projections(weights)
+
+    def check(self, weights: Sequence[Any], *, step: int | None = None, cause: str = "") -> None:
+        """Compare the weights. All ranks must call it, after the same step.
+
+        Args:
+            weights: The trainable variables.
+            step: How many steps have been made.
+            cause: What to say of the likely cause.
+
+        Raises:
+            WeightsDifferError: on every rank, when they differ.
+        """
+        if self._collectives.size == 1:
+            return
+        own = digest(weights)
+        digests = self._collectives.gather_array(np.array([own], np.int64))[:, 0]
+        if (digests == digests[0]).all():
+            return
+        if self._differ_by_rounding(weights):
+            return
+        groups = [np.flatnonzero(digests == value).tolist() for value in dict.fromkeys(digests.tolist())]
+        when = f"after step {step}" if step is not None else "now"
+        raise WeightsDifferError(
+            f"the weights of the {len(digests)} ranks, which have to be equal, differ {when}: "
+            f"{' | '.join(_ranks(group) for group in groups)} have different ones. {cause}".strip()
+        )
+
+    def _differ_by_rounding(self, weights: Sequence[Any]) -> bool:
+        every = self._collectives.gather_array(projections(weights))  # shape: (ranks, weights)
+        spread = float(np.abs(every - every[0]).sum())
+        if self._start is None or not np.isfinite(spread):
+            return False
+        moved = float(np.abs(every - self._start).sum(axis=1).max())
+        return spread <= _ROUNDING * moved
+
+
+def digest(weights: Sequence[Any]) -> int:
+    """A number that equal weights share, bit by bit; from -2**63 to 2**63 - 1."""
+    hashed = hashlib.blake2b(digest_size=8)
+    for weight in weights:
+        hashed.update(np.ascontiguousarray(kerases.value(weight)).view(np.uint8).data)
+    return int.from_bytes(hashed.digest(), "little", signed=True)
+
+
+def projections(weights: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """One number per weight, which moves when the weight does. Shape: (weights,)."""
+    return np.array([_projection(kerases.value(weight)) for weight in weights], np.float64)
+
+
+def _projection(array: np.ndarray[Any, Any]) -> float:
+    flat = np.ravel(array)
+    flat = flat[:: max(1, flat.size // _SAMPLE)].astype(np.float64)
+    signs = np.random.default_rng(flat.size).choice(np.array([-1.0, 1.0]), flat.size)
+    return float(flat @ signs)
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in numbers[:8])
+    return f"rank{'s' if len(numbers) > 1 else ''} {shown}{', …' if len(numbers) > 8 else ''}"

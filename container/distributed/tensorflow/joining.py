@@ -1,0 +1,210 @@
+"""Joining the cluster that a process was started in."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from container.contract import events, variables
+from container.contract.detection import Kind, Surroundings, detect
+from container.contract.strategies import CollectiveAllReduce
+from container.distributed.core.errors import DistributedError
+from container.distributed.core.meeting import listens, meet, names, wait_for
+from container.distributed.tensorflow import devices
+from container.distributed.tensorflow.cluster import Cluster
+from container.distributed.tensorflow.collectives import Alone, Collectives, HorovodCollectives, TensorFlowCollectives
+
+#: How long after the deadline Python's own watch ends a process that holds Python's lock, in seconds.
+_LAST_RESORT = 3.0
+
+
+def join(timeout: float) -> Cluster:
+    """See :func:`container.distributed.init`."""
+    _take_place()
+    surroundings = detect(os.environ)
+    if surroundings.kind is Kind.PARAMETER_SERVER and surroundings.task != "chief":
+        from container.distributed.tensorflow import server
+
+        server.serve_task(surroundings, timeout=timeout)
+        raise SystemExit(0)
+    _import_tensorflow()
+    events.emit("phase", name="imported")
+    if surroundings.kind in (Kind.HOROVOD, Kind.ELASTIC):
+        cluster = _join_horovod(surroundings, timeout)
+    elif surroundings.kind is Kind.COLLECTIVE:
+        cluster = _join_collective(surroundings, timeout)
+    elif surroundings.kind is Kind.PARAMETER_SERVER:
+        cluster = _coordinate(surroundings, timeout)
+    elif surroundings.kind is Kind.MIRRORED:
+        cluster = _mirror(surroundings)
+    else:
+        _take_share(0, 1)
+        cluster = Cluster(surroundings, Alone())
+    events.emit("phase", name="rendezvous")
+    return cluster
+
+
+def _take_place() -> None:
+    """In an elastic job: import all that is needed, then wait for this worker's place (``hook/sitecustomize.py``)."""
+    place: Any = getattr(sys, "_fleetfit_place", None)
+    if place is not None:
+        _import_tensorflow()
+        with contextlib.suppress(ImportError):  # said below
+            import horovod.tensorflow  # noqa: F401
+        place.wait()
+
+
+def _import_tensorflow() -> None:
+    try:
+        import tensorflow  # noqa: F401
+    except ImportError as error:
+        raise DistributedError(
+            f"TensorFlow cannot be imported: {error}. container.distributed is for TensorFlow's scripts; others use "
+            "their own libraries, mpi4py for one."
+        ) from error
+
+
+def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise DistributedError(
+            f"this process was started as rank {surroundings.rank} of {surroundings.size} by mpirun, but Horovod "
+            f"cannot be imported: {error}. `fleetfit install horovod` builds it; CollectiveAllReduce needs no Horovod."
+        ) from error
+    with _deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
+        hvd.init()
+    _take_share(surroundings.machine_rank, surroundings.machine_size)
+    collectives = HorovodCollectives(hvd, news=surroundings.kind is Kind.ELASTIC)
+    if surroundings.kind is Kind.ELASTIC:
+        from container.distributed.tensorflow.elastic import ElasticCluster, planned_size
+
+        return ElasticCluster(
+            surroundings,
+            collectives,
+            planned=planned_size(os.environ, surroundings.size),
+            late=variables.ELASTIC_LATE in os.environ,
+        )
+    return Cluster(surroundings, collectives)
+
+
+def _join_collective(surroundings: Surroundings, timeout: float) -> Cluster:
+    import tensorflow as tf
+
+    from container.distributed.tensorflow.collectives import communication_options
+
+    _take_share(surroundings.machine_rank, surroundings.machine_size)
+    options = surroundings.strategy
+    assert isinstance(options, CollectiveAllReduce)
+    if surroundings.size == 1:
+        return Cluster(surroundings, Alone())
+    ranks = [*surroundings.addresses.get("chief", ()), *surroundings.addresses.get("worker", ())]
+    others = {f"rank {rank}": address for rank, address in enumerate(ranks) if rank != surroundings.rank}
+    leader = None if surroundings.rank == 0 else "rank 0"
+    meet(ranks[surroundings.rank], others, leader=leader, timeout=timeout)
+    with _sigterm_kept(), _deadline(timeout, lambda: _who_is_missing(others)):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options(options))
+    collectives: Collectives = TensorFlowCollectives(strategy, options, rank=surroundings.rank, size=surroundings.size)
+    return Cluster(surroundings, collectives, tf_strategy=strategy)
+
+
+def _coordinate(surroundings: Surroundings, timeout: float) -> Cluster:
+    import tensorflow as tf
+
+    _take_share(0, surroundings.machine_size + 1)
+    others = {
+        f"{task} {index}": address
+        for task in ("ps", "worker")
+        for index, address in enumerate(surroundings.addresses[task])
+    }
+    wait_for(others, timeout)
+    with _deadline(timeout, lambda: _who_is_missing(others)):
+        # Not by TF_CONFIG, where SageMaker's cluster has a master in the chief's place.
+        cluster = tf.train.ClusterSpec({task: list(found) for task, found in surroundings.addresses.items()})
+        strategy = tf.distribute.ParameterServerStrategy(
+            tf.distribute.cluster_resolver.SimpleClusterResolver(
+                cluster, task_type="chief", task_id=0, rpc_layer="grpc"
+            )
+        )
+    from container.distributed.tensorflow.parameter_servers import ParameterServerCluster
+
+    return ParameterServerCluster(surroundings, Alone(), tf_strategy=strategy)
+
+
+def _mirror(surroundings: Surroundings) -> Cluster:
+    from container.distributed.tensorflow.mirrored import mirror
+
+    try:
+        return mirror(surroundings)
+    except RuntimeError as error:
+        raise error if isinstance(error, DistributedError) else _too_late(error) from error
+
+
+def _take_share(rank: int, size: int) -> None:
+    try:
+        devices.configure(rank=rank, size=size)
+    except RuntimeError as error:
+        raise _too_late(error) from error
+
+
+def _too_late(error: RuntimeError) -> DistributedError:
+    return DistributedError(
+        f"TensorFlow has started its devices already ({error}). Call distributed.init() before anything else that uses "
+        "TensorFlow."
+    )
+
+
+def _who_is_missing(addresses: Mapping[str, str]) -> str:
+    missing = {name: address for name, address in addresses.items() if not listens(address)}
+    return f"no answer from {names(missing)}" if missing else "every process listens, but they did not come together"
+
+
+@contextlib.contextmanager
+def _deadline(timeout: float, describe: Callable[[], str]) -> Iterator[None]:
+    """End the process when the block takes too long: it waits in native code, which no exception reaches.
+
+    Args:
+        timeout: In seconds.
+        describe: Says who is missing.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        if over.wait(timeout):
+            return
+        text = f"container.distributed: the processes did not meet within {timeout:g} s: {describe()}."
+        if not over.is_set():
+            events.emit("exception", pid=os.getpid(), type="DistributedError", message=text, traceback=text)
+            print(text, file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    # The thread cannot run while native code holds Python's lock.
+    faulthandler.dump_traceback_later(timeout + _LAST_RESORT, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        over.set()
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Undo what TensorFlow does to SIGTERM: its coordination service takes the signal and does nothing with it.
+
+    Without this, a job that is stopped would wait for its whole grace time. A handler of the script's own would never
+    be called.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)

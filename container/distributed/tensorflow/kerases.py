@@ -1,0 +1,93 @@
+"""tf_keras and Keras 3: which of them an object is of, and what they call differently."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from container.distributed.core.errors import RefusedError
+
+
+class Keras(enum.Enum):
+    """A generation of Keras."""
+
+    LEGACY = "tf_keras"
+    THREE = "Keras 3"
+
+
+def keras_of(thing: Any) -> Keras | None:
+    """The Keras that a model, an optimizer or a layer is of; None for something else."""
+    for kind in type(thing).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package == "tf_keras":
+            return Keras.LEGACY
+        if package == "keras":
+            version = str(getattr(sys.modules.get("keras"), "__version__", "3"))
+            return Keras.LEGACY if version.startswith("2.") else Keras.THREE
+    return None
+
+
+def require_tensorflow_backend() -> None:
+    """Refuse Keras 3 on JAX or PyTorch.
+
+    Raises:
+        RefusedError: it is.
+    """
+    keras = sys.modules.get("keras")
+    backend = keras.backend.backend() if keras is not None and hasattr(keras, "backend") else "tensorflow"
+    if backend != "tensorflow":
+        raise RefusedError(
+            f"Keras runs on {backend!r}; container.distributed trains with TensorFlow. Set KERAS_BACKEND=tensorflow."
+        )
+
+
+def optimizer_variables(optimizer: Any) -> list[Any]:
+    """An optimizer's variables; a method in the oldest ones."""
+    found = optimizer.variables
+    return list(found() if callable(found) and not isinstance(found, list) else found)
+
+
+def build_optimizer(optimizer: Any, trainable: Sequence[Any]) -> None:
+    """Make the optimizer's variables now rather than at the first step."""
+    if hasattr(optimizer, "_create_all_weights"):  # tf_keras.optimizers.legacy
+        optimizer._create_all_weights(trainable)
+    elif not getattr(optimizer, "built", False):
+        optimizer.build(trainable)
+
+
+def value(variable: Any) -> np.ndarray[Any, Any]:
+    """A variable's value."""
+    return np.asarray(variable.numpy())
+
+
+def is_float(variable: Any) -> bool:
+    """Whether a variable holds floating-point numbers: not the state of a random generator, or a counter."""
+    dtype = variable.dtype
+    return "float" in str(getattr(dtype, "name", dtype))
+
+
+def learning_rate(optimizer: Any) -> float | None:
+    """The optimizer's learning rate; None when a schedule decides it."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    if rate is None:
+        rate = getattr(optimizer, "learning_rate", None)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return learning_rate(inner)
+    if callable(rate) and not hasattr(rate, "assign"):
+        return None
+    return None if rate is None else float(rate.numpy() if hasattr(rate, "numpy") else rate)
+
+
+def set_learning_rate(optimizer: Any, rate: float) -> None:
+    """Set it; the optimizer must not have a schedule."""
+    target = getattr(optimizer, "inner_optimizer", None) or optimizer
+    current = target.learning_rate
+    if hasattr(current, "assign"):
+        current.assign(rate)
+    else:
+        target.learning_rate = rate

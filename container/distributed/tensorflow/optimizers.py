@@ -1,0 +1,237 @@
+"""Optimizers that reduce gradients over the ranks before they apply them.
+
+The user's own optimizer becomes an instance of a thin subclass of its class, which reduces the gradients and calls the
+class's own method. All else stays: its state, its schedule, clipping, and its name in a saved model. It works alike in
+tf_keras and in Keras 3, where Horovod's own ``DistributedOptimizer`` silently reduces nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from container.contract.names import unknown
+from container.distributed.core.errors import RefusedError
+from container.distributed.tensorflow import kerases
+from container.distributed.tensorflow.collectives import Alone, Collectives
+from container.distributed.tensorflow.compression import reduce_fp16
+from container.distributed.tensorflow.kerases import Keras
+from container.distributed.tensorflow.news import News
+
+OPERATIONS = ("average", "sum", "adasum")
+COMPRESSIONS = ("none", "fp16")
+
+#: On the subclass, not on the instance: Keras would track and save it there.
+_REDUCTION = "_fleetfit_reduction"
+
+_numbers = itertools.count()
+
+
+class Reduction:
+    """How one optimizer's gradients are reduced.
+
+    Args:
+        collectives: How the ranks talk.
+        op: ``"average"``, ``"sum"`` or ``"adasum"``.
+        compression: None or ``"fp16"``.
+        learning_rate: The optimizer's own, before any warm-up; None when a schedule decides it.
+
+    Attributes:
+        waited_s: Seconds between this rank's last gradient and the last reduced one, in all, as a TensorFlow variable;
+            None where it is not measured.
+        reductions: How many reductions that was.
+        steps: Reductions so far, as a TensorFlow variable; None without compression.
+        whole_steps: Those of them whose gradients did not fit into 16-bit floats.
+    """
+
+    def __init__(
+        self, collectives: Collectives, *, op: str, compression: str | None, learning_rate: float | None
+    ) -> None:
+        self.op = op
+        self.compression = compression
+        self.learning_rate = learning_rate
+        self.steps: Any = None
+        self.whole_steps: Any = None
+        self._collectives = collectives
+        # Ranks make their optimizers in the same order, so that the names agree.
+        self._name = f"fleetfit.gradients.{next(_numbers)}"
+        self.waited_s: Any = None
+        self.reductions: Any = None
+        self._news: News | None = getattr(collectives, "news", None)
+        if self._news is not None:
+            self._news.prepare()
+        if _is_measured(collectives):
+            import tensorflow as tf
+
+            self.waited_s = tf.Variable(0.0, dtype=tf.float64, trainable=False, name="waited_s")
+            self.reductions = tf.Variable(0, dtype=tf.int64, trainable=False, name="reductions")
+        if compression is not None:
+            import tensorflow as tf
+
+            self.steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="fp16_steps")
+            self.whole_steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="fp16_whole_steps")
+
+    def __call__(self, gradients: Sequence[Any]) -> list[Any]:
+        """Reduce gradients. Sparse ones are made dense; those that are None stay so."""
+        import tensorflow as tf
+
+        places = [place for place, gradient in enumerate(gradients) if gradient is not None]
+        dense = [tf.convert_to_tensor(gradients[place]) for place in places]
+        results = list(gradients)
+        for place, gradient in zip(places, self._timed(dense), strict=True):
+            results[place] = gradient
+        if self._news is not None and dense:
+            # The gradients of the last layer are there first: with them it goes in one message, and before the others.
+            self._news.send(self._reduce_number, after=dense[-1])
+        return results
+
+    def _reduce_number(self, number: Any) -> Any:
+        # As the gradients: Horovod sends in one message what is reduced alike.
+        op = self.op if self.op != "adasum" else "sum"
+        [reduced] = self._collectives.reduce([number], op, name=f"{self._name}.news")
+        return reduced
+
+    def _timed(self, gradients: list[Any]) -> list[Any]:
+        """Reduce, and note how long the last of them was waited for. The timing holds nothing up."""
+        if self.waited_s is None or not gradients:
+            return self._reduce(gradients)
+        import tensorflow as tf
+
+        with tf.control_dependencies(gradients):
+            begin = tf.timestamp()
+        reduced = self._reduce(gradients)
+        with tf.control_dependencies([*reduced, begin]):
+            end = tf.timestamp()
+        self.waited_s.assign_add(end - begin)
+        self.reductions.assign_add(1)
+        return reduced
+
+    def _reduce(self, gradients: list[Any]) -> list[Any]:
+        if self.compression is None:
+            return self._collectives.reduce(gradients, self.op, name=self._name)
+        self.steps.assign_add(1)
+        return reduce_fp16(
+            self._collectives,
+            gradients,
+            self.op,
+            name=self._name,
+            on_whole=lambda: self.whole_steps.assign_add(1),
+        )
+
+
+def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average", compression: str | None = None) -> Any:
+    """Let an optimizer reduce its gradients over the ranks.
+
+    Args:
+        optimizer: One of tf_keras or Keras 3. It is changed, and returned.
+        collectives: How the ranks talk.
+        op: ``"average"``, ``"sum"``, or Horovod's ``"adasum"``.
+        compression: None, or ``"fp16"``.
+
+    Raises:
+        ValueError: an unknown option.
+        RefusedError: the optimizer, or the combination of options, cannot be used so.
+    """
+    if op not in OPERATIONS:
+        raise ValueError(unknown("op", op, OPERATIONS))
+    if compression not in (None, *COMPRESSIONS):
+        raise ValueError(unknown("compression", compression, COMPRESSIONS))
+    if op == "adasum" and compression not in (None, "none"):
+        raise RefusedError(
+            "compression='fp16' with op='adasum' is not offered: Adasum weighs gradients by their products, which "
+            "16-bit floats cannot hold. Use one of the two."
+        )
+    # One process sends nothing: what it would lose by compression it keeps.
+    compression = None if compression == "none" or isinstance(collectives, Alone) else compression
+    collectives.check_op(op)
+    keras = kerases.keras_of(optimizer)
+    if keras is None:
+        raise RefusedError(
+            f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} cannot be distributed here: give an "
+            "optimizer of tf_keras or keras. For those of tf.compat.v1 there is hvd.DistributedOptimizer."
+        )
+    if reduction_of(optimizer) is not None:
+        raise RefusedError("the optimizer reduces its gradients already: cluster.optimizer() was called twice.")
+    if is_horovods(optimizer):
+        raise RefusedError(
+            "the optimizer is Horovod's DistributedOptimizer already; give cluster.optimizer() a plain one."
+        )
+    reduction = Reduction(collectives, op=op, compression=compression, learning_rate=kerases.learning_rate(optimizer))
+    object.__setattr__(optimizer, "__class__", _subclass(type(optimizer), reduction, keras))
+    return optimizer
+
+
+def _subclass(base: type[Any], reduction: Reduction, keras: Keras) -> type[Any]:
+    def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        return base.apply(self, reduction(list(grads)), trainable_variables)
+
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        gradients = reduction([gradient for gradient, _ in pairs])
+        merged = [(gradient, variable) for gradient, (_, variable) in zip(gradients, pairs, strict=True)]
+        return base.apply_gradients(self, merged, *args, **kwargs)
+
+    # In Keras 3 apply_gradients() calls apply(), which a loop of one's own may call as well.
+    methods = {"apply": apply} if keras is Keras.THREE else {"apply_gradients": apply_gradients}
+    return type(
+        base.__name__,
+        (base,),
+        {
+            **methods,
+            _REDUCTION: reduction,
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+        },
+    )
+
+
+def _is_measured(collectives: Collectives) -> bool:
+    """Whether waiting for reductions is timed: not with a GPU, which would be waited for at each mark."""
+    if isinstance(collectives, Alone):
+        return False
+    import tensorflow as tf
+
+    return not tf.config.get_visible_devices("GPU")
+
+
+def reduction_of(optimizer: Any) -> Reduction | None:
+    """How an optimizer reduces its gradients; None when :func:`distribute` has not been called on it."""
+    found: Reduction | None = getattr(type(optimizer), _REDUCTION, None)
+    return found
+
+
+def is_horovods(optimizer: Any) -> bool:
+    """Whether it is Horovod's ``DistributedOptimizer``."""
+    return any(kind.__module__.startswith("horovod.") for kind in type(optimizer).__mro__) or hasattr(
+        optimizer, "_allreduce_grads"
+    )
+
+
+def is_inside_loss_scaling(optimizer: Any) -> bool:
+    """Whether it is a LossScaleOptimizer around a distributed one, as Keras makes it under the policy mixed_float16."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return inner is not None and reduction_of(inner) is not None
+
+
+def why_apart(optimizer: Any) -> str:
+    """The likely cause of weights that differ, from the optimizer of the model; a sentence."""
+    if is_inside_loss_scaling(optimizer):
+        return (
+            "The model's optimizer is a LossScaleOptimizer around the distributed one (Keras puts it there under the "
+            "policy mixed_float16), and skips steps on one rank but not on others: compile with "
+            "cluster.optimizer(LossScaleOptimizer(…)) instead."
+        )
+    if is_horovods(optimizer):
+        return "The optimizer is Horovod's; something else than its gradients changed the weights on some ranks."
+    if optimizer is None or reduction_of(optimizer) is None:
+        return (
+            "The model's optimizer is not distributed, so every rank trains by itself: compile with "
+            "cluster.optimizer(…) around it."
+        )
+    return (
+        "The optimizer is distributed, so something else changed the weights on some ranks: weights that are assigned, "
+        "a second optimizer that is not wrapped, or ranks that started from different weights without "
+        "cluster.callbacks() or cluster.broadcast()."
+    )

@@ -1,0 +1,249 @@
+"""The cluster with parameter servers, as its chief sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from container.contract.detection import Surroundings
+from container.distributed.core import holdings
+from container.distributed.core.errors import DistributedError, RefusedError
+from container.distributed.tensorflow import data, kerases
+from container.distributed.tensorflow.callbacks import SignsOfLife
+from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster, check_maker
+from container.distributed.tensorflow.collectives import Collectives
+from container.distributed.tensorflow.kerases import Keras
+
+Value = TypeVar("Value")
+
+
+class ParameterServerCluster(Cluster):
+    """The chief of a cluster with parameter servers: it coordinates the workers, whose updates are asynchronous.
+
+    Attributes:
+        rank: 0.
+        size: The number of workers.
+    """
+
+    coordinates = True
+
+    def __init__(self, surroundings: Surroundings, collectives: Collectives, *, tf_strategy: Any) -> None:
+        super().__init__(surroundings, collectives, tf_strategy=tf_strategy)
+        self._workers = surroundings.size
+        self._copies: dict[int, Any] = {}
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return self._workers
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Where variables are made on the parameter servers."""
+        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
+        return scope
+
+    def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
+        """See :meth:`Cluster.optimizer`: workers apply their own gradients, and there is nothing to reduce."""
+        if kerases.keras_of(optimizer) is Keras.THREE:
+            raise RefusedError(_NO_KERAS_3)
+        if compression not in (None, "none") or op != "average":
+            asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
+            raise RefusedError(
+                f"{asked} is for strategies that reduce gradients over ranks; with parameter_server each worker "
+                "applies its own. Use distribution=MPI(…) or CollectiveAllReduce(…)."
+            )
+        return optimizer
+
+    @property
+    def _scale_factor(self) -> int:
+        return 1
+
+    def dataset(
+        self,
+        make_dataset: Callable[[], Any],
+        *,
+        global_batch_size: int,
+        parse: Callable[..., Any] | None = None,
+        shuffle: int | None = None,
+        seed: int | None = None,
+        repeat: bool = True,
+        partition: str = "shard",
+        remainder: str | None = None,
+        holds: str | None = None,
+        resumable: bool | None = None,
+    ) -> Any:
+        """See :meth:`Cluster.dataset`: the workers' datasets, which always repeat.
+
+        ``make_dataset`` and ``parse`` are traced in this process and run in the workers, as graphs: what they do in
+        Python, a generator for one, would be done here. ``PipeModeDataset`` is read in the worker, from its host's
+        FIFO.
+        """
+        check_maker(make_dataset)
+        data.check_partition(partition)
+        data.check_remainder(remainder)
+        data.per_rank_batch(global_batch_size, 1)
+        self.global_batch_size = global_batch_size
+
+        def for_worker(context: Any) -> Any:
+            records = make_dataset()
+            return data.worker_shard(
+                records,
+                worker=_worker_index(),
+                workers=self._workers,
+                batch_size=global_batch_size,
+                parse=parse,
+                shuffle=shuffle,
+                seed=seed,
+                partition=partition,
+                holds=holdings.held_by(records, holds),
+            )
+
+        try:
+            import tf_keras
+        except ImportError:
+            raise RefusedError(_NO_KERAS_3) from None
+        return tf_keras.utils.experimental.DatasetCreator(for_worker)
+
+    def steps_per_epoch(
+        self, make_dataset: Callable[[], Any], *, global_batch_size: int, records: int | None = None
+    ) -> int | None:
+        """See :meth:`Cluster.steps_per_epoch`."""
+        total = records if records is not None else self._count(make_dataset)
+        if total < global_batch_size:
+            raise DistributedError(
+                f"global_batch_size={global_batch_size} is more than the {total} records that there are."
+            )
+        if total < self._workers:
+            raise DistributedError(
+                f"there are {total} records for {self._workers} workers, and each needs one at least: use fewer hosts."
+            )
+        return total // global_batch_size
+
+    def callbacks(self, checkpointer: Any = None, **options: Any) -> list[Any]:
+        """See :meth:`Cluster.callbacks`."""
+        return [_RefuseModels(self.tf_strategy), *super().callbacks(checkpointer, **options)]
+
+    def evaluate(
+        self,
+        model: Any,
+        make_dataset: Callable[[], Any],
+        *,
+        batch_size: int = EVALUATION_BATCH,
+        parse: Callable[..., Any] | None = None,
+    ) -> dict[str, float]:
+        """See :meth:`Cluster.evaluate`: here, on a copy of the model, so that every record counts once."""
+
+        def here() -> Mapping[str, Any]:
+            records = make_dataset()
+            if holdings.channels_of(records) and holdings.held_by(records, None) != "all" and self._workers > 1:
+                raise RefusedError(
+                    "with parameter_server the chief evaluates by itself, and the channel is ShardedByS3Key: it would "
+                    "see algo-1's share only. Give the validation channel distribution='FullyReplicated'."
+                )
+            shard = data.evaluation_shard(records, rank=0, size=1, batch_size=batch_size, parse=parse)
+            found: Mapping[str, Any] = self._copy(model).evaluate(
+                shard, return_dict=True, verbose=0, callbacks=[SignsOfLife()]
+            )
+            return found
+
+        return {name: float(value) for name, value in _outside_any_scope(here).items()}
+
+    def check_weights(self, model: Any) -> None:
+        """There is one copy of the weights, on the parameter servers."""
+
+    def broadcast(self, model: Any) -> None:
+        """There is one copy of the weights, on the parameter servers."""
+
+    def _local(self, model: Any) -> Any:
+        return _outside_any_scope(lambda: self._copy(model))
+
+    def _copy(self, model: Any) -> Any:
+        import tf_keras
+
+        copy = self._copies.get(id(model))
+        if copy is None:
+            try:
+                copy = tf_keras.models.clone_model(model)
+                if not copy.built:
+                    # A subclassed model makes its variables when it is called; the original has been.
+                    arguments, options = model.save_spec()
+                    copy(*_zeros(arguments), **_zeros(options))
+            except (ValueError, NotImplementedError, TypeError) as error:
+                raise RefusedError(
+                    f"with parameter_server the chief evaluates and exports a copy of the model, and "
+                    f"{type(model).__name__} cannot be copied ({error}). Define get_config(), or make it a functional "
+                    "or Sequential model."
+                ) from error
+            if (settings := model.get_compile_config()) is not None:
+                # The copy does not train; the model's own optimizer belongs to the servers.
+                copy.compile_from_config({**settings, "optimizer": "sgd"})
+            self._copies[id(model)] = copy
+        copy.set_weights(model.get_weights())
+        return copy
+
+
+_NO_KERAS_3 = (
+    "parameter_server needs tf_keras: Keras 3's fit() takes no parameter servers, and its optimizers lose updates of "
+    "their iteration counter there. Set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, and use tf.keras."
+)
+
+
+_NO_SCOPE = (
+    "the model was made outside the strategy's scope, so that it would not train on the parameter servers: make and "
+    "compile it within `with cluster.scope():`."
+)
+
+
+class _RefuseModels:
+    """A callback that refuses a model that cannot train on the servers as soon as ``fit`` shows it.
+
+    Args:
+        tf_strategy: The strategy in whose scope the model must have been made.
+    """
+
+    def __init__(self, tf_strategy: Any) -> None:
+        self._tf_strategy = tf_strategy
+
+    def set_model(self, model: Any) -> None:
+        if kerases.keras_of(model) is Keras.THREE:
+            raise RefusedError(_NO_KERAS_3)
+        if model.distribute_strategy is not self._tf_strategy:
+            raise RefusedError(_NO_SCOPE)
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return False
+
+    _implements_test_batch_hooks = _implements_predict_batch_hooks = _implements_train_batch_hooks
+    _supports_tf_logs = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("on_") or name == "set_params":
+            return lambda *args, **kwargs: None
+        raise AttributeError(name)
+
+
+def _outside_any_scope(function: Callable[[], Value]) -> Value:
+    """Call a function outside the strategy's scope, in which ``fit`` calls its callbacks: a scope is a thread's."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
+
+
+def _worker_index() -> Any:
+    """The worker's number, within a function that makes its dataset."""
+    import tensorflow as tf
+
+    try:
+        return tf.distribute.coordinator.experimental_get_current_worker_index()
+    except RuntimeError:  # fit() called it here, in the chief
+        raise RefusedError(_NO_SCOPE) from None
+
+
+def _zeros(spec: Any) -> Any:
+    """Values of a structure of tensor specifications; one record where a size is not known."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(
+        lambda one: tf.zeros([1 if size is None else size for size in one.shape], one.dtype), spec
+    )

@@ -1,0 +1,128 @@
+"""A short training on random records whose steps are timed: what ``fleetfit calibrate`` and benchmarks run.
+
+The models are perceptrons, trained one after another, since starting the processes takes longer than timing them.
+Nothing is learned. Of each model, every rank reports ``gradient_bytes``, ``step_s`` (one step; with parameter servers,
+of a worker) and, where waiting for gradients is timed, ``own_s`` (a step without that).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+
+from container import distributed
+from container.distributed.tensorflow import optimizers
+from container.distributed.tensorflow.hooks import Callback, Logs
+
+_RECORDS = 512
+#: Steps of each process before the timed ones; after the first of them, functions are traced.
+_WARM_UP = 2
+#: Their median counts, so that a moment in which the machine is busy with something else does not.
+_EPOCHS = 5
+
+
+class Epochs(Callback):
+    """Times whole epochs, and how long this rank waited for gradients in each: parameter servers have no other hooks.
+
+    Attributes:
+        seconds: Of each epoch.
+        waited_s: Of them, those in which it waited; empty where that is not timed.
+    """
+
+    batch_hooks = False
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.waited_s: list[float] = []
+        self._began = 0.0
+        self._waited: float | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+        """Start the clocks."""
+        self._waited = self._total_s()
+        self._began = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Stop them."""
+        self.seconds.append(time.perf_counter() - self._began)
+        total_s = self._total_s()
+        if total_s is not None and self._waited is not None:
+            self.waited_s.append(total_s - self._waited)
+
+    def _total_s(self) -> float | None:
+        reduction = optimizers.reduction_of(getattr(self.model, "optimizer", None))
+        return float(reduction.waited_s.numpy()) if reduction is not None and reduction.waited_s is not None else None
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Hyperparameters come as arguments."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--layers", default="64,300,256,10", help="units of a perceptron's layers, the input first; / between models"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="records of each process's step")
+    parser.add_argument("--seconds", type=float, default=0.6, help="of timed steps of each model")
+    options, _ = parser.parse_known_args(arguments)
+    return options
+
+
+def main(options: argparse.Namespace) -> None:
+    """Train each model."""
+    cluster = distributed.init()
+    for layers in options.layers.split("/"):
+        _train(cluster, [int(units) for units in layers.split(",")], options.batch_size, options.seconds)
+
+
+def _train(cluster: Any, units: Sequence[int], batch_size: int, seconds: float) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    first, *hidden, last = units
+    random = np.random.default_rng(1)
+    images = random.normal(size=(_RECORDS, first)).astype(np.float32)
+    labels = random.integers(last, size=_RECORDS)
+    with cluster.scope():
+        layers = tf.keras.layers
+        dense = [layers.Dense(count, activation="relu") for count in hidden]
+        model = tf.keras.Sequential([layers.Input([first]), *dense, layers.Dense(last)])
+        model.compile(
+            cluster.optimizer(tf.keras.optimizers.SGD(0.001)),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+    # With parameter servers each worker makes steps of its own, with a batch of its own.
+    at_once = cluster.size if cluster.coordinates else 1
+
+    def records() -> Any:
+        return tf.data.Dataset.from_tensor_slices((images, labels))
+
+    batches = cluster.dataset(
+        records, global_batch_size=batch_size if cluster.coordinates else batch_size * cluster.size, repeat=True
+    )
+
+    def timed(epochs: int, steps: int) -> Epochs:
+        timer = Epochs()
+        callbacks = [timer, *cluster.callbacks(report=False)]
+        model.fit(batches, epochs=epochs, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
+        return timer
+
+    steps = _WARM_UP * at_once
+    step_s = timed(2, steps).seconds[-1] / steps
+    steps = cluster.broadcast_object(max(at_once, int(seconds / _EPOCHS / step_s)))
+    timer = timed(_EPOCHS, steps)
+    if not timer.seconds:
+        return  # a worker of parameter servers, which the chief trains through
+    found = {
+        "gradient_bytes": 4.0 * sum(int(np.prod(variable.shape)) for variable in model.trainable_variables),
+        "step_s": statistics.median(timer.seconds) / steps * at_once,
+    }
+    if timer.waited_s:
+        own = (whole - waited for whole, waited in zip(timer.seconds, timer.waited_s, strict=True))
+        found["own_s"] = statistics.median(own) / steps
+    cluster.report(**found)

@@ -1,0 +1,486 @@
+"""Notes whether a Python process of a training job joins the others, and whether they exchange anything.
+
+``sitecustomize`` beside it imports this under strategies that are meant to distribute. It wraps the few functions by
+which a process joins a cluster, and those that exchange something, when their libraries are imported; each is told the
+toolkit once, and what is known in all at the process's end. What cannot be known is said to be unknown: the toolkit
+then says nothing. :mod:`container.toolkit.evidence` reads what is told here.
+
+It keeps to what Python 3.6 knows, and a fault in here never becomes the script's.
+"""
+
+import atexit
+import os
+import sys
+
+#: Programs of a script's that train nothing. A process that started any other may have left the joining to it.
+_HELPERS = frozenset(
+    (  # noqa: SIM905 - a list of a hundred lines is not read
+        "apt apt-get aws basename cat cc cd chmod chown cp curl cut date dd df dirname dpkg du echo export false "
+        "file find free g++ gcc git grep gsutil gunzip gzip head hostname id ifconfig ip kill ld ldconfig ldd ln ls "
+        "lsb_release lscpu lspci md5sum mkdir mktemp mount mv nproc nvidia-smi objdump pgrep pip pip3 printenv "
+        "printf ps pwd rclone readlink rm rmdir sed sha256sum sleep sort stat stty tail tar tee test touch tput tr "
+        "true uname uniq unzip uptime wc wget which whoami xz yum zip "
+    ).split()
+)
+_SHELLS = ("sh", "bash", "dash")
+#: What stands before a command of a shell script, and what a shell does by itself.
+_BEFORE = frozenset(("!", "command", "do", "elif", "else", "exec", "if", "then", "time", "until", "while", "{"))
+_BUILTINS = frozenset(
+    (  # noqa: SIM905
+        ": [ [[ } alias break continue declare done exit export fi for let local popd pushd read readonly return set "
+        "shift shopt trap typeset ulimit umask unset wait "
+    ).split()
+)
+#: Modules of Python that are programs of that kind.
+_HELPER_MODULES = frozenset(("pip", "ensurepip", "venv", "json.tool", "zipfile", "tarfile", "compileall"))
+
+#: Libraries that connect processes in ways of their own, which nothing here would notice.
+_OTHERS = frozenset(
+    ("bagua", "byteps", "dask", "distributed", "hivemind", "mxnet", "paddle", "pyspark", "ray", "smdistributed", "zmq")
+)
+
+#: Operations of Horovod that exchange something. Those of groups have these names in theirs.
+_HOROVOD_EXCHANGES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+_TENSORFLOW_EXCHANGES = ("all_reduce", "all_gather", "all_to_all")
+
+
+class Evidence:
+    """What is known of this process.
+
+    Args:
+        tell: Called with what is to be told the toolkit, as a dict.
+
+    Attributes:
+        joined: By what it joined others.
+        exchanges: Whose exchanges can be counted -> how many were made, or put into a graph.
+        optimizers: How many optimizers (or tapes) of Horovod's were made that are to reduce gradients.
+        reduced: Whether one of them was asked to.
+        stepped: Whether an optimizer of Keras 3's has changed a model, as those of Horovod's do without reducing.
+        unknown: Why this process's part cannot be told; empty if it can.
+    """
+
+    def __init__(self, tell):  # type: ignore[no-untyped-def]
+        self._tell = tell
+        self._pid = os.getpid()
+        self.joined = []
+        self.exchanges = {}
+        self.optimizers = 0
+        self.reduced = False
+        self.stepped = False
+        self.unknown = ""
+
+    def open(self):  # type: ignore[no-untyped-def]
+        """Say that this process is being looked at."""
+        self._tell({"pid": self._pid, "opened": True})
+        atexit.register(self.close)  # the first to be registered is the last to be called
+
+    def join(self, how):  # type: ignore[no-untyped-def]
+        """It joined others; told at once, since a process may end without any farewell."""
+        if how not in self.joined:
+            self.joined.append(how)
+            self._tell({"pid": os.getpid(), "joined": how})
+
+    def counts(self, library):  # type: ignore[no-untyped-def]
+        """From now on its exchanges are counted."""
+        self.exchanges.setdefault(library, 0)
+
+    def exchange(self, library):  # type: ignore[no-untyped-def]
+        """It exchanged something."""
+        self.exchanges[library] = self.exchanges.get(library, 0) + 1
+
+    def doubt(self, why):  # type: ignore[no-untyped-def]
+        """Nothing can be told of this process any more."""
+        if not self.unknown:
+            self.unknown = why
+            self._tell({"pid": os.getpid(), "unknown": why})
+
+    def close(self):  # type: ignore[no-untyped-def]
+        """Tell all that is known."""
+        try:
+            if os.getpid() != self._pid and not self.joined:
+                return  # a forked child, which the toolkit does not wait for
+            if not self.joined:
+                self._look_around()
+            self._tell(
+                {
+                    "pid": os.getpid(),
+                    "closed": True,
+                    "exchanges": self.exchanges,
+                    "optimizers": self.optimizers,
+                    "reduced": self.reduced,
+                    "stepped": self.stepped,
+                }
+            )
+        except Exception:  # noqa: BLE001 - the script must end as it would have
+            pass
+
+    def _look_around(self):  # type: ignore[no-untyped-def]
+        """Whether there are signs that it joined by what is not looked for."""
+        others = sorted(_OTHERS.intersection(sys.modules))
+        if others:
+            self.doubt("it uses " + others[0])
+        if "multiprocessing.popen_spawn_posix" in sys.modules or "multiprocessing.popen_forkserver" in sys.modules:
+            self.doubt("it started processes of its own")
+        # A library may have called MPI_Init. With mpi4py and Horovod it is known how many processes there are.
+        known = "mpi4py.MPI" in sys.modules or "horovod.common.basics" in sys.modules
+        if not known and _started_by_mpi() and _mpi_is_initialized():
+            self.join("MPI_Init")
+
+
+def _started_by_mpi():  # type: ignore[no-untyped-def]
+    sizes = (os.environ.get(name, "") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
+    return any(size.isdigit() and int(size) > 1 for size in sizes)
+
+
+def _mpi_is_initialized():  # type: ignore[no-untyped-def]
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(None, 5)[5].strip() for line in maps if "/libmpi" in line}
+    for path in paths:
+        if os.path.basename(path).startswith(("libmpi.so", "libmpich.so", "libmpi_abi.so")):
+            import ctypes
+
+            flag = ctypes.c_int(0)
+            ctypes.CDLL(path).MPI_Initialized(ctypes.byref(flag))
+            if flag.value:
+                return True
+    return False
+
+
+# --- what is looked for ---
+
+
+def _wrap(owner, name, before=None, after=None):  # type: ignore[no-untyped-def]
+    """Call something before a function, or after it has returned.
+
+    Raises:
+        AttributeError: there is no such function.
+    """
+    import functools
+
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):  # type: ignore[no-untyped-def]
+        if before is not None:
+            _quietly(before, args, kwargs)
+        result = function(*args, **kwargs)
+        if after is not None:
+            _quietly(after, args, kwargs)
+        return result
+
+    wrapped.autograph_info__ = None  # type: ignore[attr-defined]  # TensorFlow is not to rewrite it
+    setattr(owner, name, wrapped)
+
+
+def _quietly(act, args, kwargs):  # type: ignore[no-untyped-def]
+    try:  # noqa: SIM105 - contextlib is not imported at this point of a start
+        act(*args, **kwargs)
+    except Exception:  # noqa: BLE001 - the script must go on as it would have
+        pass
+
+
+def _horovod(module, evidence):  # type: ignore[no-untyped-def]
+    def started(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if self.size() > 1:
+            evidence.join("Horovod")
+
+    _wrap(module.HorovodBasics, "init", after=started)
+
+
+def _horovod_of_tensorflow(module, evidence):  # type: ignore[no-untyped-def]
+    library = module.MPI_LIB
+    names = [
+        name
+        for name in dir(library)
+        if name.startswith("horovod_") and any(word in name for word in _HOROVOD_EXCHANGES)
+    ]
+    if not names:
+        raise AttributeError("MPI_LIB")
+    for name in names:
+        _wrap(library, name, before=lambda *args, **kwargs: evidence.exchange("Horovod"))
+    evidence.counts("Horovod")
+
+
+def _horovod_of_torch(module, evidence):  # type: ignore[no-untyped-def]
+    _wrap(module, "synchronize", before=lambda *args, **kwargs: evidence.exchange("Horovod"))
+    evidence.counts("Horovod")
+
+
+def _horovod_optimizers(module, evidence):  # type: ignore[no-untyped-def]
+    make = module._make_allreduce_grads_fn
+
+    def made(*args, **kwargs):  # type: ignore[no-untyped-def]
+        evidence.optimizers += 1
+        reduce = make(*args, **kwargs)
+
+        def reduced(*args, **kwargs):  # type: ignore[no-untyped-def]
+            evidence.reduced = True
+            return reduce(*args, **kwargs)
+
+        return reduced
+
+    module._make_allreduce_grads_fn = made
+
+
+def _keras_optimizers(module, evidence):  # type: ignore[no-untyped-def]
+    def stepping(*args, **kwargs):  # type: ignore[no-untyped-def]
+        evidence.stepped = True
+
+    _wrap(module.BaseOptimizer, "apply", before=stepping)
+
+
+def _mpi4py(module, evidence):  # type: ignore[no-untyped-def]
+    def look(*args, **kwargs):  # type: ignore[no-untyped-def]
+        if module.Is_initialized() and not module.Is_finalized() and module.COMM_WORLD.Get_size() > 1:
+            evidence.join("MPI")
+
+    look()
+    _wrap(module, "Init", after=look)
+    _wrap(module, "Init_thread", after=look)
+
+
+def _tasks(server_def):  # type: ignore[no-untyped-def]
+    return sum(len(job.tasks) for job in server_def.cluster.job)
+
+
+def _tensorflow_server(module, evidence):  # type: ignore[no-untyped-def]
+    def started(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if _tasks(self.server_def) > 1:
+            evidence.join("a server of TensorFlow's")
+
+    _wrap(module.Server, "__init__", after=started)
+
+
+def _tensorflow_context(module, evidence):  # type: ignore[no-untyped-def]
+    def connected(self, server_def, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if _tasks(server_def) > 1:
+            evidence.join("a cluster of TensorFlow's")
+
+    _wrap(module.Context, "set_server_def", after=connected)
+    _wrap(module.Context, "enable_collective_ops", after=connected)
+
+
+def _tensorflow_session(module, evidence):  # type: ignore[no-untyped-def]
+    def connected(self, target=None, *args, **kwargs):  # type: ignore[no-untyped-def]
+        target = target.decode() if isinstance(target, bytes) else target
+        if (target or "").startswith("grpc://"):
+            evidence.join("a session of TensorFlow's")
+
+    _wrap(module.BaseSession, "__init__", after=connected)
+
+
+def _multi_worker_mirrored(module, evidence):  # type: ignore[no-untyped-def]
+    # Other strategies exchange by other operations: only this one's can be counted.
+    _wrap(module.CollectiveAllReduceStrategy, "__init__", after=lambda *args, **kwargs: evidence.counts("TensorFlow"))
+
+
+def _tensorflow_collectives(module, evidence):  # type: ignore[no-untyped-def]
+    names = [name for name in dir(module) if name.startswith(_TENSORFLOW_EXCHANGES)]
+    if not names:
+        raise AttributeError("all_reduce")
+
+    def exchanged(*args, **kwargs):  # type: ignore[no-untyped-def]
+        if "TensorFlow" in evidence.exchanges:
+            evidence.exchange("TensorFlow")
+
+    for name in names:
+        _wrap(module, name, before=exchanged)
+
+
+def _torch(module, evidence):  # type: ignore[no-untyped-def]
+    def started(*args, **kwargs):  # type: ignore[no-untyped-def]
+        if module.get_world_size() > 1:
+            evidence.join("torch.distributed")
+
+    _wrap(module, "init_process_group", after=started)
+
+
+def _jax(module, evidence):  # type: ignore[no-untyped-def]
+    def started(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        if (self.num_processes or 0) > 1:
+            evidence.join("jax.distributed")
+
+    _wrap(module.State, "initialize", after=started)
+
+
+#: Module -> what to do when it has been imported.
+_LOOKED_FOR = {
+    "horovod.common.basics": _horovod,
+    "horovod.tensorflow.mpi_ops": _horovod_of_tensorflow,
+    "horovod.torch.mpi_ops": _horovod_of_torch,
+    "horovod.tensorflow": _horovod_optimizers,
+    "keras.src.optimizers.base_optimizer": _keras_optimizers,
+    "mpi4py.MPI": _mpi4py,
+    "tensorflow.python.training.server_lib": _tensorflow_server,
+    "tensorflow.python.eager.context": _tensorflow_context,
+    "tensorflow.python.client.session": _tensorflow_session,
+    "tensorflow.python.distribute.collective_all_reduce_strategy": _multi_worker_mirrored,
+    "tensorflow.python.ops.collective_ops": _tensorflow_collectives,
+    "torch.distributed.distributed_c10d": _torch,
+    "jax._src.distributed": _jax,
+}
+
+
+class _Finder:
+    """Has each of the modules looked at when it has been loaded; stands first in ``sys.meta_path``."""
+
+    def __init__(self, evidence):  # type: ignore[no-untyped-def]
+        self._evidence = evidence
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        act = _LOOKED_FOR.get(name)  # whoever only asks whether there is such a module will import it later
+        if act is None:
+            return None
+        # The finders behind this one, whichever they are: mpi4py has one of its own.
+        finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        for finder in finders:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                self._follow(spec, act)
+                return spec
+        return None
+
+    def _follow(self, spec, act):  # type: ignore[no-untyped-def]
+        evidence = self._evidence
+        try:
+            load = spec.loader.exec_module
+
+            def exec_module(module):  # type: ignore[no-untyped-def]
+                load(module)
+                try:
+                    act(module, evidence)
+                except Exception:  # noqa: BLE001 - another version, which has not what is looked for
+                    evidence.doubt(module.__name__ + " is another one than is known here")
+
+            spec.loader.exec_module = exec_module
+        except Exception:  # noqa: BLE001 - the script must import as it would have
+            evidence.doubt(spec.name + " cannot be looked at")
+
+
+# --- programs that a script starts ---
+
+
+def _started_by(program):  # type: ignore[no-untyped-def]
+    try:
+        with open(program, "rb") as file:
+            return script_starts_trainer(file.read(1 << 16).decode("utf-8", "replace"))
+    except Exception:  # noqa: BLE001 - it has gone, say
+        return True
+
+
+def starts_trainer(argv):  # type: ignore[no-untyped-def]
+    """Whether a program may be one that trains, by its argv list."""
+    words = [os.fsdecode(word) if isinstance(word, (bytes, os.PathLike)) else str(word) for word in argv]
+    if not words:
+        return True
+    name = os.path.basename(words[0])
+    if name in _SHELLS and len(words) > 2 and words[1] == "-c":
+        commands = _commands(words[2])
+        return not commands or any(starts_trainer(command) for command in commands)
+    if name.startswith("python"):
+        return not (len(words) > 2 and words[1] == "-m" and words[2] in _HELPER_MODULES)
+    return name not in _HELPERS
+
+
+def _commands(line):  # type: ignore[no-untyped-def]
+    """The commands of a shell's line, as argv lists; an empty one where that cannot be told."""
+    import shlex
+
+    try:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words = list(lexer)
+    except ValueError:
+        return [[]]
+    commands = [[]]  # type: ignore[var-annotated]
+    for word in words:
+        if word and all(character in "();&|\n" for character in word):
+            commands.append([])
+        elif commands[-1] or "=" not in word.split("/")[0]:  # variables in front are not the command
+            commands[-1].append(word)
+    return [command for command in commands if command]
+
+
+def script_starts_trainer(text):  # type: ignore[no-untyped-def]
+    """Whether a shell script may start a program that trains and is none of the Pythons that are looked at."""
+    first = text.partition("\n")[0]
+    if first.startswith("#!") and "python" in first:
+        return False
+    if first.startswith("#!") and not any(first.split()[-1].endswith(shell) for shell in _SHELLS):
+        return "sh -" not in first
+    if "`" in text or "unset PYTHONPATH" in text or ("PYTHONPATH=" in text and "$" not in _after(text, "PYTHONPATH=")):
+        return True  # a Python without the path of this file is not looked at
+    for line in text.replace("\\\n", " ").splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        for words in _commands(line):
+            untold = not words
+            while words and words[0] in _BEFORE:
+                words = words[1:]
+            if untold or (words and words[0] not in _BUILTINS and not _is_python(words) and starts_trainer(words)):
+                return True
+    return False
+
+
+def _after(text, mark):  # type: ignore[no-untyped-def]
+    """What stands behind each of the marks, in one word each."""
+    return "".join(part.split(None, 1)[0] for part in text.split(mark)[1:] if part.strip())
+
+
+def _is_python(words):  # type: ignore[no-untyped-def]
+    """Whether a command starts a Python that imports this."""
+    if words[0].endswith(".py"):
+        return True
+    if not os.path.basename(words[0]).startswith("python"):
+        return False
+    for word in words[1:]:
+        if not word.startswith("-") or word in ("-c", "-m"):
+            break
+        if not word.startswith("--") and any(letter in word for letter in "IES"):
+            return False
+    return True
+
+
+def _watch_programs(evidence):  # type: ignore[no-untyped-def]
+    if not hasattr(sys, "addaudithook"):
+        evidence.doubt("this Python does not tell which programs it starts")
+        return
+
+    def popen(executable, args, cwd, env):  # type: ignore[no-untyped-def]
+        return [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
+
+    def system(command):  # type: ignore[no-untyped-def]
+        return ["sh", "-c", os.fsdecode(command)]
+
+    argv_of = {
+        "subprocess.Popen": popen,
+        "os.posix_spawn": lambda path, argv, env: list(argv),
+        "os.exec": lambda path, args, env: [],  # it does not come back, nor to its end
+        "os.system": system,
+    }
+
+    def hook(event, args):  # type: ignore[no-untyped-def]
+        if event in argv_of and not evidence.unknown:
+            try:
+                if starts_trainer(argv_of[event](*args)):  # type: ignore[operator]
+                    evidence.doubt("it started another program")
+            except Exception:  # noqa: BLE001 - the script must go on as it would have
+                evidence.doubt("it started another program")
+
+    sys.addaudithook(hook)
+
+
+def watch(tell):  # type: ignore[no-untyped-def]
+    """Begin to look at this process.
+
+    Args:
+        tell: Called with what is to be told the toolkit, as a dict.
+    """
+    evidence = Evidence(tell)
+    evidence.open()
+    program = os.environ.get("FLEETFIT_EVIDENCE", "")  # container.contract.variables.EVIDENCE
+    if os.path.isabs(program) and _started_by(program):
+        evidence.doubt("the shell script that started it may have started other programs")
+    _watch_programs(evidence)
+    sys.meta_path.insert(0, _Finder(evidence))

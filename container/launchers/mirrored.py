@@ -1,0 +1,42 @@
+"""The *mirrored* launcher: the script once, on one host, all of whose devices it trains on (``MirroredStrategy``)."""
+
+from __future__ import annotations
+
+from container.contract.environment import Environment
+from container.contract.errors import ConfigurationError
+from container.contract.membership import Membership
+from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.strategies import Mirrored
+
+
+def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
+    """Plan one process.
+
+    Args:
+        environment: The job as its host sees it.
+        membership: The host.
+        command: The user's entry point.
+
+    Raises:
+        ConfigurationError: there are more hosts, or fewer GPUs than the strategy asks for.
+    """
+    strategy = environment.strategy
+    assert isinstance(strategy, Mirrored)
+    if len(membership.hosts) > 1:
+        raise ConfigurationError(strategy.one_host_only(len(membership.hosts)))
+    gpus = environment.machine.gpus
+    if strategy.devices is not None and 0 < gpus < strategy.devices:
+        raise ConfigurationError(f"Mirrored(devices={strategy.devices}) is more than the {gpus} GPUs of the host.")
+    (host,) = membership.hosts
+    process = ProcessPlan(name="rank 0", host=host.name, role=Role.RANK, argv=command, rank=0, local_rank=0)
+    return Plan(
+        strategy=strategy.name,
+        membership=membership,
+        hosts=(
+            HostPlan(
+                name=host.name,
+                environment=environment.for_host(host.name).to_env_vars(),
+                processes=(process,),
+            ),
+        ),
+    )

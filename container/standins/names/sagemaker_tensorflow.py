@@ -1,0 +1,7 @@
+"""``sagemaker_tensorflow``: ``PipeModeDataset``."""
+
+from __future__ import annotations
+
+from container.pipe_dataset import PipeModeDataset, PipeModeDatasetException
+
+__all__ = ["PipeModeDataset", "PipeModeDatasetException"]

@@ -1,0 +1,234 @@
+"""Unpacking a tar archive that nobody vouches for.
+
+``tarfile``'s own ``filter=`` came with Python 3.12 and some patch releases of 3.10 and 3.11 only, and has no bounds;
+this works on all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import tarfile
+
+#: Bounds of one archive: what it may unpack to in bytes, and how many entries it may have.
+MAX_BYTES = 8 << 30
+MAX_ENTRIES = 200_000
+#: So many folders may be in each other.
+MAX_DEPTH = 128
+
+#: What an entry's headers may take, in bytes (long names, extended headers).
+_HEADER_LIMIT = 1 << 20
+_BUFFER = 1 << 18
+
+
+class ArchiveError(ValueError):
+    """The archive is damaged or wants something that it must not have; the message names archive and entry."""
+
+
+class _Bounded:
+    """A stream of which only an allowance may be read, so that a small archive cannot fill the memory."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.allowance = 0
+
+    def read(self, size: int) -> bytes:
+        if self.allowance <= 0:
+            raise ArchiveError("an entry's headers take over 1 MiB")
+        data = self._stream.read(size)
+        self.allowance -= len(data)
+        return data
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file looks like a tar archive, packed with gzip or not."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(512)
+    except OSError:
+        return False
+    return head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar"
+
+
+def extract(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> None:
+    """Unpack ``archive`` into ``target``.
+
+    Nothing is written outside ``target``: absolute names and ``..`` are refused, links are made last, and only those
+    that stay inside. Devices, FIFOs and more than 128 nested folders are refused; owners and set-user bits are ignored.
+
+    Args:
+        archive: A ``.tar.gz`` or ``.tar``.
+        target: The folder; made if it does not exist. After an error it holds a part.
+        max_bytes: How much the files may take together.
+        max_entries: How many entries there may be.
+
+    Raises:
+        ArchiveError: as above, or the archive is damaged, or goes beyond a bound.
+        OSError: reading or writing failed.
+    """
+    import gzip
+    import tarfile
+
+    with open(archive, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        stream = _Bounded(gzip.GzipFile(fileobj=file, mode="rb") if packed else file)  # type: ignore[arg-type]
+        try:
+            stream.allowance = _HEADER_LIMIT
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER) as tar:  # type: ignore[call-overload]
+                _Unpacking(target, stream, max_bytes, max_entries).run(tar)
+        except ArchiveError as error:
+            raise ArchiveError(f"{archive}: {error}.") from None
+        except RecursionError:  # tarfile reads each header that is about the next one within the last
+            raise ArchiveError(f"{archive}: an entry has too many headers.") from None
+        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+            raise ArchiveError(f"{archive} is not a whole tar.gz ({error}); pack it again.") from error
+
+
+class _Unpacking:
+    """One run over an archive's entries."""
+
+    def __init__(self, target: Path, stream: _Bounded, max_bytes: int, max_entries: int) -> None:
+        self._root = os.fspath(target)
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._max_entries = max_entries
+        self._folders: dict[str, int] = {}
+        self._links: dict[str, str] = {}
+
+    def run(self, tar: tarfile.TarFile) -> None:
+        os.makedirs(self._root, exist_ok=True)
+        total = entries = 0
+        while True:
+            self._stream.allowance = _HEADER_LIMIT + _BUFFER
+            entry = tar.next()
+            if entry is None:
+                break
+            tar.members = []  # type: ignore[attr-defined]  # what was read is kept there otherwise
+            if entry.size < 0:
+                raise ArchiveError(f"entry {entry.name!r} has a negative size")
+            entries += 1
+            total += entry.size
+            if entries > self._max_entries:
+                raise ArchiveError(f"it has more than {self._max_entries:,} entries")
+            if total > self._max_bytes:
+                raise ArchiveError(f"it unpacks to more than {self._max_bytes:,} bytes")
+            self._stream.allowance = entry.size + _HEADER_LIMIT + 2 * _BUFFER
+            self._unpack(tar, entry)
+        self._make_links()
+        for folder, mode in self._folders.items():
+            os.chmod(folder, mode)
+
+    def _unpack(self, tar: tarfile.TarFile, entry: tarfile.TarInfo) -> None:
+        name = self._name(entry.name)
+        if entry.isdir():
+            folder = self._make_folder(name)
+            if name:
+                self._folders[folder] = entry.mode & 0o777 | 0o700
+        elif not name:
+            raise ArchiveError(f"entry {entry.name!r} has no name")
+        elif entry.issym():
+            self._links[name] = entry.linkname
+        elif entry.islnk():
+            self._make_hard_link(name, entry)
+        elif entry.isreg():
+            self._write_file(tar, name, entry)
+        else:
+            raise ArchiveError(f"entry {entry.name!r} is a device, FIFO or of an unknown kind")
+
+    def _name(self, name: str) -> str:
+        """The entry's path below the target, in normal form; empty for the target itself."""
+        if name.startswith("/"):
+            raise ArchiveError(f"entry {name!r} has an absolute path")
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise ArchiveError(f"entry {name!r} leaves the folder")
+        if len(parts) > MAX_DEPTH:
+            raise ArchiveError(f"entry {name[:60]!r}… is more than {MAX_DEPTH} folders deep")
+        return "/".join(parts)
+
+    def _make_folder(self, name: str) -> str:
+        """Make the folder and those above it, none of which may be a link."""
+        path = self._root
+        for part in name.split("/") if name else ():
+            path = os.path.join(path, part)
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                if os.path.islink(path) or not os.path.isdir(path):
+                    raise ArchiveError(f"entry {name!r} is a folder and something else as well") from None
+        return path
+
+    def _place(self, name: str) -> str:
+        """A path at which a new entry can be made."""
+        folder, _, last = name.rpartition("/")
+        path = os.path.join(self._make_folder(folder), last)
+        if os.path.lexists(path):
+            if os.path.isdir(path) and not os.path.islink(path):
+                raise ArchiveError(f"entry {name!r} is a folder and something else as well")
+            os.unlink(path)  # a later entry of the same name wins, as with tar
+        self._links.pop(name, None)
+        return path
+
+    def _write_file(self, tar: tarfile.TarFile, name: str, entry: tarfile.TarInfo) -> None:
+        path = self._place(name)
+        reading = tar.extractfile(entry)
+        assert reading is not None  # a regular file
+        writing = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            left = entry.size
+            while left:
+                chunk = reading.read(min(left, _BUFFER))
+                if not chunk:
+                    raise ArchiveError(f"it ends in the middle of {entry.name!r}; pack it again")
+                left -= len(chunk)
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(writing, view) :]
+            os.fchmod(writing, entry.mode & 0o777 | 0o600)
+            with contextlib.suppress(OverflowError, ValueError):  # a time that no file can have
+                os.utime(writing, (entry.mtime, entry.mtime))
+        finally:
+            os.close(writing)
+
+    def _make_hard_link(self, name: str, entry: tarfile.TarInfo) -> None:
+        path = self._place(name)
+        source = os.path.normpath(os.path.join(self._root, entry.linkname))
+        root = os.path.realpath(self._root)
+        inside = not entry.linkname.startswith("/") and _is_within(os.path.realpath(source), root)
+        if not inside or not os.path.isfile(source):
+            raise ArchiveError(f"entry {entry.name!r} links to {entry.linkname!r}, which is not an earlier file of it")
+        os.link(source, path, follow_symlinks=False)
+
+    def _make_links(self) -> None:
+        """Make the links, after everything else: nothing is ever written through one."""
+        root = os.path.realpath(self._root)
+        made: list[tuple[str, str, str]] = []
+        try:
+            for name, target in self._links.items():
+                path = self._place_for_link(name)
+                os.symlink(target, path)
+                made.append((name, target, path))
+            for name, target, path in made:  # where a link leads may depend on the others
+                if target.startswith("/") or not _is_within(os.path.realpath(path), root):
+                    raise ArchiveError(f"entry {name!r} links to {target!r}, outside the folder")
+        except BaseException:  # none may stay whose target was not looked at
+            for _, _, path in made:
+                os.unlink(path)
+            raise
+
+    def _place_for_link(self, name: str) -> str:
+        folder, _, last = name.rpartition("/")
+        path = os.path.join(self._make_folder(folder), last)
+        if os.path.lexists(path):
+            raise ArchiveError(f"entry {name!r} is a link and something else as well")
+        return path
+
+
+def _is_within(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")

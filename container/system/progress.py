@@ -1,0 +1,99 @@
+"""Judges whether the ranks of a job make progress, for whoever decides for the whole of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from container.system.loop import Loop
+
+#: How long the ranks have to print their stacks, in seconds.
+DUMP_TIME = 0.7
+#: How long after that time the verdict waits for hosts that have not said where theirs are, in seconds.
+_REPORTS = 3.0
+
+
+def interval(limit: float) -> float:
+    """How often to look, and to tell, where ``limit`` seconds without progress are too many."""
+    return min(max(limit / 10, 0.05), 5.0)
+
+
+class ProgressJudge:
+    """Notes signs of life; when there has been none for too long, asks every host where its ranks are, and says so.
+
+    Args:
+        loop: The loop that drives it.
+        limit: Seconds without a sign of life after which it gives up.
+        expected: Whether something runs that should show one. While there is not, the time does not count.
+        hosts: The hosts that can say where their ranks are.
+        ask: Asks one of them.
+        give_up: Called once, with what the hosts have said.
+
+    Attributes:
+        places: By host, where each of its processes is.
+        missing: By rank, the tensors for which Horovod says that the others wait.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        limit: float,
+        *,
+        expected: Callable[[], bool],
+        hosts: Callable[[], Sequence[str]],
+        ask: Callable[[str], None],
+        give_up: Callable[[ProgressJudge], None],
+    ) -> None:
+        self._loop = loop
+        self._limit = limit
+        self._expected = expected
+        self._hosts = hosts
+        self._ask = ask
+        self._give_up = give_up
+        self._last = time.monotonic()
+        self._closed = False
+        self.places: dict[str, Mapping[str, str]] = {}
+        self.missing: dict[int, str] = {}
+
+    def start(self) -> None:
+        """Begin to look."""
+        self.alive()
+        self._look()
+
+    def close(self) -> None:
+        """Nothing is judged any more."""
+        self._closed = True
+
+    def alive(self) -> None:
+        """A rank has shown progress."""
+        self._last = time.monotonic()
+
+    def take(self, host: str, places: Mapping[str, str], missing: Mapping[str, str]) -> None:
+        """A host says where its processes are, and for whom Horovod waits there."""
+        self.places[host] = places
+        self.missing.update({int(rank): tensors for rank, tensors in missing.items()})
+
+    def _look(self) -> None:
+        if self._closed:
+            return
+        if not self._expected():
+            self.alive()
+        elif time.monotonic() - self._last > self._limit:
+            self.places.clear()
+            self.missing.clear()
+            for host in self._hosts():
+                self._ask(host)
+            self._await(time.monotonic() + DUMP_TIME + _REPORTS)
+            return
+        self._loop.call_later(interval(self._limit), self._look)
+
+    def _await(self, deadline: float) -> None:
+        if self._closed:
+            return
+        if not self._expected():
+            self._look()
+        elif self.places.keys() >= set(self._hosts()) or time.monotonic() >= deadline:
+            self._closed = True
+            self._give_up(self)
+        else:
+            self._loop.call_later(0.05, lambda: self._await(deadline))

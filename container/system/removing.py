@@ -1,0 +1,95 @@
+"""Removing a folder with whatever a script may have left in it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Iterator
+
+
+def remove_tree(path: str | os.PathLike[str], *, ignore_errors: bool = False) -> None:
+    """Remove a folder and everything below it, however deep; links are removed, not followed.
+
+    ``shutil.rmtree`` calls itself for each level and keeps a descriptor open for each, so that a thousand nested
+    folders are too many for it. Here each folder is first moved to the top, so that no path is ever long.
+
+    Args:
+        path: The folder.
+        ignore_errors: Remove what can be removed and say nothing of the rest.
+
+    Raises:
+        OSError: something could not be removed; the rest is. The path is no folder, or does not exist.
+    """
+    try:
+        _Removal(os.fspath(path)).run()
+    except OSError:
+        if not ignore_errors:
+            raise
+
+
+class _Removal:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._numbers = itertools.count()
+        self._mark = f".removed-{os.urandom(6).hex()}-"
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        top = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            waiting = self._empty(top, top)
+            while waiting:
+                name = waiting.pop()
+                with self._noted(name):
+                    folder = self._open(name, top)
+                    try:
+                        waiting += self._empty(folder, top)
+                    finally:
+                        os.close(folder)
+                    os.rmdir(name, dir_fd=top)
+        finally:
+            os.close(top)
+        if self._error is not None:
+            raise self._error
+        os.rmdir(self._path)
+
+    def _empty(self, folder: int, top: int) -> list[str]:
+        """Remove the folder's files and move its folders to the top; returns how they are called there."""
+        with os.scandir(folder) as entries:
+            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        moved: list[str] = []
+        for name, is_folder in found:
+            with self._noted(name):
+                if not is_folder:
+                    os.unlink(name, dir_fd=folder)
+                elif folder == top:
+                    moved.append(name)
+                else:
+                    target = f"{self._mark}{next(self._numbers)}"
+                    self._move(name, folder, target, top)
+                    moved.append(target)
+        return moved
+
+    def _move(self, name: str, folder: int, target: str, top: int) -> None:
+        try:
+            os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
+        except PermissionError:  # a folder that nobody may write to cannot be moved
+            os.chmod(name, stat.S_IRWXU, dir_fd=folder)
+            os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
+
+    def _open(self, name: str, top: int) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.suppress(OSError):
+            if stat.S_IMODE(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(name, stat.S_IRWXU, dir_fd=top)
+        return os.open(name, flags, dir_fd=top)
+
+    @contextlib.contextmanager
+    def _noted(self, name: str) -> Iterator[None]:
+        """Go on after an error, and keep the first one."""
+        try:
+            yield
+        except OSError as error:
+            self._error = self._error or OSError(error.errno, error.strerror, os.path.join(self._path, name))

@@ -1,0 +1,100 @@
+"""What jobs that were killed with everything of theirs have left on this machine: who uses what, by ``/proc``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from container.system import folders
+
+#: What was touched within so many seconds may be somebody's who has only begun.
+_SETTLED_S = 60.0
+
+
+def unused_folders(now: float | None = None) -> list[Path]:
+    """Folders for sockets and session files that no process uses any more."""
+    when = time.time() if now is None else now
+    candidates: list[Path] = []
+    roots = dict.fromkeys((tempfile.gettempdir(), folders.root(), folders.SHARED_MEMORY))
+    for path in (Path(root) / name for root in roots for name in names_in(Path(root))):
+        # A job that is about to lock a port must find that folder, and the locks that others hold on its files.
+        if not path.name.startswith(folders.PREFIX) or path.name == folders.of_ports().name:
+            continue
+        with contextlib.suppress(OSError):
+            stat = path.lstat()
+            # Private folders of this user only: a folder of that name may be anybody's.
+            private = stat.st_uid == os.getuid() and stat.st_mode & 0o077 == 0
+            if path.is_dir() and not path.is_symlink() and private and untouched(path, when):
+                candidates.append(path)
+    if not candidates:
+        return []
+    signs = {path: _sign(path) for path in candidates}
+    used = _used_folders(set(signs.values()))
+    return [path for path in candidates if signs[path] not in used]
+
+
+def _sign(path: Path) -> str:
+    """What a process that uses the folder has in its environment, say; of one in shared memory, its job's folder."""
+    match = folders.NAME.match(path.name)
+    return f"/{match[0]}" if match and str(path.parent) == folders.SHARED_MEMORY else str(path)
+
+
+def _used_folders(folders: set[str]) -> set[str]:
+    """Those of the paths that a process works in, has open files in, or is told of in its environment or command."""
+    used: set[str] = set()
+    for pid in own_processes():
+        if pid == os.getpid():
+            continue
+        texts = [read_proc(pid, "environ"), read_proc(pid, "cmdline"), read_proc_link(pid, "cwd")]
+        with contextlib.suppress(OSError):
+            texts += [read_proc_link(pid, f"fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        for text in texts:
+            used.update(folder for folder in folders - used if folder in text)
+    # Bound unix sockets name their path here, whoever holds them.
+    with contextlib.suppress(OSError):
+        sockets = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
+        used.update(folder for folder in folders - used if folder in sockets)
+    return used
+
+
+def untouched(path: Path, now: float) -> bool:
+    try:
+        return now - path.stat().st_mtime > _SETTLED_S
+    except OSError:
+        return False
+
+
+def own_processes() -> Sequence[int]:
+    uid = os.getuid()
+    pids: list[int] = []
+    for name in names_in(Path("/proc")):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    pids.append(int(name))
+    return pids
+
+
+def read_proc(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
+def read_proc_link(pid: int, name: str) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/{name}")
+    except OSError:
+        return ""
+
+
+def names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

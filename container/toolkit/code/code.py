@@ -1,0 +1,306 @@
+"""The user's code on a host: put into ``/opt/ml/code``, and the command that runs its entry point.
+
+The rules are those of SageMaker's training toolkit (``_entry_point_type.py``, ``process.py``, ``entry_point.py``),
+as argv lists and without its shell string, so that every argument arrives as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from container.system.locations import LocationError, is_s3, local_path
+
+#: Our own packages: a folder or module of the user's with such a name would be imported in their place.
+RESERVED_NAMES = ("container", "estimators")
+
+#: While this file is there, the code folder holds a part of the code.
+_INCOMPLETE = ".fleetfit-incomplete"
+
+_SHOWN = 20  # names in an error
+_ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
+
+
+class CodeError(ValueError):
+    """The user's code cannot be used; the message names the file and the remedy."""
+
+
+def materialize(submit_directory: str | None, code_dir: Path, program: str, *, max_bytes: int | None = None) -> None:
+    """Put the user's code into ``code_dir``, unless the program is there already (as in an image that brings it).
+
+    Args:
+        submit_directory: A folder or a ``.tar.gz``, as an absolute path or a ``file://`` URL; None or empty when the
+            code is there already.
+        code_dir: The host's ``/opt/ml/code``.
+        program: The entry point, see :func:`entry_command`.
+        max_bytes: How much an archive may unpack to; None for the bound of every archive.
+
+    Raises:
+        CodeError: the code cannot be had, is not safe to unpack, or would hide our own packages.
+    """
+    incomplete = code_dir / _INCOMPLETE
+    try:
+        if incomplete.exists():
+            _empty(code_dir)
+        if submit_directory and not _has_program(code_dir, program):
+            code_dir.mkdir(parents=True, exist_ok=True)
+            incomplete.touch()
+            _fetch(submit_directory, code_dir, max_bytes)
+            incomplete.unlink()
+        _check_names(code_dir)
+        _make_executable(code_dir, program)
+    except OSError as error:
+        raise CodeError(
+            f"{error.filename or code_dir}: {error.strerror or error}, while the code of {submit_directory or code_dir}"
+            f" was put into {code_dir}."
+        ) from error
+
+
+def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str) -> tuple[str, ...]:
+    """Return the command that runs the entry point with ``code_dir`` as the working directory.
+
+    * ``train.sh``: ``/bin/sh ./train.sh``, or itself if its first line names another interpreter;
+    * ``train.py`` or ``trainer.train`` of a project (``setup.py``, or a ``pyproject.toml`` that builds something), a
+      module's dotted name, a folder with ``__main__.py``: ``python -m``;
+    * another ``train.py``: ``python train.py``;
+    * anything else: an executable.
+
+    Only looks at the folder, changes nothing.
+
+    Args:
+        program: The entry point, relative to ``code_dir``.
+        code_dir: The folder of the code.
+        args: The script's arguments.
+        python: The interpreter.
+
+    Raises:
+        CodeError: there is no such program; the message lists what there is.
+    """
+    name = _relative(program, code_dir)
+    path = code_dir / name
+    if name.endswith(".sh"):
+        if not path.is_file():
+            raise _missing(program, code_dir)
+        return (*_file_command(path, name), *args)
+    project = is_project(code_dir)
+    module = _module(name, code_dir, project)
+    if module is not None:
+        return (python, "-m", module, *args)
+    if path.is_dir():
+        raise CodeError(
+            f"entry point {program!r} is a folder without a __main__.py in {code_dir}; name a file or a module, e.g. "
+            f"{_example(path, name)!r}."
+        )
+    if not path.is_file():
+        raise _missing(program, code_dir)
+    if name.endswith(".py"):
+        return (python, name if not name.startswith("-") else f"./{name}", *args)
+    return (*_file_command(path, name), *args)
+
+
+def is_project(code_dir: Path) -> bool:
+    """Whether the folder is a package to install: SageMaker's toolkit looks for ``setup.py``.
+
+    A ``pyproject.toml`` counts if it says how to build or what the project is; many only hold the settings of tools.
+    """
+    if (code_dir / "setup.py").is_file():
+        return True
+    try:
+        text = (code_dir / "pyproject.toml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return any(line.strip() in ("[project]", "[build-system]") for line in text.splitlines())
+
+
+def _fetch(submit_directory: str, code_dir: Path, max_bytes: int | None) -> None:
+    if is_s3(submit_directory):
+        _fetch_from_s3(submit_directory, code_dir)
+        return
+    try:
+        source = local_path(submit_directory)
+    except LocationError as error:
+        raise CodeError(f"the code's location: {error}") from None
+    if source.is_dir():
+        _copy_folder(source, code_dir)
+    elif not source.exists():
+        raise CodeError(f"the code's location {submit_directory!r} does not exist; give a folder or a .tar.gz.")
+    else:
+        _take_file(source, code_dir, max_bytes)
+
+
+def _fetch_from_s3(uri: str, code_dir: Path) -> None:
+    """Download an archive, as SageMaker's clients upload it, and unpack it."""
+    import tempfile
+
+    from container.agent.s3 import client
+    from container.agent.sources.base import SourceError
+
+    try:
+        bucket, key = client.split(uri)
+        with tempfile.TemporaryDirectory(prefix=".code-", dir=code_dir.parent) as folder:
+            target = Path(folder, os.path.basename(key) or "sourcedir.tar.gz")
+            client.call(uri, lambda: client.client().download_file(bucket, key, os.fspath(target)))
+            _take_file(target, code_dir)
+    except SourceError as error:
+        raise CodeError(f"the code: {error}") from None
+
+
+def _copy_folder(source: Path, code_dir: Path) -> None:
+    from container.system.copying import CopyError, copy_tree
+
+    inner, outer = os.path.realpath(code_dir), os.path.realpath(source)
+    if inner == outer:
+        return
+    if inner.startswith(outer.rstrip("/") + "/"):
+        raise CodeError(
+            f"the code's folder {source} contains {code_dir}, where it would be copied; give a folder apart."
+        )
+    _check_names(source)
+    try:
+        copy_tree(source, code_dir)
+    except CopyError as error:
+        raise CodeError(f"the code in {source}: {error}") from None
+
+
+def _take_file(source: Path, code_dir: Path, max_bytes: int | None = None) -> None:
+    from container.system.archive import MAX_BYTES, ArchiveError, extract, is_archive
+    from container.system.copying import copy_file
+
+    if is_archive(source):
+        try:
+            extract(source, code_dir, max_bytes=max_bytes or MAX_BYTES)
+        except ArchiveError as error:
+            raise CodeError(f"the code's archive {error}") from None
+    elif source.name.endswith(_ARCHIVE_ENDINGS):
+        raise CodeError(f"{source} is not a tar.gz; pack the code with 'tar -czf sourcedir.tar.gz -C FOLDER .'.")
+    else:
+        copy_file(os.fspath(source), os.fspath(code_dir / source.name))
+
+
+def _check_names(folder: Path) -> None:
+    for name in RESERVED_NAMES:
+        for entry in (folder / name, folder / f"{name}.py"):
+            if os.path.lexists(entry):
+                raise CodeError(
+                    f"{entry} would hide fleetfit's own package {name!r} from the script: rename it, or choose a "
+                    "source folder that does not have it at its top."
+                )
+
+
+def _empty(folder: Path) -> None:
+    from container.system.removing import remove_tree
+
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            remove_tree(entry)
+        else:
+            entry.unlink()
+
+
+def _make_executable(code_dir: Path, program: str) -> None:
+    """Give a program that is not Python's the executable bit, as the toolkit does."""
+    if program.endswith(".py"):
+        return
+    path = code_dir / _relative(program, code_dir)
+    if path.is_file() and not os.access(path, os.X_OK):
+        mode = path.stat().st_mode & 0o777
+        path.chmod(mode | (mode & 0o444) >> 2)
+
+
+def _has_program(code_dir: Path, program: str) -> bool:
+    if not code_dir.is_dir():
+        return False
+    name = _relative(program, code_dir)
+    return (code_dir / name).exists() or _module(name, code_dir, is_project(code_dir)) is not None
+
+
+def _relative(program: str, code_dir: Path) -> str:
+    """The program's path below the code folder."""
+    name = os.path.normpath(program) if program else ""
+    if os.path.isabs(name):
+        name = os.path.relpath(name, code_dir)
+    if not program or name == "." or name.split("/")[0] == "..":
+        raise CodeError(f"entry point {program!r} must name a file or module inside the code's folder {code_dir}.")
+    return name
+
+
+def _module(name: str, code_dir: Path, project: bool) -> str | None:
+    """The module to run with ``-m``, or None for a script.
+
+    Args:
+        name: The entry point.
+        code_dir: The folder of the code.
+        project: Whether it is a package that gets installed.
+    """
+    if name.endswith(".py"):
+        module = name[:-3].replace("/", ".")
+        if not project or module.count(".") != name.count("/"):
+            return None
+        return module if _defines(code_dir, module) else None
+    path = code_dir / name
+    if path.is_dir():
+        return name.replace("/", ".") if (path / "__main__.py").is_file() else None
+    if path.exists() or "/" in name or not all(part.isidentifier() for part in name.split(".")):
+        return None
+    return name if _defines(code_dir, name) else None
+
+
+def _defines(code_dir: Path, module: str) -> bool:
+    """Whether the folder, or its ``src`` folder, has the module or a package with ``__main__``."""
+    relative = module.replace(".", "/")
+    return any(
+        (root / f"{relative}.py").is_file() or (root / relative / "__main__.py").is_file()
+        for root in (code_dir, code_dir / "src")
+    )
+
+
+def _file_command(path: Path, name: str) -> tuple[str, ...]:
+    """How to start an executable file: by itself, or by a shell when its first line names none or ``sh``."""
+    itself = f"./{name}"
+    with open(path, "rb") as file:
+        head = file.readline(512)
+    if not head.startswith(b"#!"):
+        binary = b"\0" in head or head.startswith(b"\x7fELF")
+        return (itself,) if binary else ("/bin/sh", itself)
+    if head.endswith(b"\r\n"):
+        raise CodeError(
+            f"{path} has Windows line endings, so the system would look for the interpreter "
+            f"{head[2:].decode('utf-8', 'replace').strip()!r} with a carriage return; convert it, e.g. with "
+            f"'sed -i \"s/\\r$//\" {name}'."
+        )
+    interpreter = head[2:].decode("utf-8", "surrogateescape").strip().split(None, 1)
+    if not interpreter:
+        return ("/bin/sh", itself)
+    if not os.path.exists(interpreter[0]):
+        raise CodeError(f"{path}: its first line names {interpreter[0]!r}, which this host does not have.")
+    words = [os.path.basename(interpreter[0]), *interpreter[1:]]
+    if words in (["sh"], ["env", "sh"]):
+        return ("/bin/sh", itself)
+    return (itself,) if os.access(path, os.X_OK) else (*interpreter, itself)
+
+
+def _example(folder: Path, name: str) -> str:
+    scripts = sorted(entry.name for entry in folder.glob("*.py"))
+    return f"{name}/{scripts[0] if scripts else 'train.py'}"
+
+
+def _missing(program: str, code_dir: Path) -> CodeError:
+    from container.contract.names import nearest
+
+    try:
+        names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(code_dir))
+    except OSError:
+        return CodeError(f"there is no entry point {program!r}: the code's folder {code_dir} does not exist.")
+    if not names:
+        return CodeError(
+            f"there is no entry point {program!r}: the code's folder {code_dir} is empty. Give a source folder, or use "
+            "an image that has the code there."
+        )
+    guess = nearest(program, names)
+    hint = f" Did you mean {guess!r}?" if guess else ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return CodeError(
+        f"there is no entry point {program!r} in {code_dir}.{hint} There are: "
+        f"{', '.join(repr(name) for name in names[:_SHOWN])}{more}."
+    )

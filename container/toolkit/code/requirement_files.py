@@ -1,0 +1,111 @@
+"""What a ``requirements.txt`` says, as far as caching and reinstalling from it need to know; pip reads the rest.
+
+Format: "Requirements File Format" of pip's documentation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+from container.system.locations import LocationError, local_path
+
+_CONTINUED = re.compile(r"\\\r?\n")
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+_INCLUDE = re.compile(r"^(?:-r|-c|--requirement|--constraint)(?:\s*=\s*|\s+|(?=[^\s=-]))(.+)$")
+_EDITABLE = re.compile(r"^(?:-e|--editable)(?:\s*=\s*|\s+)(.+)$")
+_FIND_LINKS = re.compile(r"^(-f|--find-links)(?:\s*=\s*|\s+)(.+)$")
+_ARCHIVES = (".whl", ".tar.gz", ".zip", ".tgz", ".tar.bz2")
+
+
+@dataclasses.dataclass(frozen=True)
+class Requirements:
+    """A requirements file and those that it includes.
+
+    Attributes:
+        contents: Each file's path, as it was named, and content, in the order of reading.
+        options: The lines that hold for the whole run (``--index-url`` …), with local folders as absolute paths.
+        local: Files and folders of this machine that are to be installed.
+        count: How many requirements there are.
+        hashed: Whether they name hashes.
+    """
+
+    contents: tuple[tuple[str, bytes], ...]
+    options: tuple[str, ...]
+    local: tuple[Path, ...]
+    count: int
+    hashed: bool
+
+
+def read(file: Path) -> Requirements:
+    """Read a requirements file and, once each, the files that it includes.
+
+    Args:
+        file: The file; relative paths of local packages start from its folder, where pip is run.
+
+    Raises:
+        OSError: one of them cannot be read; ``filename`` says which.
+    """
+    contents: list[tuple[str, bytes]] = []
+    options: list[str] = []
+    local: list[Path] = []
+    count = 0
+    hashed = False
+    waiting = [os.path.abspath(file)]
+    seen: set[str] = set()
+    root = os.path.dirname(os.path.abspath(file))
+    while waiting:
+        path = waiting.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        content = Path(path).read_bytes()
+        contents.append((os.path.relpath(path, root), content))
+        folder = os.path.dirname(path)
+        for line in _lines(content):
+            if match := _INCLUDE.match(line):
+                name = match[1].strip("'\"")
+                if "://" not in name or name.startswith("file://"):
+                    waiting.append(os.path.join(folder, name.removeprefix("file://")))
+            elif match := _FIND_LINKS.match(line):
+                options.append(f"{match[1]} {_absolute(match[2], folder)}")
+            elif line.startswith("-") and not _EDITABLE.match(line):
+                options.append(line)
+            else:
+                count += 1
+                hashed = hashed or "--hash" in line
+                if found := _local(line, root):
+                    local.append(found)
+    return Requirements(tuple(contents), tuple(options), tuple(local), count, hashed)
+
+
+def _lines(content: bytes) -> list[str]:
+    text = _CONTINUED.sub("", content.decode("utf-8-sig", "replace"))
+    return [line for line in (_COMMENT.sub("", line).strip() for line in text.splitlines()) if line]
+
+
+def _absolute(place: str, folder: str) -> str:
+    """A ``--find-links`` value: pip takes it from the requirements file's folder if it exists there."""
+    path = os.path.join(folder, place)
+    return path if os.path.exists(path) else place
+
+
+def _local(line: str, root: str) -> Path | None:
+    """The file or folder that a requirement names, or None for one of an index."""
+    if match := _EDITABLE.match(line):
+        line = match[1]
+    text = line.partition(";")[0].partition(" --hash")[0].strip().strip("'\"")
+    if " @ " in text:
+        text = text.partition(" @ ")[2].strip()
+    text = text.partition("#")[0]
+    if text.startswith("file://"):
+        try:
+            return local_path(text)
+        except LocationError:
+            return None  # pip will say so
+    if "://" in text:
+        return None
+    path = Path(root, re.sub(r"\[[^\]]*\]$", "", text))
+    return path if ("/" in text or text.endswith((".", *_ARCHIVES))) and path.exists() else None

@@ -1,0 +1,364 @@
+"""A job's ``requirements.txt``, installed once into a cached folder and never into the user's environment.
+
+What is missing is found by pip's own resolver against the installed environment (``pip install --dry-run``) and
+installed beside it (``--target``), in a folder that goes on ``PYTHONPATH``. The folder is named by everything that it
+depends on, so that jobs and hosts share it and a changed environment gets another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from container.toolkit.code import requirement_files
+
+if TYPE_CHECKING:
+    from container.toolkit.code.requirement_files import Requirements
+
+#: In every overlay: what it holds. Its times say when the overlay was made and last used.
+MARKER = ".fleetfit-overlay.json"
+
+# What another interpreter is asked.
+_DESCRIBE = """\
+import json, os, sys
+print(json.dumps([sys.implementation.cache_tag + " " + os.uname().machine, sys.path]))
+"""
+_METADATA = (".dist-info", ".egg-info", ".egg-link")
+
+_FORMAT = 1  # part of the key: raise it when overlays are made differently
+_SHOWN = 8  # packages in a line of progress
+_SKIPPED_FOLDERS = frozenset({"__pycache__", ".git", ".venv", ".tox", "build", ".mypy_cache", ".pytest_cache"})
+
+
+class RequirementsError(RuntimeError):
+    """The requirements cannot be installed; the message has the remedy and pip's own words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Interpreter:
+    """What an overlay depends on of the Python it is for.
+
+    Attributes:
+        python: Its path.
+        tag: Its implementation and version, as in ``cpython-311``.
+        installed: The metadata folders of its environment, as in ``numpy-1.26.4.dist-info``.
+    """
+
+    python: str
+    tag: str
+    installed: tuple[str, ...]
+
+    def versions(self) -> dict[str, str]:
+        """Installed versions by normalised name."""
+        found = {}
+        for folder in self.installed:
+            stem = folder.rpartition(".")[0]
+            name, _, version = stem.partition("-")
+            found[_normal(name)] = version.partition("-")[0]
+        return found
+
+
+def overlay(
+    requirements: Path | None,
+    *,
+    python: str,
+    cache_root: Path,
+    log: Callable[[str], None],
+    project: Path | None = None,
+    timeout: float = 3600.0,
+) -> Path | None:
+    """Return a folder that has what the requirements ask for and the environment lacks.
+
+    Several hosts and jobs may ask at once: one installs, the others wait for it. Works in any thread that lasts until
+    this returns.
+
+    Args:
+        requirements: The file; None when there is only a project.
+        python: The interpreter of the job's scripts.
+        cache_root: fleetfit's cache; overlays are in ``overlays/`` below it.
+        log: Takes lines that say what is going on; none when the answer is cached.
+        project: A folder with ``setup.py`` or ``pyproject.toml`` that is to be installed as well.
+        timeout: How long each run of pip may take, in seconds.
+
+    Returns:
+        The folder, for ``PYTHONPATH``; its ``bin`` folder, if there is one, is for ``PATH``. None when nothing is
+        missing.
+
+    Raises:
+        RequirementsError: they cannot be installed.
+    """
+    try:
+        wanted = requirement_files.read(requirements) if requirements is not None else None
+        if project is None and (wanted is None or wanted.count == 0):
+            return None
+        interpreter = _interpreter(python)
+        key = _key(wanted, project, interpreter)
+        folder = cache_root / "overlays" / key
+        if (found := _cached(folder)) is not _ABSENT:
+            return found
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _lock(folder.with_name(f"{key}.lock"), log):
+            if (found := _cached(folder)) is not _ABSENT:
+                return found
+            # Of an installation that was killed, or an overlay that somebody damaged.
+            for leftover in (*folder.parent.glob(f".{key}.*"), folder):
+                shutil.rmtree(leftover, ignore_errors=True)
+            staging = folder.with_name(f".{key}.{os.getpid()}")
+            try:
+                _Installation(requirements, wanted, project, interpreter, staging, log, timeout).run()
+                os.rename(staging / "overlay", folder)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+        return _cached(folder)
+    except OSError as error:
+        raise RequirementsError(
+            f"{requirements or project}: {error.filename or cache_root}: {error.strerror or error}, while its packages "
+            f"were made ready in {cache_root}. FLEETFIT_CACHE can name another place for them."
+        ) from error
+
+
+_ABSENT = Path()
+
+
+def _cached(folder: Path) -> Path | None:
+    """The overlay, None if it is known that nothing is missing, or ``_ABSENT``."""
+    try:
+        with open(folder / MARKER, encoding="utf-8") as file:
+            packages = json.load(file)["packages"]
+        os.utime(folder / MARKER)  # for whoever clears the cache of what is no longer used
+    except (OSError, ValueError, KeyError, TypeError):
+        return _ABSENT
+    return folder if packages else None
+
+
+@contextlib.contextmanager
+def _lock(file: Path, log: Callable[[str], None]) -> Iterator[None]:
+    """Hold a lock that the kernel releases however we end."""
+    with open(file, "w", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log("requirements: another host or job is installing the same; waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _key(wanted: Requirements | None, project: Path | None, interpreter: _Interpreter) -> str:
+    constraint = os.environ.get("PIP_CONSTRAINT", "")
+    contents = [(name, hashlib.sha256(content).hexdigest()) for name, content in wanted.contents] if wanted else []
+    contents += [(path, _file_digest(path)) for path in constraint.split() if os.path.isfile(path)]
+    parts: list[Any] = [_FORMAT, interpreter.python, interpreter.tag, interpreter.installed, constraint, contents]
+    for path in (*(wanted.local if wanted else ()), *((project,) if project else ())):
+        parts.append(_tree_digest(path))
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _tree_digest(path: Path) -> list[tuple[str, str]]:
+    """The contents of a file, or of a folder's files."""
+    if path.is_file():
+        return [(path.name, _file_digest(path))]
+    found = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(
+            name for name in folders if name not in _SKIPPED_FOLDERS and not name.endswith((".egg-info", ".dist-info"))
+        )
+        for name in sorted(files):
+            file = os.path.join(folder, name)
+            if os.path.isfile(file):
+                found.append((os.path.relpath(file, path), _file_digest(file)))
+    return found
+
+
+def _file_digest(path: str | Path) -> str:
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _interpreter(python: str) -> _Interpreter:
+    """Look at an interpreter's environment; without starting it if it is the one that runs this."""
+    python = os.path.abspath(shutil.which(python) or python)
+    if python == os.path.abspath(sys.executable):
+        import site
+
+        # The toolkit runs isolated; scripts do not.
+        path = [*sys.path, site.getusersitepackages(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        tag = f"{sys.implementation.cache_tag} {os.uname().machine}"
+    else:
+        import subprocess
+
+        said = subprocess.run([python, "-c", _DESCRIBE], capture_output=True, check=False, cwd="/", text=True)
+        try:
+            tag, path = json.loads(said.stdout)
+        except ValueError:
+            raise RequirementsError(f"{python} does not run: {said.stderr.strip() or said.returncode}.") from None
+    installed: set[str] = set()
+    for folder in path:
+        with contextlib.suppress(OSError):  # paths may name archives, or nothing
+            installed.update(name for name in os.listdir(folder) if name.endswith(_METADATA))
+    return _Interpreter(python, tag, tuple(sorted(installed)))
+
+
+class _Installation:
+    """One run: find what is missing, install it into ``staging/overlay``.
+
+    Args:
+        requirements: The file, or None.
+        wanted: What it says.
+        project: A folder to install, or None.
+        interpreter: What it is for.
+        staging: A folder to work in.
+        log: Takes lines of progress.
+        timeout: How long each run of pip may take, in seconds.
+    """
+
+    def __init__(
+        self,
+        requirements: Path | None,
+        wanted: Requirements | None,
+        project: Path | None,
+        interpreter: _Interpreter,
+        staging: Path,
+        log: Callable[[str], None],
+        timeout: float,
+    ) -> None:
+        self._requirements = requirements
+        self._wanted = wanted
+        self._project = project
+        self._interpreter = interpreter
+        self._staging = staging
+        self._log = log
+        self._timeout = timeout
+        self._name = requirements.name if requirements is not None else "the package"
+        self._root = os.path.abspath(requirements.parent if requirements is not None else str(project))
+
+    def run(self) -> None:
+        """Make ``staging/overlay``, with its marker."""
+        began = time.monotonic()
+        target = self._staging / "overlay"
+        target.mkdir(parents=True, mode=0o700)
+        self._log(f"{self._name}: looking for what is missing")
+        missing = self._missing()
+        pins = [_pin(item, hashed=self._wanted is not None and self._wanted.hashed) for item in missing]
+        names = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in missing]
+        if missing:
+            shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+            self._log(f"{self._name}: installing {shown}, for this job only")
+            self._tell_of_replaced(missing)
+            pins_file = self._staging / "pins.txt"
+            options = self._wanted.options if self._wanted is not None else ()
+            pins_file.write_text("\n".join((*options, *pins, "")), encoding="utf-8")
+            self._pip("install", "--no-deps", "--target", str(target), "-r", str(pins_file))
+            self._log(f"{self._name}: installed in {time.monotonic() - began:.1f} s")
+            if unread := sorted(file.name for file in target.glob("*.pth")):
+                self._log(f"{self._name}: {', '.join(unread)} has no effect: Python reads it in site-packages only")
+        else:
+            self._log(f"{self._name}: nothing is missing")
+        marker = {"packages": names, "python": self._interpreter.python, "tag": self._interpreter.tag}
+        (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
+
+    def _missing(self) -> list[dict[str, Any]]:
+        """What pip would install."""
+        report = self._staging / "report.json"
+        arguments = ["install", "--dry-run", "--report", str(report)]
+        if self._requirements is not None:
+            arguments += ["-r", os.path.abspath(self._requirements)]
+        if self._project is not None:
+            arguments.append(str(self._build()))
+        self._pip(*arguments)
+        content = json.loads(report.read_text(encoding="utf-8"))
+        return sorted(content["install"], key=lambda item: str(item["metadata"]["name"]).lower())
+
+    def _build(self) -> Path:
+        """Build the project's wheel from a copy: building writes into the folder."""
+        from container.system.copying import copy_tree
+
+        assert self._project is not None
+        copy = self._staging / "project"
+        copy_tree(self._project, copy)
+        self._log(f"building the package in {self._project}")
+        wheels = self._staging / "wheels"
+        isolation = ["--no-build-isolation"] if self._can_build_here() else []
+        self._pip("wheel", "--no-deps", *isolation, "--wheel-dir", str(wheels), str(copy))
+        return next(wheels.glob("*.whl"))
+
+    def _can_build_here(self) -> bool:
+        """Whether a plain ``setup.py`` builds with the setuptools that is there, so that nothing is downloaded."""
+        assert self._project is not None
+        pyproject = self._project / "pyproject.toml"
+        if pyproject.is_file() and "[build-system]" in pyproject.read_text(encoding="utf-8", errors="replace"):
+            return False
+        installed = self._interpreter.versions()
+        major = installed.get("setuptools", "0").partition(".")[0]
+        return int(major) >= 71 or ("setuptools" in installed and "wheel" in installed)
+
+    def _pip(self, *arguments: str) -> None:
+        from container.toolkit.code import pip
+
+        def progress(line: str) -> None:
+            if line.lstrip().startswith(("Downloading ", "Building wheel")):
+                self._log(f"{self._name}: {line.strip()}")
+
+        try:
+            pip.run(
+                arguments,
+                python=self._interpreter.python,
+                cwd=Path(self._root),
+                timeout=self._timeout,
+                progress=progress,
+            )
+        except pip.PipError as error:
+            said = "".join(f"\n  {line}" for line in error.said)
+            place = self._requirements or self._project
+            raise RequirementsError(
+                f"{place} could not be installed: {error}" + (f"\npip said:{said}" if said else "")
+            ) from None
+
+    def _tell_of_replaced(self, missing: list[dict[str, Any]]) -> None:
+        installed = self._interpreter.versions()
+        for item in missing:
+            name, version = str(item["metadata"]["name"]), item["metadata"]["version"]
+            before = installed.get(_normal(name))
+            if before not in (None, version):
+                self._log(f"{self._name}: {name} {version} takes the place of the installed {before}")
+
+
+def _pin(item: dict[str, Any], *, hashed: bool) -> str:
+    """The requirement for exactly what an item of pip's report is.
+
+    Source: "Installation Report" of pip's documentation and PEP 610 (direct_url.json).
+    """
+    name = f"{item['metadata']['name']}=={item['metadata']['version']}"
+    info = item["download_info"]
+    if not item.get("is_direct"):
+        hashes = info.get("archive_info", {}).get("hashes", {})
+        return name + "".join(f" --hash={kind}:{value}" for kind, value in hashes.items() if hashed)
+    url = info["url"]
+    if "vcs_info" in info:
+        url = f"{info['vcs_info']['vcs']}+{url}@{info['vcs_info']['commit_id']}"
+    fragments = []
+    if "subdirectory" in info:
+        fragments.append(f"subdirectory={info['subdirectory']}")
+    if hashed:
+        fragments += [f"{kind}={value}" for kind, value in info.get("archive_info", {}).get("hashes", {}).items()][:1]
+    if fragments:
+        url += "#" + "&".join(fragments)
+    return f"{item['metadata']['name']} @ {url}"
+
+
+def _normal(name: str) -> str:
+    """A package's name as PEP 503 normalises it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,341 @@
+"""The hosts' connection to each other: algo-1's toolkit listens, every other host's connects.
+
+A message is a JSON object in a frame: its length as four big-endian bytes, then the text. Frames are bounded. The
+first one is ``{"op": "hello", "host": …, "token": …}``; a connection that says anything else, or does not know the
+job's token, is closed. End-of-file means that the peer is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from container.system.loop import Loop, Timer
+
+Message = dict[str, Any]
+
+#: The largest frame in bytes. A failure with its traceback is some kilobytes.
+FRAME_LIMIT = 1 << 20
+#: Seconds that a stranger has to say hello.
+HELLO_TIMEOUT = 10.0
+_LENGTH = struct.Struct(">I")
+
+
+class Connection:
+    """One end of a connection, on a loop. Messages sent are buffered; ``closed`` is called once.
+
+    Args:
+        loop: The loop that drives it.
+        sock: A connected stream socket; the connection owns it.
+        received: Called with each message.
+        closed: Called with the reason when the peer is gone or breaks the protocol.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        received: Callable[[Message], None],
+        closed: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._socket: socket.socket | None = sock
+        self.received = received
+        self.closed = closed
+        self._incoming = bytearray()
+        self._outgoing = bytearray()
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(sock)
+        loop.add_reader(sock.fileno(), self._on_readable)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages can still be sent."""
+        return self._socket is not None
+
+    def send(self, message: Message) -> None:
+        """Send a message; one to a closed connection is dropped (``closed`` has told)."""
+        if self._socket is None:
+            return
+        body = json.dumps(message, separators=(",", ":")).encode()
+        if len(body) > FRAME_LIMIT:
+            raise ValueError(f"a control message of {len(body)} bytes is over the limit of {FRAME_LIMIT}.")
+        self._outgoing += _LENGTH.pack(len(body)) + body
+        self._flush()
+
+    def close(self) -> None:
+        """Close without calling ``closed``. What has been sent is still delivered by the kernel."""
+        if self._socket is not None:
+            fd = self._socket.fileno()
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+            self._socket.close()
+            self._socket = None
+
+    def _lost(self, reason: str) -> None:
+        if self._socket is not None:
+            self.close()
+            self.closed(reason)
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            sent = self._socket.send(self._outgoing)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            # The reader sees the end too, with whatever the peer said last still to be read.
+            self._outgoing.clear()
+            self._loop.remove_writer(self._socket.fileno())
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):
+                self._lost(f"sending failed: {error}")
+            return
+        del self._outgoing[:sent]
+        if self._outgoing:
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+        else:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _on_readable(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(f"the connection broke: {error.strerror}")
+            return
+        if not data:
+            self._lost("the connection was closed")
+            return
+        self._incoming += data
+        while self._socket is not None and len(self._incoming) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._incoming)
+            if length > FRAME_LIMIT:
+                self._lost(f"a frame of {length} bytes is over the limit of {FRAME_LIMIT}")
+                return
+            end = _LENGTH.size + length
+            if len(self._incoming) < end:
+                return
+            body = bytes(self._incoming[_LENGTH.size : end])
+            del self._incoming[:end]
+            try:
+                message = json.loads(body)
+                if not isinstance(message, dict) or not isinstance(message.get("op"), str):
+                    raise ValueError("not a message")
+            except (ValueError, RecursionError):
+                self._lost("a frame is not a message")
+                return
+            self.received(message)
+
+
+class Server:
+    """algo-1's side: takes the other hosts' connections.
+
+    Args:
+        loop: The loop that drives it.
+        listener: A listening socket; the server owns it.
+        token: The job's secret, or None where the backend cannot pass one.
+        expected: Names of the hosts that may come.
+        joined: Called with a host's name when it has said hello.
+        received: Called with a host's name and each later message.
+        lost: Called with a host's name and the reason when its connection ends.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        listener: socket.socket,
+        *,
+        token: str | None,
+        expected: set[str],
+        joined: Callable[[str], None],
+        received: Callable[[str, Message], None],
+        lost: Callable[[str, str], None],
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._token = token
+        self._expected = expected
+        self._joined = joined
+        self._received = received
+        self._lost = lost
+        self._strangers: dict[Connection, Timer] = {}
+        self.hosts: dict[str, Connection] = {}
+        listener.setblocking(False)
+        loop.add_reader(listener.fileno(), self._accept)
+
+    def send(self, host: str, message: Message) -> None:
+        """Send to one host; dropped if it is not connected."""
+        if host in self.hosts:
+            self.hosts[host].send(message)
+
+    def broadcast(self, message: Message) -> None:
+        """Send to every connected host."""
+        for connection in list(self.hosts.values()):
+            connection.send(message)
+
+    def close(self) -> None:
+        """Close everything."""
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for connection in [*self.hosts.values(), *self._strangers]:
+            connection.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return  # it went away again, or we are out of descriptors: it will try again
+        connection = Connection(self._loop, sock, lambda message: None, lambda reason: None)
+        connection.received = lambda message: self._hello(connection, message)
+        connection.closed = lambda reason: self._forget(connection)
+        self._strangers[connection] = self._loop.call_later(HELLO_TIMEOUT, lambda: self._forget(connection))
+
+    def _forget(self, connection: Connection) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        connection.close()
+
+    def _hello(self, connection: Connection, message: Message) -> None:
+        host = message.get("host")
+        token = message.get("token") or ""
+        known = self._token is None or (isinstance(token, str) and _same(token, self._token))
+        if message["op"] != "hello" or not known or not isinstance(host, str):
+            self._forget(connection)
+            return
+        if host not in self._expected or host in self.hosts:
+            self._forget(connection)
+            return
+        self._strangers.pop(connection).cancel()
+        self.hosts[host] = connection
+        connection.received = lambda later: self._received(host, later)
+        connection.closed = lambda reason: self._gone(host, reason)
+        self._joined(host)
+
+    def _gone(self, host: str, reason: str) -> None:
+        self.hosts.pop(host, None)
+        self._lost(host, reason)
+
+
+class Client:
+    """Another host's side: connects to algo-1, trying again until the deadline.
+
+    Args:
+        loop: The loop that drives it.
+        address: Name or address, and port, of algo-1's toolkit.
+        hello: This host's name.
+        token: The job's secret, or None.
+        deadline: ``time.monotonic()`` after which to give up.
+        joined: Called when the connection stands.
+        received: Called with each message.
+        lost: Called with the reason when it could not be made, or ended.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        address: tuple[str, int],
+        *,
+        hello: str,
+        token: str | None,
+        deadline: float,
+        joined: Callable[[], None],
+        received: Callable[[Message], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._address = address
+        self._hello = hello
+        self._token = token
+        self._deadline = deadline
+        self._joined = joined
+        self._received = received
+        self._lost = lost
+        self._pause = 0.01
+        self._closed = False
+        self._connection: Connection | None = None
+        loop.call_later(0.0, self._try)  # not from here: the caller does not hold us yet
+
+    @property
+    def connected(self) -> bool:
+        """Whether algo-1 can be told something."""
+        return self._connection is not None and self._connection.is_open
+
+    def send(self, message: Message) -> None:
+        """Send a message to algo-1; dropped when there is no connection."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    def close(self) -> None:
+        """Close, and try no more."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    def _try(self) -> None:
+        if self._closed:
+            return
+        left = self._deadline - time.monotonic()
+        try:
+            # A host that is not up yet refuses at once or does not resolve; a dead address takes the whole second.
+            sock = socket.create_connection(self._address, timeout=min(1.0, max(0.01, left)))
+        except OSError as error:
+            if left <= 0:
+                self._lost(f"no connection to {self._address[0]}:{self._address[1]} could be made: {error}")
+                return
+            self._loop.call_later(self._pause, self._try)
+            self._pause = min(self._pause * 2, 1.0)
+            return
+        self._connection = Connection(self._loop, sock, self._received, self._lost)
+        self._connection.send({"op": "hello", "host": self._hello, "token": self._token})
+        self._joined()
+
+
+def listen(address: str = "", port: int = 0) -> socket.socket:
+    """Make algo-1's listening socket; port 0 lets the system choose.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(128)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def inherited_listener(fd: int) -> socket.socket:
+    """Take over a listening socket that the backend made."""
+    os.set_inheritable(fd, False)
+    return socket.socket(fileno=fd)
+
+
+def _same(given: str, expected: str) -> bool:
+    import hmac  # it brings OpenSSL along, which a single host can do without
+
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Notice a machine that vanished without a word (no FIN) within some 20 seconds."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)

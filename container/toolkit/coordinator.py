@@ -1,0 +1,156 @@
+"""algo-1's view of the whole cluster: who is ready, who failed first, when it is over.
+
+Plain state and callbacks, without input or output, so that its rules can be tested as data.
+
+Hosts say: ``ready`` (with the ports that are reserved for them), ``raised`` (a process's uncaught exception; how it
+ended follows within a moment), ``survived`` (it ended well all the same), ``failed`` (with a failure), ``stop`` (it was
+told to), ``evidence`` (of a rank's part in the cluster), ``stopped``, ``done`` (its ranks have ended, or only serve),
+``ended``.
+The coordinator tells all: ``go`` (with every host's ports), ``stop``, ``end`` (with the first failure), ``finish``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from container.contract.failures import Cause, Failure
+from container.toolkit.evidence import Evidence
+
+Message = dict[str, Any]
+
+
+#: What may come of a rank's exception before that rank has ended: Horovod's exit handler, say, waits for the others.
+_CONSEQUENCES = (Cause.PROCESS, Cause.LAUNCH)
+
+
+class State(enum.Enum):
+    """What the cluster is doing."""
+
+    GATHERING = "gathering"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDING = "ending"
+    FINISHED = "finished"
+
+
+class Coordinator:
+    """Decides for the whole cluster.
+
+    Args:
+        hosts: Every host's name; the first is the one that this runs on.
+        tell: Called with a host's name and a message for it.
+
+    Attributes:
+        evidence: What is known of the ranks' part in the cluster, by host and process.
+        judge: Called when all is done; returns a failure if that is none the less the job's end.
+    """
+
+    def __init__(self, hosts: tuple[str, ...], tell: Callable[[str, Message], None]) -> None:
+        self._hosts = hosts
+        self._tell = tell
+        self._ports: dict[str, list[int]] = {}
+        self.state = State.GATHERING
+        self.failure: Failure | None = None
+        self.joined: set[str] = set()
+        self._ready: set[str] = set()
+        self._done: set[str] = set()
+        self._stopped: set[str] = set()
+        self.ended: set[str] = set()
+        self._raised: tuple[str, str] | None = None  # host and process of the first exception, until it has ended
+        self._held: Failure | None = None  # what failed since
+        self.evidence: dict[tuple[str, str], Evidence] = {}
+        self.judge: Callable[[], Failure | None] = lambda: None
+
+    def receive(self, host: str, message: Message) -> None:
+        """Take a host's message; unknown ones are ignored (a newer toolkit may say more)."""
+        match message["op"]:
+            case "ready":
+                self._ready.add(host)
+                self._ports[host] = message.get("ports", [])
+                if self.state is State.GATHERING and self._ready == set(self._hosts):
+                    self.state = State.RUNNING
+                    self._all({"op": "go", "ports": self._ports})
+            case "raised":
+                if self._raised is None and self.state is State.RUNNING:
+                    self._raised = (host, message["process"])
+            case "survived":
+                if self._raised == (host, message["process"]):
+                    self._raised = None
+                    if self._held is not None:
+                        self.fail(self._held)
+            case "failed":
+                self.fail(Failure.from_dict(message["failure"]))
+            case "evidence":
+                self.evidence.setdefault((host, message["process"]), Evidence()).add(message["data"])
+            case "stop":
+                if self.state in (State.GATHERING, State.RUNNING):
+                    self.state = State.STOPPING
+                    self._all({"op": "stop"})
+            case "stopped":
+                self._stopped.add(host)
+                # A host that is done answers too: what serves there may take its time.
+                if self.state is State.STOPPING and self._stopped >= set(self._hosts):
+                    self._finish()
+            case "done":
+                self._done.add(host)
+                if self.state is State.RUNNING and not self.running():
+                    failure = self.judge()
+                    if failure is None:
+                        self._finish()
+                    else:
+                        self.fail(failure)
+            case "ended":
+                self.ended.add(host)
+
+    def fail(self, failure: Failure) -> None:
+        """Take a failure. The first, by arrival, is the job's; later ones are its consequences."""
+        if self.state in (State.ENDING, State.FINISHED):
+            return
+        if self.state is State.STOPPING and failure.cause is Cause.PROCESS:
+            return  # ranks that are being stopped may well end with an error
+        if self._raised not in (None, (failure.host, failure.process)) and failure.cause in _CONSEQUENCES:
+            self._held = self._held or failure
+            return
+        self.state = State.ENDING
+        self.failure = failure
+        self._all({"op": "end", "failure": failure.to_dict()})
+
+    def lost(self, host: str, reason: str) -> None:
+        """A host's connection ended. Before the end that is a failure."""
+        self.ended.add(host)
+        if self._raised is not None and self._raised[0] == host:
+            self._raised = None
+        if self.state is State.STOPPING:
+            self._stopped.add(host)
+            self.receive(host, {"op": "stopped"})
+            return
+        self.fail(
+            Failure(
+                cause=Cause.HOST_LOST,
+                message=f"the host was lost: {reason}. Its toolkit was killed, or its machine or network is gone.",
+                host=host,
+            )
+        )
+
+    def missing(self) -> list[str]:
+        """The hosts that have not said they are ready, in order."""
+        return [host for host in self._hosts if host not in self._ready]
+
+    def running(self) -> list[str]:
+        """The hosts that are not done, in order."""
+        return [host for host in self._hosts if host not in self._done]
+
+    @property
+    def everybody_ended(self) -> bool:
+        """Whether every other host has ended its share."""
+        return self.ended >= set(self._hosts[1:])
+
+    def _finish(self) -> None:
+        self.state = State.FINISHED
+        self._all({"op": "finish"})
+
+    def _all(self, message: Message) -> None:
+        for host in self._hosts:
+            self._tell(host, message)

@@ -1,0 +1,52 @@
+"""``python -m container debug``: the entry point as one process in the foreground, for ``pdb`` and the like.
+
+It gets what a rank of the job would get (arguments, environment, code, channels), and the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from container.contract import hyperparameters as codec
+from container.contract import variables
+from container.toolkit.code import code, requirements
+from container.toolkit.train import cache_root, rank_environment, read_environment
+
+
+def main(argv: list[str]) -> int:
+    """Become the entry point. Returns only when that is not possible."""
+    if argv:
+        print(f"python -m container debug takes no arguments, got {argv}", file=sys.stderr)
+        return 2
+    base = Path(os.environ.get(variables.BASE_DIR) or "/opt/ml")
+    try:
+        environment = read_environment(base)
+        tree = environment.tree
+        for directory in tree.directories():
+            directory.mkdir(parents=True, exist_ok=True)
+        submit = environment.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
+        code.materialize(str(submit) if submit else None, tree.code, environment.program)
+        wanted = tree.code / "requirements.txt"
+        project = tree.code if code.is_project(tree.code) else None
+        overlay = None
+        if wanted.is_file() or project is not None:
+            overlay = requirements.overlay(
+                wanted if wanted.is_file() else None,
+                python=environment.machine.python,
+                cache_root=cache_root(),
+                log=lambda line: print(line, file=sys.stderr),
+                project=project,
+            )
+        command = code.entry_command(
+            environment.program, tree.code, environment.to_cmd_args(), environment.machine.python
+        )
+        # Nothing is started beside it, so nothing is put into the runtime folder.
+        env = rank_environment(environment, overlay, Path(tempfile.gettempdir()))
+        os.chdir(tree.code)
+        os.execvpe(command[0], list(command), env)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"fleetfit: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,389 @@
+"""``python -m container elastic``: Horovod's elastic driver and rendezvous, beside the job's supervisor.
+
+The supervisor says, by lines on standard input: ``workers`` (those that are there, oldest first), ``ended`` (a worker
+and its exit code), ``stop``. The driver says, on standard output: ``listening`` (once), ``start`` (a worker, its
+environment, rank and size), ``end`` (a worker that has no place any more), ``membership`` (the workers in rank order),
+``waiting`` (for enough workers), ``enough``, ``too_few`` (it has waited in vain) and ``finished``. What Horovod logs
+goes to standard error.
+
+Horovod's classes do the work (``horovod.runner.elastic``, ``horovod.runner.http.http_server``, version 0.28). What is
+different here, and why:
+
+* the membership changes by event, not by a poll each second;
+* two changes within one second are two changes (Horovod stamps them with whole seconds, and workers drop the second);
+* with too few workers those that are left meet at once as well, and wait there, as in Horovod; the supervisor is told
+  when they have waited in vain;
+* workers always meet anew in full: after a removal alone Horovod lets the old ones skip that, and one that joins
+  meanwhile would wait for them for ever (horovod#3494);
+* a change that comes before the first worker can be told is told when it can, and again until the workers have met:
+  one that is told of it while it meets the others about an earlier change forgets it (``State.on_reset``);
+* the rendezvous listens on the address that it is given, and does not unpickle what workers send;
+* it says "gone" to those that meet when one of them has ended, so that they need not wait for it. Our Horovod then
+  gives up that meeting and asks for its next ranks (:mod:`estimators.provision.patches`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http
+import io
+import logging
+import os
+import pickle
+import sys
+import threading
+import time
+from typing import Any
+
+from horovod.runner.common.util.timeout import TimeoutException
+from horovod.runner.elastic.discovery import DiscoveredHosts, HostDiscovery
+from horovod.runner.elastic.driver import ElasticDriver
+from horovod.runner.elastic.rendezvous import GET_RANK_AND_SIZE, PUT_WORKER_ADDRESSES, create_rendezvous_handler
+from horovod.runner.elastic.worker import HostUpdateResult
+from horovod.runner.gloo_run import create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
+
+from container.contract import elastic as messages
+from container.contract import variables
+
+#: How long the workers may take to act on a change, until they are told again, in seconds.
+_TELL_AGAIN = 1.0
+
+
+class Fleet(HostDiscovery):
+    """What the supervisor last said: the workers that are there, each a host with one slot."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: tuple[str, ...] = ()
+
+    def set(self, workers: list[str]) -> None:
+        """Take a new list."""
+        with self._lock:
+            self._workers = tuple(workers)
+
+    def order(self, workers: list[str]) -> list[str]:
+        """Those of the workers, oldest first: the first one has the training's state, which the others take."""
+        with self._lock:
+            places = {worker: place for place, worker in enumerate(self._workers)}
+        return sorted(workers, key=lambda worker: places.get(worker, len(places)))
+
+    def find_available_hosts_and_slots(self) -> dict[str, int]:
+        """See Horovod."""
+        with self._lock:
+            return dict.fromkeys(self._workers, 1)
+
+
+class Rendezvous(RendezvousServer):
+    """Horovod's, on one address instead of all."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
+
+    def start(self, handler_cls: Any) -> int:
+        """See Horovod."""
+        self._httpd = RendezvousHTTPServer((self._address, 0), handler_cls, self._verbose)
+        self._httpd.daemon_threads = True
+        self._listen_thread = threading.Thread(target=self._httpd.serve_forever, args=(0.05,), daemon=True)
+        self._listen_thread.start()
+        return int(self._httpd.server_address[1])
+
+
+class Driver(ElasticDriver):
+    """Horovod's, told of changes by event.
+
+    Args:
+        rendezvous: Where workers meet.
+        fleet: The workers that are there.
+        least: The workers below which it waits.
+        most: The workers above which it does not grow.
+        timeout: How long it waits, in seconds.
+        reset_limit: How often they may meet anew.
+        say: Tells the supervisor.
+    """
+
+    def __init__(
+        self,
+        rendezvous: Rendezvous,
+        fleet: Fleet,
+        *,
+        least: int,
+        most: int,
+        timeout: float,
+        reset_limit: int | None,
+        say: Any,
+    ) -> None:
+        self._changed = threading.Event()
+        self._fleet = fleet
+        self._say = say
+        self._told = 0  # the stamp of the last change that workers were told of
+        self._pending = False  # whether they have been told and have not met since
+        self._generation = -1
+        self.error = ""
+        super().__init__(rendezvous, fleet, least, most, timeout=max(1, round(timeout)), reset_limit=reset_limit)
+
+    def changed(self) -> None:
+        """The fleet is another."""
+        self._changed.set()
+
+    def stop(self, error_message: str | None = None) -> None:
+        """See Horovod."""
+        self.error = self.error or (error_message or "")
+        self._shutdown.set()
+        self._changed.set()
+        with self._wait_hosts_cond:
+            self._wait_hosts_cond.notify_all()
+
+    def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> Any:
+        """See Horovod. That it waited in vain is said at once, while those that wait with it are still there."""
+        self._say("waiting")
+        try:
+            found = super().wait_for_available_slots(min_num_proc, min_hosts)
+        except TimeoutException:
+            self._say("too_few")
+            raise
+        self._say("enough")
+        return found
+
+    def _discover_hosts(self) -> None:
+        while not self._shutdown.is_set():
+            with self._wait_hosts_cond:
+                found = self._host_manager.update_available_hosts()
+                if found != HostUpdateResult.no_update:
+                    self._notify_workers_host_changes(self._host_manager.current_hosts, found)
+                    self._wait_hosts_cond.notify_all()
+                elif self._pending:
+                    self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
+            self._changed.wait(_TELL_AGAIN if self._pending else None)
+            self._changed.clear()
+
+    def _get_host_assignments(self, current_hosts: Any) -> Any:
+        order = self._fleet.order(current_hosts.host_assignment_order)
+        return super()._get_host_assignments(DiscoveredHosts(current_hosts.host_slots, order))
+
+    def _notify_workers_host_changes(self, current_hosts: Any, update_res: Any) -> None:
+        self._pending = False
+        following: Any = {}  # with too few, those that are left stop, and wait for others where they meet
+        if current_hosts.count_available_slots() >= self._min_num_proc:
+            following, _ = self._get_host_assignments(current_hosts)
+        first = self.get_coordinator_info()
+        client = self.get_worker_client(first) if first is not None else None
+        if client is None or dict(following) == dict(self.host_assignments):
+            return
+        self._pending = True
+        self._told = max(self._told + 1, int(time.time()))
+        try:
+            client.notify_hosts_updated(self._told, HostUpdateResult.mixed)
+        except Exception as error:  # noqa: BLE001 - that worker is gone, which brings the others together as well
+            logging.info("%s could not be told of a change: %s", first.hostname, error)
+
+    def register_worker_server(self, host: str, slot: int, addresses: Any, secret_key: bytes) -> None:
+        """See Horovod."""
+        super().register_worker_server(host, slot, addresses, secret_key)
+        first = self.get_coordinator_info()
+        if first is not None and first.hostname == host:
+            with self._wait_hosts_cond:
+                self._notify_workers_host_changes(self._host_manager.current_hosts, HostUpdateResult.mixed)
+
+    def _update_host_assignments(self, current_hosts: Any) -> Any:
+        try:
+            pending = super()._update_host_assignments(current_hosts)
+        except RuntimeError:
+            self.error = "no worker is left that has the training's state"
+            raise
+        self._generation += 1
+        self._say(
+            "membership",
+            generation=self._generation,
+            workers=[self._rank_assignments[rank].hostname for rank in range(self._world_size)],
+        )
+        return pending
+
+    def members(self) -> list[str]:
+        """The workers of the last membership."""
+        return [slot.hostname for slot in list(self._rank_assignments.values())]
+
+    def resume(self) -> None:
+        """See Horovod."""
+        try:
+            super().resume()
+        except Exception as error:
+            self.error = self.error or str(error)
+            raise
+
+
+class Workers:
+    """The workers as Horovod's threads wait for them.
+
+    Args:
+        environment: What all of them get.
+        say: Tells the supervisor.
+    """
+
+    def __init__(self, environment: dict[str, str], say: Any) -> None:
+        self._environment = environment
+        self._say = say
+        self._changed = threading.Condition()
+        self._codes: dict[str, int] = {}
+
+    def ended(self, worker: str, code: int) -> None:
+        """A worker has ended."""
+        with self._changed:
+            self._codes[worker] = code
+            self._changed.notify_all()
+
+    def have_lost(self, members: list[str]) -> bool:
+        """Whether any of the workers has ended."""
+        with self._changed:
+            return any(member in self._codes for member in members)
+
+    def run(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
+        """Have a worker started, and wait for its end; called in a thread of its own.
+
+        Returns:
+            Its exit code, and when it ended, in seconds since the epoch.
+        """
+        worker = slot_info.hostname
+        environment = {**self._environment, **create_slot_env_vars(slot_info)}
+        self._say("start", worker=worker, environment=environment, rank=slot_info.rank, size=slot_info.size)
+        asked = False
+        with self._changed:
+            while worker not in self._codes:
+                if not asked and any(event.is_set() for event in events):
+                    asked = True
+                    self._say("end", worker=worker)
+                self._changed.wait(1.0)  # Horovod's events cannot be waited for together with ours
+            return self._codes[worker], time.time()
+
+
+def handler(driver: Driver, workers: Workers) -> Any:
+    """The rendezvous' request handler: Horovod's, but for what it would unpickle and whom it would let wait."""
+
+    class Handler(create_rendezvous_handler(driver)):  # type: ignore[misc]
+        def do_GET(self) -> None:
+            scope = self.path.split("/")[1:2]
+            if scope != [GET_RANK_AND_SIZE] and workers.have_lost(driver.members()):
+                self.send_status_code(http.HTTPStatus.GONE)
+            else:
+                super().do_GET()
+
+        def _put_value(self, scope: str, key: str, value: bytes) -> None:
+            if scope == PUT_WORKER_ADDRESSES:
+                host, local_rank = key.split(":")
+                addresses, secret = load_plain(base64.b64decode(value))
+                driver.register_worker_server(host, int(local_rank), addresses, secret)
+            else:
+                super()._put_value(scope, key, value)
+
+    return Handler
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"a worker sent {module}.{name}, where only plain values are taken")
+
+
+def load_plain(data: bytes) -> Any:
+    """Unpickle numbers, texts, and collections of them.
+
+    Raises:
+        pickle.UnpicklingError: it holds anything else.
+    """
+    return _PlainUnpickler(io.BytesIO(data)).load()
+
+
+class _Speaker:
+    """Writes messages, from any thread.
+
+    Args:
+        fd: Where to.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def __call__(self, operation: str, **values: Any) -> None:
+        """Say something; a supervisor that is gone is noticed by the end of standard input."""
+        data = messages.encode(operation, **values)
+        with self._lock:
+            while data:
+                try:
+                    data = data[os.write(self._fd, data) :]
+                except OSError:
+                    return
+
+
+def main(argv: list[str]) -> int:
+    """Drive one attempt of a job."""
+    parser = argparse.ArgumentParser(prog="python -m container elastic")
+    parser.add_argument("--address", required=True, help="where workers reach the rendezvous")
+    parser.add_argument("--interface", required=True, help="the workers' network interface, or their address")
+    parser.add_argument("--initial", type=int, required=True, help="workers to start with")
+    parser.add_argument("--planned", type=int, required=True, help="workers that the job was planned for")
+    parser.add_argument("--least", type=int, required=True)
+    parser.add_argument("--most", type=int, required=True)
+    parser.add_argument("--timeout", type=float, required=True, help="in seconds")
+    parser.add_argument("--reset-limit", type=int)
+    parser.add_argument("--warm", action="store_true", help="whether workers are started before they get a place")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="driver: %(message)s", stream=sys.stderr)
+    logging.getLogger().setLevel(os.environ.get("FLEETFIT_ELASTIC_LOG", "ERROR"))
+    say = _Speaker(os.dup(1))
+    os.dup2(2, 1)  # what a library prints is no message
+    fleet = Fleet()
+    rendezvous = Rendezvous(arguments.address)
+    driver = Driver(
+        rendezvous,
+        fleet,
+        least=arguments.least,
+        most=arguments.most,
+        timeout=arguments.timeout,
+        reset_limit=arguments.reset_limit,
+        say=say,
+    )
+    environment: dict[str, str] = {}  # which names the port
+    workers = Workers(environment, say)
+    port = rendezvous.start(handler(driver, workers))
+    environment.update(_environment(arguments, port))
+    say("listening", port=port)
+
+    def drive() -> None:
+        try:
+            driver.start(arguments.initial, workers.run)
+            driver.get_results()
+        except Exception as error:  # noqa: BLE001 - said to the supervisor, which ends the job
+            driver.error = driver.error or str(error)
+        finally:
+            say("finished", error=driver.error)
+
+    threading.Thread(target=drive, daemon=True).start()
+    buffer = bytearray()
+    while data := os.read(0, 1 << 16):
+        buffer += data
+        for message in messages.take(buffer):
+            if message["op"] == "workers":
+                fleet.set([str(worker) for worker in message["workers"]])
+                driver.changed()
+            elif message["op"] == "ended":
+                workers.ended(str(message["worker"]), int(message["code"]))
+            elif message["op"] == "stop":
+                return 0
+    return 0
+
+
+def _environment(arguments: argparse.Namespace, port: int) -> dict[str, str]:
+    """What Horovod's C++ core reads, as ``horovod/runner/gloo_run.py`` sets it."""
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": arguments.address,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_IFACE": arguments.interface,
+        "HOROVOD_ELASTIC": "1",
+        variables.ELASTIC_PLANNED: str(arguments.planned),
+        # How long those who meet wait for one that has died on its way. Warm workers have imported everything by then.
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "30" if arguments.warm else str(max(30, round(arguments.timeout))),
+    }

@@ -1,0 +1,205 @@
+"""A host's share of an elastic job: it starts workers when the supervisor says so, and tells how they end.
+
+Unlike :class:`container.toolkit.host.HostRuntime` it knows no other hosts: they come and go, and the supervisor alone
+decides
+what what that means for the job. It hears, by lines on the lifeline (:mod:`container.contract.elastic`): ``prepare``
+(start a worker, which waits for its place), ``place`` (its environment), ``end`` (a worker), ``signal``, ``dump`` (say
+where the workers are), ``finish`` (the job is complete). It says by events: ``host_ready``, ``worker_ready``,
+``worker_ended``, ``progress`` (a worker makes some) and ``stacks``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from container.contract import elastic as messages
+from container.contract import variables
+from container.contract.environment import Environment
+from container.contract.failures import Cause, Failure
+from container.contract.hints import Situation
+from container.contract.membership import Membership
+from container.contract.plan import Plan, ProcessPlan, Role
+from container.system.loop import Loop
+from container.toolkit import reports
+from container.toolkit.gang import Gang, Member
+from container.toolkit.output import Output
+from container.toolkit.runtime import Outcome, Runtime, Settings
+from container.toolkit.watching import ProgressWatch
+
+#: How long a worker may take to end after SIGTERM when it has no place any more, in seconds.
+_END_GRACE = 0.5
+
+
+class ElasticRuntime(Runtime):
+    """Runs one host's share of an elastic job; what :class:`container.toolkit.host.HostRuntime` is to the others.
+
+    Args:
+        loop: The loop that drives everything.
+        output: Where lines and events go.
+        environment: The job as this host sees it.
+        settings: What the backend decided.
+    """
+
+    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
+        super().__init__(loop, output, environment, settings)
+        self._command: tuple[str, ...] = ()
+        self._workers: dict[str, str] = {}  # process -> worker
+        self._stopping = False
+        self._buffer = bytearray()
+        self._watch = ProgressWatch(
+            loop, output, environment, settings.hang_timeout, lambda kind, data: self._event(kind, **data)
+        )
+
+    # --- what the toolkit's main program calls ---
+
+    def connect(self) -> None:
+        """There is nobody to connect to: the supervisor speaks by the lifeline."""
+        if self._settings.control_fd is not None:
+            os.close(self._settings.control_fd)
+
+    def ready(self, plan: Callable[[Membership], Plan], gang: Gang, ports: tuple[int, ...]) -> None:
+        """This host's code is in place; see :meth:`container.toolkit.host.HostRuntime.ready`."""
+        self._gang = gang
+        members = Membership.of([self._host])
+        self._command = plan(members).host(self._host).processes[0].argv
+        gang.on_started = self._started
+        gang.on_ended = self._ended
+        gang.on_event = self._reported
+        gang.on_activity = self._watch.note_activity
+        self._event("phase", name="cluster_ready")
+        self._event("host_ready")
+        self._watch.start(lambda: not self._stopping and self._outcome is None)
+
+    def fail(self, failure: Failure) -> None:
+        """This host cannot take part."""
+        self._end_as(Outcome(failure=failure))
+
+    def stop(self) -> None:
+        """SIGTERM to the workers, with time to save; a second one ends them at once."""
+        if self._stopping or self._gang is None:
+            self.end_now()
+            return
+        self._stopping = True
+        for member in self._gang.ranks:
+            member.told = True
+        self._gang.signal_all(signal.SIGTERM, (Role.RANK,))
+        self._loop.call_later(self._settings.stop_grace, self.end_now)
+        self._check_stopped()
+
+    def end_now(self) -> None:
+        """End without any grace."""
+        self._end_as(Outcome(stopped=True), grace=0.0)
+
+    def abandoned(self) -> None:
+        """The supervisor is gone."""
+        self._end_as(
+            Outcome(failure=Failure(cause=Cause.HOST_LOST, message="the job's supervisor is gone.", host=self._host))
+        )
+
+    def hear(self, data: bytes) -> None:
+        """Take what the supervisor says on the lifeline: messages, or the words that every toolkit knows."""
+        for word, act in ((variables.SAY_STOP, self.stop), (variables.SAY_END, self.end_now)):
+            if data.endswith(word) and not data.endswith(b"}" + word):
+                data = data[: -len(word)]
+                act()
+        self._buffer += data
+        for message in messages.take(self._buffer):
+            self._receive(message)
+
+    # --- what the supervisor says ---
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        operation = message["op"]
+        if operation == "prepare":
+            self._prepare(str(message["worker"]), int(message["slots"]), bool(message.get("warm", True)))
+        elif operation == "finish":
+            self._end_as(Outcome())
+        elif operation == "dump" and self._gang is not None:
+            self._watch.dump_stacks(self._gang)
+        elif operation in ("place", "end", "signal"):
+            self._tell(str(message["worker"]), operation, message)
+
+    def _prepare(self, worker: str, slots: int, warm: bool) -> None:
+        assert self._gang is not None
+        _, slot, _ = messages.split_worker(worker)
+        name = f"worker {slot}"
+        old = self._gang.members.get(name)
+        if old is not None and not old.ended:
+            self._event("worker_ended", worker=worker, exit_code=None, signal=None, why="its place is taken")
+            return
+        self._workers[name] = worker
+        plan = ProcessPlan(
+            name=name,
+            host=self._host,
+            role=Role.RANK,
+            argv=self._command,
+            environment={variables.PLACE: "ready" if warm else "wait", variables.LOCAL_SIZE: str(slots)},
+            local_rank=slot,
+        )
+        try:
+            self._gang.launch(plan)
+        except OSError as error:
+            self.fail(
+                Failure(
+                    cause=Cause.LAUNCH,
+                    message=f"{error.filename or 'the command'} could not be started: {error.strerror}.",
+                    host=self._host,
+                )
+            )
+
+    def _tell(self, worker: str, operation: str, message: dict[str, Any]) -> None:
+        assert self._gang is not None
+        member = next((self._gang.members[name] for name, known in self._workers.items() if known == worker), None)
+        if member is None or member.ended:
+            return
+        if operation == "place":
+            self._gang.place(member, {str(name): str(value) for name, value in message["environment"].items()})
+        elif operation == "signal":
+            member.told = True
+            self._gang.signal(member, int(message["number"]))
+        else:
+            member.told = True
+            gang = self._gang
+            gang.signal(member, signal.SIGTERM)
+            self._loop.call_later(_END_GRACE, lambda: gang.signal(member, signal.SIGKILL))
+
+    # --- processes ---
+
+    def _started(self, member: Member) -> None:
+        self._event("process_started", name=member.name, pid=member.pid, worker=self._workers.get(member.name))
+
+    def _reported(self, member: Member, values: dict[str, Any]) -> None:
+        if values.get("kind") == "worker_ready":
+            values = {**values, "data": {"worker": self._workers.get(member.name)}}
+        rank = values.get("rank")  # which only the script knows: it changes
+        self._pass_on(values, rank=rank if isinstance(rank, int) else None)
+
+    def _ended(self, member: Member) -> None:
+        assert self._gang is not None
+        worker = self._workers.get(member.name)
+        if worker is None:
+            return
+        failure = (
+            reports.of_member(member, self._host, Situation.of(self._env))
+            if member.failed and not member.told
+            else None
+        )
+        self._event(
+            "worker_ended",
+            worker=worker,
+            exit_code=member.exit_code,
+            signal=member.signal,
+            max_rss_kb=member.max_rss_kb,
+            failure=failure.to_dict() if failure is not None else None,
+        )
+        self._gang.release_one(member)
+        if self._stopping:
+            self._check_stopped()
+
+    def _check_stopped(self) -> None:
+        assert self._gang is not None
+        if all(member.ended or member.pid is None for member in self._gang.ranks):
+            self._end_as(Outcome(stopped=True), grace=0.0)

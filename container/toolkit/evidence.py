@@ -1,0 +1,141 @@
+"""Whether the ranks of a job that is meant to be distributed had anything to do with each other. Pure.
+
+The hook in each rank's Python processes (``hook/_fleetfit_evidence.py``) tells what it sees; algo-1 judges all ranks
+when the job has ended well. It says nothing where something is not known: a rank that is not a Python program, one
+that started other programs, one whose libraries are not those that are known here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from container.contract.failures import Cause, Failure
+from container.contract.plan import Plan, Role
+
+#: What is looked for, in the words of a script's author.
+LOOKED_FOR = (
+    "hvd.init(), MPI_Init (mpi4py), container.distributed.init(), tf.distribute.Server, MultiWorkerMirroredStrategy, "
+    "ParameterServerStrategy, torch.distributed.init_process_group()"
+)
+
+#: What is done about it.
+MODES = ("warn", "fail")
+
+
+@dataclasses.dataclass
+class Evidence:
+    """What is known of one rank, which may be several processes, one after the other or at once.
+
+    Attributes:
+        ended: Whether the rank has ended.
+    """
+
+    ended: bool = False
+    _opened: set[int] = dataclasses.field(default_factory=set)
+    _closed: dict[int, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    _joined: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    _unknown: bool = False
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """Take what one of its processes tells, or its host."""
+        if told.get("ended"):
+            self.ended = True
+        pid = told.get("pid")
+        if not isinstance(pid, int):
+            return
+        if told.get("opened"):
+            self._opened.add(pid)
+        if told.get("joined"):
+            self._joined.setdefault(pid, []).append(str(told["joined"]))
+        if told.get("unknown"):
+            self._unknown = True
+        if told.get("closed"):
+            self._closed[pid] = told
+
+    @property
+    def joined(self) -> list[str]:
+        """By what it joined others; empty if it did not."""
+        return [how for every in self._joined.values() for how in every]
+
+    @property
+    def is_apart(self) -> bool | None:
+        """Whether it joined nobody while the job ran; None if that is not known."""
+        if self._joined:
+            return False
+        if self._unknown or (self.ended and not (self._opened and self._opened <= self._closed.keys())):
+            return None
+        return True
+
+    @property
+    def is_mute(self) -> bool | None:
+        """Whether it joined others and then exchanged nothing; None if that is not known."""
+        if not self._joined or self._unknown:
+            return None
+        silent = []
+        for pid, how in self._joined.items():
+            counts = self._closed.get(pid, {}).get("exchanges") or {}
+            # An MPI program exchanges in ways that nobody counts; a server only serves.
+            counted = [library for library in counts if any(library in name for name in how)]
+            if not counted or len(counted) < len(how):
+                return None
+            silent.append(not any(counts[library] for library in counted))
+        return all(silent)
+
+    @property
+    def is_unreduced(self) -> bool | None:
+        """Whether it trained with optimizers of Horovod's, none of which reduced a gradient; None if not known."""
+        told = [self._closed[pid] for pid in self._joined if pid in self._closed]
+        if self._unknown or len(told) < len(self._joined) or not any(values.get("optimizers") for values in told):
+            return None
+        # Who only evaluates a model, or has nothing left to train, has no gradient to reduce.
+        return any(values.get("stepped") for values in told) and not any(values.get("reduced") for values in told)
+
+
+def is_cluster(plan: Plan) -> bool:
+    """Whether there is anybody to join: more than one process that trains or serves."""
+    return sum(process.role in (Role.RANK, Role.SERVER) for process in plan.processes) > 1
+
+
+def verdict(strategy: str, ranks: Collection[Evidence]) -> str | None:
+    """What is wrong with a job that has ended well; None if nothing is, or it is not known.
+
+    Args:
+        strategy: The strategy's name.
+        ranks: What is known of each rank that runs the script.
+    """
+    apart = [rank.is_apart for rank in ranks]
+    if all(apart) and any(rank.ended for rank in ranks):
+        who = f"none of the {len(ranks)} ranks joined the others" if len(ranks) > 1 else "the script joined nobody"
+        return (
+            f"the job was not distributed: under {strategy} {who}, so each ran the whole script by itself. Looked for: "
+            f"{LOOKED_FOR}. A script whose ranks find each other in another way, by sockets of its own, is not "
+            "recognized."
+        )
+    if any(value is not False for value in apart):
+        return None
+    if all(rank.is_unreduced for rank in ranks):
+        return (
+            f"the job was not distributed: Horovod's DistributedOptimizer reduced no gradient in any of the "
+            f"{len(ranks)} ranks, so each trained a model of its own. Under Keras 3 it has no effect: set "
+            "TF_USE_LEGACY_KERAS=1 in the job's environment, or use cluster.optimizer() of container.distributed."
+        )
+    if all(rank.is_mute for rank in ranks):
+        how = ", ".join(dict.fromkeys(name for rank in ranks for name in rank.joined))
+        return (
+            f"the job was not distributed: its {len(ranks)} ranks joined each other ({how}) and then exchanged "
+            "nothing, so each ran by itself. Looked for: Horovod's allreduce, allgather, broadcast, alltoall and "
+            "reducescatter, and the all-reduce and all-gather of MultiWorkerMirroredStrategy."
+        )
+    return None
+
+
+def failure(text: str, host: str) -> Failure:
+    """The failure of a job that was to fail for it."""
+    return Failure(
+        cause=Cause.UNSOUND,
+        message=f"{text} RunOptions(on_undistributed='fail') makes the job fail for it.",
+        host=host,
+        hints=("docs/in-the-script.md shows what a script does to be distributed.",),
+    )

@@ -1,0 +1,427 @@
+"""The processes of one host: started, followed by their wrappers' connections, signalled, and ended.
+
+The host's unix socket takes rank wrappers (:mod:`container.toolkit.rank`), whether we or mpirun started them, and
+mpirun's remote shell (:mod:`container.toolkit.mpi.rsh`). It lies in a folder that only the user can enter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract import variables
+from container.contract.plan import ProcessPlan, Role
+from container.system import processes
+from container.system.loop import Loop
+from container.toolkit import hangs
+from container.toolkit import rank as rank_wrapper
+from container.toolkit.mpi import daemons
+from container.toolkit.output import EventStream, Output, Stream
+
+#: A wrapper that vanishes without a report was killed; whether mpirun was, which explains it, is known in this time.
+_VANISHED_AFTER = 0.15
+
+
+@dataclasses.dataclass
+class Member:
+    """One process of the cluster on this host, as far as it has come.
+
+    Attributes:
+        name: ``rank 0``, ``ps``, ``mpirun``.
+        role: What it is for.
+        rank: The rank, if it is one.
+        pid: The command's pid once it runs.
+        ended: Whether it has ended.
+        exit_code: How, if it exited.
+        signal: How, if a signal killed it.
+        told: Whether it ended after it, or its wrapper, was told to.
+        vanished: Whether its wrapper went away without a report.
+        start_error: Why the command could not be started, if so.
+        exception: The uncaught exception that its Python reported, as ``{pid, type, message, traceback}``.
+        max_rss_kb: Its peak memory in KiB.
+        revivals: How often it was started again.
+        shell: Whether the command is a shell script.
+        servers: The pids that have said that they do nothing but serve from here on.
+    """
+
+    name: str
+    role: Role
+    rank: int | None = None
+    pid: int | None = None
+    ended: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
+    told: bool = False
+    vanished: bool = False
+    start_error: str | None = None
+    exception: dict[str, Any] | None = None
+    max_rss_kb: int | None = None
+    revivals: int = 0
+    shell: bool = False
+    servers: set[Any] = dataclasses.field(default_factory=set)
+    started_at: float | None = None
+    stream: Stream | None = None
+    events: EventStream | None = None
+    stalls: hangs.StallWarnings = dataclasses.field(default_factory=hangs.StallWarnings)
+    wrapper: socket.socket | None = None
+    wrapper_pid: int | None = None
+    place: bytes | None = None  # for a wrapper that has not come up yet
+
+    @property
+    def running(self) -> bool:
+        """Whether it has come up and not ended."""
+        return self.pid is not None and not self.ended
+
+    @property
+    def serving(self) -> bool:
+        """Whether it does nothing but serve: by itself or, if it is a shell, by whatever it waits for."""
+        if not self.running or not self.servers:
+            return False
+        waited_for = processes.children_by_parent().get(self.pid or 0, []) if self.shell else [self.pid]
+        return self.servers.issuperset(waited_for)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended in any way but exit code 0."""
+        return self.ended and self.exit_code != 0
+
+
+class Gang:
+    """The processes of this host.
+
+    Args:
+        loop: The loop that drives it.
+        output: Where their output goes.
+        host: This host's name.
+        runtime_dir: A private folder.
+        environment: What all processes of the host get.
+        python: The interpreter for the wrapper.
+        package: The folder of the ``container`` package.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        output: Output,
+        *,
+        host: str,
+        runtime_dir: Path,
+        environment: Mapping[str, str],
+        python: str,
+        package: str,
+    ) -> None:
+        self._loop = loop
+        self._output = output
+        self._host = host
+        self._runtime_dir = runtime_dir
+        self.environment = dict(environment)
+        self._wrapper = (python, "-I", "-S", os.path.join(package, "__main__.py"), "rank", "--")
+        self.members: dict[str, Member] = {}
+        self._ending = False
+        self.on_started: Callable[[Member], None] = lambda member: None
+        self.on_ended: Callable[[Member], None] = lambda member: None
+        self.on_exception: Callable[[Member], None] = lambda member: None
+        #: Called when a rank says that it does nothing but serve from here on.
+        self.on_serving: Callable[[Member], None] = lambda member: None
+        self.on_event: Callable[[Member, dict[str, Any]], None] = lambda member, values: None
+        #: Called when a rank prints or reports something that is a sign of progress.
+        self.on_activity: Callable[[], None] = lambda: None
+        #: Called with a connection of the remote shell, the host it wants, and the command.
+        self.on_remote: Callable[[socket.socket, str, list[str]], None] = lambda sock, host, argv: sock.close()
+        self.socket_path = runtime_dir / "host.sock"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(self.socket_path))
+        self._listener.listen(256)
+        self._listener.setblocking(False)
+        loop.add_reader(self._listener.fileno(), self._accept)
+
+    # --- starting ---
+
+    def expect(self, plan: ProcessPlan) -> Member:
+        """Note a process that is about to come: one of ours, or one that mpirun starts."""
+        member = self.members[plan.name] = Member(
+            name=plan.name, role=plan.role, rank=plan.rank, shell=rank_wrapper.is_shell(plan.argv)
+        )
+        return member
+
+    def leave_command(self, argv: tuple[str, ...]) -> None:
+        """Leave this host's command for the ranks that mpirun starts here; see ``rank.host_command``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        (self._runtime_dir / rank_wrapper.COMMAND_FILE).write_bytes(b"\0".join(os.fsencode(word) for word in argv))
+
+    def launch(self, plan: ProcessPlan) -> Member:
+        """Start a process under the rank wrapper."""
+        member = self.expect(plan)
+        env = {**self.environment, **plan.environment, **self._links(), rank_wrapper.PROCESS: plan.name}
+        if plan.local_rank is not None:
+            env[variables.LOCAL_RANK] = str(plan.local_rank)
+        pid = processes.spawn([*self._wrapper, *plan.argv], env=env, cwd=env["PWD"])
+        member.wrapper_pid = pid
+        self._loop.on_child(pid, lambda status: self._wrapper_ended(member))
+        return member
+
+    def launch_bare(self, name: str, role: Role, argv: list[str], environment: Mapping[str, str]) -> Member:
+        """Start a program without the wrapper (mpirun, orted), its output under its name.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        member = self.members[name] = Member(name=name, role=role)
+        read_end, write_end = os.pipe()
+        env = {**self.environment, **environment, **self._links()}
+        try:
+            member.pid = processes.spawn(argv, env=env, cwd=env["PWD"], stdout=write_end, stderr=write_end)
+        except OSError:
+            os.close(read_end)
+            del self.members[name]
+            raise
+        finally:
+            os.close(write_end)
+        member.started_at = time.monotonic()
+        member.stream = Stream(self._loop, self._output, read_end, self._host, name, edit=daemons.Words())
+        self._loop.on_child(member.pid, lambda status: self._bare_ended(member, status))
+        return member
+
+    def _links(self) -> dict[str, str]:
+        return {variables.HOST_SOCKET: str(self.socket_path)}
+
+    # --- ending ---
+
+    def signal_all(self, number: int, roles: tuple[Role, ...] = (Role.RANK, Role.SERVER)) -> None:
+        """Send a signal to every running process of these roles, through its wrapper."""
+        for member in list(self.members.values()):
+            if member.role in roles and member.running:
+                if member.wrapper is not None:
+                    with contextlib.suppress(OSError):
+                        member.wrapper.send(f"signal {int(number)}".encode())
+                elif member.pid is not None and member.role is Role.LAUNCHER:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(member.pid, number)
+
+    def signal(self, member: Member, number: int) -> None:
+        """Send a signal to one process, through its wrapper."""
+        if member.wrapper is not None and not member.ended:
+            with contextlib.suppress(OSError):
+                member.wrapper.send(f"signal {int(number)}".encode())
+
+    def place(self, member: Member, environment: Mapping[str, str]) -> None:
+        """Give a process that waits for its place (``variables.PLACE``) the rest of its environment."""
+        place = b"place " + json.dumps(dict(environment)).encode()
+        if member.wrapper is None:
+            member.place = place
+            return
+        with contextlib.suppress(OSError):
+            member.wrapper.send(place)
+
+    def release_one(self, member: Member) -> None:
+        """Let a wrapper that waits for a verdict end."""
+        if member.wrapper is not None:
+            with contextlib.suppress(OSError):
+                member.wrapper.send(b"release")
+
+    def release(self) -> None:
+        """Let every wrapper that waits for a verdict end."""
+        for member in self.members.values():
+            if member.wrapper is not None:
+                with contextlib.suppress(OSError):
+                    member.wrapper.send(b"release")
+
+    def kill(self) -> list[int]:
+        """SIGKILL everything below this process, wait until it is gone, and take the last output.
+
+        Returns:
+            Pids that would not go.
+        """
+        self._ending = True
+        left = self._loop.end_descendants()
+        for member in self.members.values():
+            if member.stream is not None:
+                member.stream.finish()
+            if member.events is not None:
+                member.events.finish()
+        return left
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.socket_path.unlink()
+
+    # --- what is there ---
+
+    @property
+    def ranks(self) -> list[Member]:
+        """The members that run the user's script."""
+        return [member for member in self.members.values() if member.role is Role.RANK]
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether nothing that came up is still running, but for launchers, which have nothing to save."""
+        return not any(member.running for member in self.members.values() if member.role is not Role.LAUNCHER)
+
+    # --- wrappers ---
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), lambda: self._first_packet(sock))
+
+    def _first_packet(self, sock: socket.socket) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(sock, 1 << 17, 2)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        self._loop.remove_reader(sock.fileno())
+        kind, _, rest = data.decode("utf-8", "replace").partition("\n")
+        name, _, pid = rest.partition("\n")
+        if kind == "rank" and len(fds) == 2 and pid.isdecimal():
+            self._attach(sock, name, int(pid), fds)
+            return
+        for fd in fds:
+            os.close(fd)
+        if kind == "rsh":
+            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                request = json.loads(rest)
+                self.on_remote(sock, str(request["host"]), [str(word) for word in request["argv"]])
+                return
+        sock.close()
+
+    def _attach(self, sock: socket.socket, name: str, pid: int, fds: list[int]) -> None:
+        member = self.members.get(name)
+        if member is None or member.wrapper is not None or self._ending:
+            # Nobody that we expect, or too late: without its connection the wrapper ends.
+            for fd in fds:
+                os.close(fd)
+            sock.close()
+            return
+        for fd in fds:
+            os.set_inheritable(fd, False)
+        member.wrapper = sock
+        member.wrapper_pid = pid
+        member.stream = Stream(
+            self._loop, self._output, fds[0], self._host, name, printed=functools.partial(self._printed, member)
+        )
+        member.events = EventStream(self._loop, self._output, fds[1], lambda values: self._rank_event(member, values))
+        self._loop.add_reader(sock.fileno(), lambda: self._wrapper_says(member))
+        if member.place is not None:
+            with contextlib.suppress(OSError):
+                sock.send(member.place)
+
+    def _wrapper_says(self, member: Member) -> None:
+        assert member.wrapper is not None
+        try:
+            data = member.wrapper.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._wrapper_closed(member)
+            return
+        words = data.decode("utf-8", "replace").split("\n")
+        if words[0] == "started":
+            member.pid = int(words[1])
+            member.started_at = time.monotonic()
+            self.on_started(member)
+        elif words[0] == "failed":
+            member.start_error = f"{os.strerror(int(words[1]))}: {words[2]}"
+            member.exit_code = 127
+            self._ended(member)
+        elif words[0] == "ended":
+            member.exit_code = int(words[1]) if words[1] else None
+            member.signal = int(words[2]) if words[2] else None
+            member.told = member.told or words[3] == "told"
+            member.max_rss_kb = int(words[4])
+            self._ended(member)
+
+    def _wrapper_closed(self, member: Member) -> None:
+        assert member.wrapper is not None
+        self._loop.remove_reader(member.wrapper.fileno())
+        member.wrapper.close()
+        member.wrapper = None
+        if not member.ended:
+            self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
+
+    def _wrapper_ended(self, member: Member) -> None:
+        """The wrapper's own end, where we started it. It normally has reported, or never came up."""
+        if not member.ended and member.wrapper is None:
+            self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
+
+    def _vanished(self, member: Member) -> None:
+        if not member.ended and member.wrapper is None:
+            member.vanished = True
+            member.signal = signal.SIGKILL
+            self._ended(member)
+
+    def _ended(self, member: Member) -> None:
+        if member.ended:
+            return
+        member.ended = True
+        if member.events is not None:
+            member.events.finish()
+        if member.failed and member.stream is not None:
+            member.stream.finish()
+        self.on_ended(member)
+
+    def _bare_ended(self, member: Member, status: int) -> None:
+        member.exit_code, member.signal = processes.decode_status(status)
+        if member.stream is not None:
+            member.stream.finish()
+        self._ended(member)
+
+    def _printed(self, member: Member, pieces: list[bytes], rest: bytes) -> None:
+        if member.stalls.is_progress(pieces, rest):
+            self.on_activity()
+
+    def _rank_event(self, member: Member, values: dict[str, Any]) -> None:
+        self.on_activity()
+        if values.get("kind") == "exception" and isinstance(values.get("data"), dict):
+            member.exception = values["data"]
+            self.on_exception(member)
+        elif values.get("kind") == "serving" and isinstance(values.get("data"), dict):
+            member.servers.add(values["data"].get("pid"))
+            self.on_serving(member)
+        else:
+            self.on_event(member, values)
+
+
+#: Variables that a surrounding MPI job leaves, which would confuse ours. What a user sets (OMPI_MCA_btl …) stays.
+_FOREIGN_MPI = ("PMIX_", "PRTE_", "ORTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "OMPI_FILE_", "OMPI_FIRST_", "OMPI_APP_",
+                "OMPI_ARGV", "OMPI_COMMAND", "OMPI_NUM_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_MCA_pmix",
+                "OMPI_MCA_initial_")  # fmt: skip
+
+
+def base_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment without what is the toolkit's alone, and with ``extra``."""
+    env = {name: value for name, value in os.environ.items() if _passes(name)}
+    env.update(extra)
+    env.setdefault("PYTHONUNBUFFERED", "1")  # output is seen when it is printed, not when a buffer is full
+    env["PATH"] = os.pathsep.join(dict.fromkeys([os.path.dirname(sys.executable), *_paths(env.get("PATH"))]))
+    return env
+
+
+def _passes(name: str) -> bool:
+    return name not in variables.TOOLKIT_ONLY and not name.startswith(_FOREIGN_MPI)
+
+
+def _paths(value: str | None) -> list[str]:
+    return [path for path in (value or os.defpath).split(os.pathsep) if path]

@@ -1,0 +1,230 @@
+"""A job that makes no progress: who waits, and in what.
+
+Progress is anything that a rank prints or reports, but for Horovod's own warnings that it waits. The stacks come from
+Python's own ``faulthandler``, which the hook in every rank's interpreter registers (:mod:`container.hook`), so that
+also a rank that sits in native code answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import re
+import signal
+from pathlib import Path
+
+from container.system import processes
+from container.system.progress import DUMP_TIME
+
+#: Which signal asks for the stacks. A process without a handler ignores it: Python may be about to end, or to become
+#: another program by ``exec``, between our look whether it has one and the signal. Scripts hardly use it, and those who
+#: do (Go's runtime) are used to more of it than they asked for.
+STACK_SIGNAL = int(signal.SIGURG)
+
+#: Where a process is that is stopped.
+STOPPED = "it is stopped (SIGSTOP); SIGCONT lets it go on"
+
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)')
+_HEADER = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[[^\]]*\])? \(most recent call first\):")
+
+#: Words in function names or source lines that name a collective operation.
+_COLLECTIVES = re.compile(
+    r"\b\w*(all_?reduce|all_?gather|reduce_?scatter|broadcast|bcast|barrier|all_?to_?all|synchronize|join|recv|send|"
+    r"wait)\w*\b",
+    re.IGNORECASE,
+)
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_IMPORTLIB = "<frozen importlib"
+#: Keras's methods that run training steps, and the places of TensorFlow's compiled functions.
+_STEPS = ("fit", "train_on_batch", "evaluate", "test_on_batch", "predict", "predict_on_batch")
+_COMPILED = ("/polymorphic_function/", "/eager/def_function.py", "/python/client/session.py")
+
+# Horovod's stall_inspector.cc: a log line, then a line for each missing rank with up to six of the tensors.
+_WARNING = re.compile(rb"\bstall_inspector\.cc:\d+\] ")
+_MISSING = re.compile(rb"(?P<rank>\d+)!?: \[(?P<tensors>.*)\]")
+_MORE = re.compile(rb"Missing ranks:|One or more rank \(marked by|" + _MISSING.pattern)
+#: Horovod writes a log line in several pieces: what may yet become one, its time and severity.
+_BEGINNING = re.compile(rb"\[[\d .:-]*(?:[TDIWEF](?: [^\]]*\]?)?)?")
+
+
+class StallWarnings:
+    """Tells one rank's progress from Horovod's warnings that ranks are missing in a collective."""
+
+    def __init__(self) -> None:
+        self._inside = False
+        #: By missing rank, the tensors that the others wait for, as of the last warning.
+        self.missing: dict[int, str] = {}
+
+    def is_progress(self, pieces: list[bytes], rest: bytes = b"") -> bool:
+        """Whether there is anything but such warnings in what it printed.
+
+        Args:
+            pieces: Lines with their ends.
+            rest: The beginning of the next one.
+        """
+        found = False
+        for piece in pieces:
+            if _WARNING.search(piece):
+                self._inside = True
+                self.missing = {}
+            elif self._inside and _MORE.match(piece):
+                if match := _MISSING.match(piece):
+                    self.missing[int(match["rank"])] = match["tensors"].decode("utf-8", "replace")
+            else:
+                self._inside = False
+                self.missing = {}
+                found = True
+        if not rest or _WARNING.search(rest) or _BEGINNING.fullmatch(rest):
+            return found
+        return found or not (self._inside and _MORE.match(rest))
+
+
+def main_stack(text: str) -> list[tuple[str, int, str]]:
+    """The frames of the main thread in the last dump, innermost first, as ``(file, line, function)``.
+
+    faulthandler prints the main thread last.
+    """
+    frames: list[tuple[str, int, str]] = []
+    for line in text.splitlines():
+        if _HEADER.search(line):
+            frames = []
+            continue
+        match = _FRAME.match(line)
+        if match is not None:
+            frames.append((match["file"], int(match["line"]), match["function"]))
+    return frames
+
+
+def waiting_in(text: str, code_dir: Path) -> str | None:
+    """Say in a phrase where the main thread is: the user's own innermost line, and the operation it waits in.
+
+    Args:
+        text: The end of what the rank printed.
+        code_dir: Where the user's code is.
+
+    Returns:
+        ``train.py:12 in step: hvd.allreduce(x)``, or None when there is no dump.
+    """
+    frames = main_stack(text)
+    if not frames:
+        return None
+    own = next((i for i, (path, _, _) in enumerate(frames) if Path(path).is_relative_to(code_dir)), None)
+    inner = frames[:own]
+    importing = any(path.startswith(_IMPORTLIB) for path, _, _ in inner)
+    if own is None and importing:  # faulthandler shows a hundred frames, and the user's line is further out
+        return f"importing {_module(frames)}"
+    path, number, function = frames[own or 0]
+    shown = str(Path(path).relative_to(code_dir)) if own is not None else path
+    phrase = f"{shown}:{number} in {function}"
+    source = linecache.getline(path, number).strip()
+    if source:
+        phrase += f": {source[:120]}"
+    if importing:
+        return f"{phrase} (importing {_module(inner)})"
+    foreign = [(file, name) for file, _, name in inner if not Path(file).is_relative_to(_PACKAGE)]
+    named = (name for _, name in foreign if _COLLECTIVES.search(name) and name != function and name not in source)
+    if operation := next(named, None):
+        return f"{phrase} (waiting in {operation})"
+    step = next((name for file, name in foreign if name in _STEPS and "keras" in file), None)
+    if step:
+        return f"{phrase} (waiting inside a training step: model.{step})"
+    if any(part in file for file, _ in foreign for part in _COMPILED):
+        return f"{phrase} (waiting inside a compiled step, a graph)"
+    return phrase
+
+
+def _module(frames: list[tuple[str, int, str]]) -> str:
+    """The package that is being imported, from the outermost frame that belongs to one."""
+    for path, _, _ in reversed(frames):
+        _, found, inside = path.rpartition("site-packages/")
+        if found:
+            return inside.partition("/")[0].removesuffix(".py")
+    return "modules"
+
+
+def ask(pid: int) -> bool:
+    """Have a rank print its stacks: its process, or those that a shell, say, has started.
+
+    Returns:
+        Whether there was anybody to ask. Who has no handler is left alone.
+    """
+    found: list[int] = []
+    queue = [pid]
+    children = None
+    while queue:
+        candidate = queue.pop(0)
+        if processes.catches(candidate, STACK_SIGNAL):
+            found.append(candidate)
+        else:
+            children = processes.children_by_parent() if children is None else children
+            queue += children.get(candidate, ())
+    for candidate in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(candidate, STACK_SIGNAL)
+    return bool(found)
+
+
+def where(pid: int, wrapper: int | None, text: str, code_dir: Path, *, asked: bool) -> str:
+    """Say where a rank is: in its code, or what keeps it from saying so.
+
+    Args:
+        pid: Its process.
+        wrapper: The process that started it and tells of its end.
+        text: The end of what it printed.
+        code_dir: Where the user's code is.
+        asked: Whether it has been asked for its stack.
+    """
+    if processes.is_stopped(pid):
+        return STOPPED
+    place = (waiting_in(text, code_dir) if asked else None) or without_stack(pid, asked=asked)
+    if wrapper is not None and processes.is_stopped(wrapper):
+        place += f"; its wrapper (pid {wrapper}) is stopped (SIGSTOP) and cannot tell of its end"
+    return place
+
+
+def without_stack(pid: int, *, asked: bool) -> str:
+    """Say of a process that has not printed its stack what it is.
+
+    Args:
+        pid: The process.
+        asked: Whether it could be asked for it.
+    """
+    name, state = processes.name(pid), processes.state(pid)
+    if state in ("", "Z"):
+        return "it has ended"
+    if state == "t":
+        return f"a debugger holds it ({name})"
+    if state == "D":
+        return (
+            f"it waits in the kernel, for a disk or a network file system, and cannot be asked ({name}{_kernel(pid)})"
+        )
+    if asked:
+        return f"it did not answer within {DUMP_TIME:g} s ({name}{_kernel(pid)})"
+    if _is_python(pid):
+        return (
+            "it has no stack to show: Python has ended there and waits for the others, as in MPI_Finalize, or it was "
+            "started with -S or -I"
+        )
+    below = [
+        f"{processes.name(found)}{', which is stopped (SIGSTOP)' if processes.is_stopped(found) else ''}"
+        for found in processes.descendants(pid)[:3]
+    ]
+    runs = f", which runs {', '.join(below)}" if below else ""
+    return f"it has no stack to show: it is not Python (any more), but {name}{runs}"
+
+
+def _kernel(pid: int) -> str:
+    """Where in the kernel a process waits, if we may know."""
+    with contextlib.suppress(OSError):
+        place = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8").strip()
+        if place not in ("", "0"):
+            return f", in {place}"
+    return ""
+
+
+def _is_python(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python")
+    return False

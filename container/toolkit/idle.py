@@ -1,0 +1,153 @@
+"""``python -m container idle SOCKET``: the first process of a container that is kept warm between jobs.
+
+It has the toolkit loaded, and forks it for each job: nothing has to be started in the container, and nothing imported,
+before a job's script runs. What a job wrote into its process goes with it. On SIGTERM (``docker stop``) it passes that
+on to the toolkit and ends after it; a second one, or SIGINT, ends it at once.
+
+A supervisor connects to SOCKET and sends the length of a JSON object, the object (``{"environment": {…}}``) and, beside
+it, a descriptor: the toolkit's standard input, output and error. When the toolkit has ended, ``{"exit_code": …}`` comes
+back, 128 and the signal's number after a signal. Several jobs at once would get along, but a pool runs one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from typing import NoReturn
+
+from container.system import processes
+from container.system.loop import Loop
+from container.toolkit import train
+
+#: What a supervisor that connects has to say everything, in seconds: others wait meanwhile.
+_PATIENCE = 5.0
+_LENGTH = struct.Struct(">L")
+#: Job settings fit into one; see CreateTrainingJob's limits on the environment.
+_LONGEST = 16 << 20
+
+
+def main(argv: list[str]) -> int:
+    """Serve until SIGTERM."""
+    [place] = argv
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(place)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(place)
+    os.chmod(place, 0o666)  # a supervisor that is not root; the folder around it is its user's only
+    listener.listen()
+    return _Idle(Loop(), listener).run()
+
+
+class _Idle:
+    """Forks toolkits until it is told to end.
+
+    Args:
+        loop: The loop that drives it.
+        listener: Where supervisors connect.
+    """
+
+    def __init__(self, loop: Loop, listener: socket.socket) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._jobs: set[int] = set()  # the toolkits' pids
+        self._told = False
+        loop.on_signal(signal.SIGTERM, self._end)
+        loop.on_signal(signal.SIGINT, loop.stop)
+        loop.add_reader(listener.fileno(), self._accept)
+
+    def run(self) -> int:
+        """Serve; the exit code."""
+        self._loop.run()
+        return 128 + signal.SIGTERM if self._jobs else 0
+
+    def _end(self) -> None:
+        """Let the toolkits end first, whose scripts have time to save."""
+        if self._told or not self._jobs:
+            self._loop.stop()
+            return
+        self._told = True
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for pid in self._jobs:
+            os.kill(pid, signal.SIGTERM)
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(_PATIENCE)
+        try:
+            environment, descriptor = _receive(connection)
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ):  # somebody looks whether we are here, or went away
+            connection.close()
+            return
+        pid = os.fork()
+        if pid == 0:
+            _become_toolkit(environment, descriptor)
+        os.close(descriptor)
+
+        def ended(status: int) -> None:
+            self._jobs.remove(pid)
+            code, number = processes.decode_status(status)
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(json.dumps({"exit_code": code if number is None else 128 + number}).encode())
+            if self._told and not self._jobs:
+                self._loop.stop()
+
+        self._jobs.add(pid)
+        self._loop.on_child(pid, ended)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, str], int]:
+    """A job's variables, and the descriptor that came with them."""
+    data, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, 1)
+    try:
+        data += _exactly(connection, _LENGTH.size - len(data))
+        [length] = _LENGTH.unpack(data)
+        if length > _LONGEST or len(descriptors) != 1:
+            raise ValueError("not a job")
+        environment = json.loads(_exactly(connection, length))["environment"]
+        return {str(name): str(value) for name, value in environment.items()}, descriptors[0]
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        part = connection.recv(length - len(data))
+        if not part:
+            raise ValueError("it ended early")
+        data += part
+    return bytes(data)
+
+
+def _become_toolkit(environment: dict[str, str], descriptor: int) -> NoReturn:
+    """In the fork: be what ``python -m container train`` would be, started in this container."""
+    code = 1
+    try:
+        os.setsid()
+        for standard in (0, 1, 2):
+            os.dup2(descriptor, standard)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+        os.chdir("/")
+        os.environ.update(environment)
+        code = train.main([])
+    except BaseException:  # noqa: BLE001 - nothing of the parent's stack may run on in the child
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)

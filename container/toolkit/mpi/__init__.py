@@ -1,0 +1,1 @@
+"""How ``mpirun`` reaches the other hosts: through their toolkits, without ssh."""

@@ -1,0 +1,220 @@
+"""mpirun's daemons on other hosts: our remote shell, and reading the command line that mpirun gives it.
+
+It is written for a shell on the other side, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess "env" …``
+(OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5). We run no shell:
+assignments, exports and the daemon are understood, anything else is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from container.contract import variables
+from container.contract.environment import Machine
+from container.launchers.mpi import REMOTE_SHELL
+
+#: The programs that mpirun may start on another host.
+DAEMONS = ("orted", "prted")
+
+#: The parameters that name the remote shell, in OpenMPI 4 and 5.
+_SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
+
+#: How many descriptors mpirun may have open. Before each remote shell it closes every number up to its limit, one by
+#: one (``ssh_child`` in ``plm_rsh_module.c``): the million of many containers takes a tenth of a second, 2^30 minutes.
+OPEN_FILES = 4096
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
+
+
+def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Read the words that mpirun passed after the host's name.
+
+    Args:
+        words: The words, as a remote shell would join and read them.
+        environment: What ``$NAME`` refers to.
+
+    Returns:
+        The daemon's argv list, and variables to set for it.
+
+    Raises:
+        ValueError: it is anything but one of MPI's daemons.
+    """
+    line = " ".join(words)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    commands: list[list[str]] = [[]]
+    for token in lexer:
+        if set(token) == {";"}:
+            commands.append([])
+        else:
+            commands[-1].append(token)
+    added: dict[str, str] = {}
+    daemon: list[str] | None = None
+    for tokens in filter(None, commands):
+        if daemon is not None:
+            raise ValueError(f"mpirun asked for more than its daemon: {line[:300]}")
+        while tokens and (match := _ASSIGNMENT.fullmatch(tokens[0])):
+            name, value = match.groups()
+            added[name] = _expand(value, {**environment, **added})
+            tokens = tokens[1:]
+        if not tokens or tokens[0] in ("export", "unset"):
+            continue
+        if os.path.basename(tokens[0]) not in DAEMONS:
+            raise ValueError(f"mpirun asked for something else than its daemon ({', '.join(DAEMONS)}): {line[:300]}")
+        daemon = tokens
+    if daemon is None:
+        raise ValueError(f"mpirun named no daemon to start: {line[:300]}")
+    return daemon, added
+
+
+def _expand(value: str, variables: Mapping[str, str]) -> str:
+    """Put variables' values in: ``$NAME``, ``${NAME}``, ``${NAME:-default}``."""
+    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], "") or match[3] or "", value)
+
+
+def prepare(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
+    """Make the remote shell that an mpirun line refers to, and put its path into the line.
+
+    Args:
+        argv: The planned line, with :data:`REMOTE_SHELL` in it.
+        runtime_dir: The host's private folder; its path must not hold spaces, since mpirun splits there.
+        machine: What this host runs on.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    shell = _make_shell(runtime_dir, machine)
+    return [shell if word == REMOTE_SHELL else word for word in argv]
+
+
+def with_own_shell(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
+    """A daemon's line with this host's remote shell in place of algo-1's, which it checks to be there.
+
+    Args:
+        argv: The daemon's line.
+        runtime_dir: The host's private folder.
+        machine: What this host runs on.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    found = list(argv)
+    for number, word in enumerate(found[:-1]):
+        if word in _SHELL_PARAMETERS:
+            found[number + 1] = _make_shell(runtime_dir, machine)
+    return found
+
+
+def _make_shell(runtime_dir: Path, machine: Machine) -> str:
+    shell = runtime_dir / "rsh"
+    if not shell.exists():
+        program = [machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rsh"]
+        shell.write_text(f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n', encoding="utf-8")
+        shell.chmod(0o700)
+    return str(shell)
+
+
+def session_environment(runtime_dir: Path) -> dict[str, str]:
+    """Variables for mpirun and its daemons: a private folder for their session files, which they find by TMPDIR.
+
+    The rank wrapper gives the script its own TMPDIR back, and its limit of open descriptors (:func:`limit_open_files`).
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    sessions = runtime_dir / "mpi"
+    sessions.mkdir(mode=0o700, exist_ok=True)
+    environment = {"TMPDIR": str(sessions), variables.USERS_TMPDIR: os.environ.get("TMPDIR", "")}
+    users, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if users > OPEN_FILES:
+        environment[variables.USERS_OPEN_FILES] = str(users)
+    return environment
+
+
+def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[str, str]:
+    """Variables by which OpenMPI 5's daemon calls itself by its host's name.
+
+    Hosts that share a machine have one host name, by which PRRTE would take their daemons for one node, and MPI_Init
+    would hang. The name that it takes instead is the one of Slurm (``ess_slurm_module.c``), the same everywhere else.
+    The rank wrapper gives the script its own values back.
+
+    Args:
+        argv: The daemon's line.
+        host: This host's name.
+        machine: What this host runs on.
+    """
+    if not machine.shared or os.path.basename(argv[0]) != "prted":
+        return {}
+    environment = {"SLURM_JOBID": "1", "SLURM_NODEID": "0", "SLURMD_NODENAME": host}
+    users = {variables.USERS_PREFIX + name: os.environ.get(name, "") for name in environment}
+    return {**environment, **users}
+
+
+def limit_open_files(pid: int) -> None:
+    """Lower the limit of an mpirun that has just been started to :data:`OPEN_FILES`."""
+    users, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    if users > OPEN_FILES:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (OPEN_FILES, most))
+
+
+#: What mpirun says when its child has become a program before mpirun could put it into a group of its own, which the
+#: child does itself as well: harmless, and in every third job or so.
+_NOISE = re.compile(
+    rb"\[[^\]\s]+\] plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)\r?\n"
+)
+_RULE = re.compile(rb"-{20,}\r?\n")
+_LOST = re.compile(rb"\w+ has lost communication with a remote daemon")
+_DAEMON = re.compile(rb"\s*Remote daemon: .* on node (\S+)")
+#: The longest of mpirun's messages between two rules, in lines.
+_LONGEST_MESSAGE = 60
+
+
+class Words:
+    """What mpirun and its daemons print, with what they say of their own inner life in fewer words.
+
+    A lost daemon takes them ten lines, which speak of networks. Why it ended its host's toolkit says.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._inside = False
+
+    def __call__(self, pieces: list[bytes], final: bool) -> list[bytes]:
+        """The pieces to print.
+
+        Args:
+            pieces: What has been printed, line by line.
+            final: Whether these are the last.
+        """
+        found: list[bytes] = []
+        for piece in pieces:
+            rule = _RULE.fullmatch(piece) is not None
+            if self._held:
+                self._held.append(piece)
+                if rule or len(self._held) > _LONGEST_MESSAGE or not _LOST.match(self._held[1]):
+                    found += self._message(ended=rule)
+            elif rule and not self._inside:
+                self._held.append(piece)
+            elif not _NOISE.fullmatch(piece):
+                self._inside = self._inside and not rule
+                found.append(piece)
+        return found + (self._message(ended=True) if final else [])
+
+    def _message(self, *, ended: bool) -> list[bytes]:
+        held, self._held = self._held, []
+        self._inside = bool(held) and not ended
+        daemon = next(filter(None, map(_DAEMON.match, held)), None)
+        return [b"mpirun lost its daemon on " + daemon[1] + b".\n"] if daemon is not None else held
+
+
+def lost_daemon(text: str) -> str | None:
+    """The host whose daemon mpirun has lost, by what it printed (:class:`Words`)."""
+    match = re.search(r"^mpirun lost its daemon on (\S+)\.$", text, re.MULTILINE)
+    return match[1] if match is not None else None

@@ -1,0 +1,271 @@
+"""The toolkit's own output: the ranks' pieces and events, as the lines of :mod:`container.contract.wire`.
+
+Writing never blocks the loop: what standard output does not take is kept, and when too much is waiting the ranks'
+pipes are not read until it has gone, so that a slow reader slows the ranks rather than filling memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Callable
+
+from container.contract import wire
+from container.system.loop import Loop
+
+_READ_SIZE = 1 << 18
+_HIGH_WATER = 1 << 20
+_LOW_WATER = 256 << 10
+#: How much of the end of a process's output is kept for its failure report, in bytes.
+TAIL_SIZE = 64 << 10
+
+
+class Output:
+    """Writes lines to a descriptor, on a loop.
+
+    Args:
+        loop: The loop that drives it.
+        fd: Where to write, normally standard output.
+    """
+
+    def __init__(self, loop: Loop, fd: int = 1) -> None:
+        self._loop = loop
+        self._fd = _own_description(fd)
+        os.set_blocking(self._fd, False)
+        self._pending = bytearray()
+        self._waiting = False
+        self.paused: list[Stream | EventStream] = []
+
+    @property
+    def congested(self) -> bool:
+        """Whether readers should wait."""
+        return len(self._pending) > _HIGH_WATER
+
+    def write(self, data: bytes) -> None:
+        """Write, now or as soon as the reader takes it."""
+        self._pending += data
+        if not self._waiting:
+            self._flush()
+
+    def event(self, event: wire.Event) -> None:
+        """Write an event."""
+        self.write(event.to_line())
+
+    def say(self, host: str, text: str) -> None:
+        """Write the toolkit's own words, line by line."""
+        tag = wire.prefix(host, None).encode() + b" "
+        self.write(b"".join(tag + line.encode("utf-8", "replace") + b"\n" for line in text.splitlines() or [""]))
+
+    def drain(self, timeout: float = 5.0) -> None:
+        """Write what is left before the process ends, waiting at most ``timeout`` seconds for the reader."""
+        poll = select.poll()
+        poll.register(self._fd, select.POLLOUT)
+        while self._pending and poll.poll(timeout * 1000):
+            if not self._write_some():
+                break
+
+    def _flush(self) -> None:
+        self._write_some()
+        if self._pending and not self._waiting:
+            self._waiting = True
+            self._loop.add_writer(self._fd, self._flush)
+        elif not self._pending and self._waiting:
+            self._waiting = False
+            self._loop.remove_writer(self._fd)
+        if self.paused and len(self._pending) < _LOW_WATER:
+            streams, self.paused = self.paused, []
+            for stream in streams:
+                stream.resume()
+
+    def _write_some(self) -> bool:
+        """Write what can be written now; False when the reader is gone."""
+        try:
+            while self._pending:
+                written = os.write(self._fd, memoryview(self._pending)[: 1 << 20])
+                del self._pending[:written]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._pending.clear()  # nobody reads any more; the lifeline ends us
+            return False
+        return True
+
+
+class Stream:
+    """One process's output: reads its pipe, prints its pieces with a prefix, keeps the tail.
+
+    Args:
+        loop: The loop that drives it.
+        output: Where the pieces go.
+        fd: The pipe's read end; the stream owns it.
+        host: The host's name.
+        process: The process's name.
+        printed: Called when it prints something, with the whole pieces and what is left of an unfinished one.
+        edit: Gets the whole pieces, and whether they are the last; returns those that are printed and kept.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        output: Output,
+        fd: int,
+        host: str,
+        process: str,
+        *,
+        printed: Callable[[list[bytes], bytes], None] | None = None,
+        edit: Callable[[list[bytes], bool], list[bytes]] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._printed = printed
+        self._edit = edit
+        self._output = output
+        self._fd = fd
+        self._tag = wire.prefix(host, process).encode()
+        self._buffer = bytearray()
+        self._tail = bytearray()
+        self.ended = False
+        os.set_blocking(fd, False)
+        loop.add_reader(fd, self._on_readable)
+
+    @property
+    def tail(self) -> bytes:
+        """The end of what was printed."""
+        return bytes(self._tail)
+
+    def resume(self) -> None:
+        """Read on after congestion."""
+        if not self.ended:
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def finish(self) -> None:
+        """Take what is in the pipe and print an unterminated rest. Grandchildren may still hold the other end."""
+        if self.ended:
+            return
+        while self._read():
+            pass
+        self._close()
+
+    def _on_readable(self) -> None:
+        self._read()
+        if self._output.congested and not self.ended:
+            self._loop.remove_reader(self._fd)
+            self._output.paused.append(self)
+
+    def _read(self) -> bool:
+        """Read once; False when there is nothing now (or nothing ever again)."""
+        try:
+            data = os.read(self._fd, _READ_SIZE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._close()
+            return False
+        self._buffer += data
+        if self._edit is None:
+            self._keep(data)
+        pieces = wire.split_pieces(self._buffer)
+        if self._printed is not None:
+            self._printed(pieces, bytes(self._buffer))
+        self._print(pieces)
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        self._tail += data
+        if len(self._tail) > 2 * TAIL_SIZE:
+            del self._tail[:-TAIL_SIZE]
+
+    def _print(self, pieces: list[bytes], *, final: bool = False) -> None:
+        if self._edit is not None:
+            pieces = self._edit(pieces, final)
+            self._keep(b"".join(pieces))
+        if pieces:
+            self._output.write(b"".join(wire.encode_piece(self._tag, piece) for piece in pieces))
+
+    def _close(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._print(wire.split_pieces(self._buffer, final=True), final=True)
+
+
+class EventStream:
+    """A rank's event pipe: one JSON object a line.
+
+    Args:
+        loop: The loop that drives it.
+        output: Where what is received ends up: when it is congested, nothing is read.
+        fd: The pipe's read end; the stream owns it.
+        received: Called with each object.
+    """
+
+    #: A line beyond this is dropped, in bytes.
+    LIMIT = 1 << 18
+
+    def __init__(self, loop: Loop, output: Output, fd: int, received: Callable[[dict[str, object]], None]) -> None:
+        self._loop = loop
+        self._output = output
+        self._fd = fd
+        self._received = received
+        self._buffer = bytearray()
+        self.ended = False
+        os.set_blocking(fd, False)
+        loop.add_reader(fd, self._on_readable)
+
+    def finish(self) -> None:
+        """Take what is in the pipe, and close."""
+        while not self.ended and self._read():
+            pass
+        self._close()
+
+    def resume(self) -> None:
+        """Read on after congestion."""
+        if not self.ended:
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def _on_readable(self) -> None:
+        self._read()
+        if self._output.congested and not self.ended:
+            self._loop.remove_reader(self._fd)
+            self._output.paused.append(self)
+
+    def _read(self) -> bool:
+        import json
+
+        try:
+            data = os.read(self._fd, _READ_SIZE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._close()
+            return False
+        self._buffer += data
+        *lines, rest = self._buffer.split(b"\n")
+        self._buffer = bytearray(rest if len(rest) <= self.LIMIT else b"")
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                values = json.loads(line)
+                if isinstance(values, dict):
+                    self._received(values)
+        return True
+
+    def _close(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+
+
+def _own_description(fd: int) -> int:
+    """Open the pipe behind ``fd`` again, so that making it non-blocking does not change it for others."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except OSError:
+        sys.stdout.flush()
+        return os.dup(fd)

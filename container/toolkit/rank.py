@@ -1,0 +1,271 @@
+"""``python -m container rank -- command…``: the wrapper around each process of the cluster.
+
+It ends with whoever started it and takes its command with it, gives the command output pipes of its own to the host's
+toolkit (mpirun would cut long lines and characters), and reports how the command ended *before* it ends itself, so
+that the first failure is known before mpirun starts killing the others. It changes nothing else that the command sees.
+
+Imports are kept to a minimum: this runs once per rank in the launch path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+
+from container.system import processes
+
+#: Set by the toolkit for processes that it starts itself.
+PROCESS = "FLEETFIT_PROCESS"
+HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
+EVENTS = "FLEETFIT_EVENTS"
+SHARED_MEMORY_DIR = "FLEETFIT_SHARED_MEMORY_DIR"
+USERS_TMPDIR = "FLEETFIT_USERS_TMPDIR"
+USERS_OPEN_FILES = "FLEETFIT_USERS_OPEN_FILES"
+USERS_PREFIX = "FLEETFIT_USERS_"
+CODE_DIR = "FLEETFIT_CODE_DIR"
+UMASK = "FLEETFIT_UMASK"
+PIPE_CHANNELS = "FLEETFIT_PIPE_CHANNELS"
+LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
+PLACE = "FLEETFIT_PLACE"
+PLACE_FD = "FLEETFIT_PLACE_FD"
+
+#: OpenMPI's components that make files in shared memory, named by machine and local rank.
+_SHARED_MEMORY_COMPONENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
+
+#: The file beside the host's socket that holds this host's command, its words separated by NUL.
+COMMAND_FILE = "command"
+
+#: How long a wrapper waits for the verdict on its command's failure before it ends anyway, in seconds. The toolkit
+#: answers in milliseconds; this bounds the wait if it is stuck.
+VERDICT_TIMEOUT = 5.0
+
+_PIPE_SIZE = 256 << 10
+#: The longest message of the toolkit, in bytes: an elastic worker's place.
+_MESSAGE_LIMIT = 64 << 10
+
+
+def main(argv: list[str]) -> int:
+    """Run the command after ``--`` and return its exit code, 128 + signal if one killed it."""
+    processes.set_death_signal(signal.SIGKILL, os.getppid())
+    command = host_command(os.environ) or argv[argv.index("--") + 1 :]
+    toolkit = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    toolkit.connect(os.environ[HOST_SOCKET])
+
+    output_read, output_write = os.pipe()
+    events_read, events_write = os.pipe()
+    _enlarge(output_write)
+    hello = f"rank\n{process_name(os.environ)}\n{os.getpid()}".encode()
+    socket.send_fds(toolkit, [hello], [output_read, events_read])
+    os.close(output_read)
+    os.close(events_read)
+
+    env = dict(os.environ)
+    env[EVENTS] = f"{events_write}:{os.fstat(events_write).st_ino}"
+    for name in (HOST_SOCKET, PROCESS):
+        env.pop(name, None)
+    if folder := env.pop(SHARED_MEMORY_DIR, None):
+        # Not set for mpirun, which would hand algo-1's folder to every host.
+        for component in _SHARED_MEMORY_COMPONENTS:
+            env.setdefault(f"OMPI_MCA_{component}_backing_directory", folder)
+    if (folder := env.pop(USERS_TMPDIR, None)) is not None:
+        del env["TMPDIR"]
+        if folder:
+            env["TMPDIR"] = folder
+    if limit := env.pop(USERS_OPEN_FILES, None):
+        _allow_open_files(int(limit))
+    for users in [name for name in env if name.startswith(USERS_PREFIX)]:
+        name = users[len(USERS_PREFIX) :]
+        env[name] = env.pop(users)
+        if not env[name]:
+            del env[name]
+    if folder := env.pop(CODE_DIR, None):
+        os.chdir(folder)
+        env["PWD"] = folder
+    if channels := env.pop(PIPE_CHANNELS, None):
+        use_own_pipes(env, channels.split(","))
+    if mask := env.pop(UMASK, None):
+        os.umask(int(mask, 8))
+    place_read = place_write = -1
+    if place := env.pop(PLACE, None):
+        if place == "ready" and os.path.basename(command[0]).startswith("python"):
+            place_read, place_write = os.pipe()
+            env[PLACE_FD] = str(place_read)
+        elif not _await_place(toolkit, env):
+            return 128 + signal.SIGTERM
+    # A shell does not pass SIGTERM on: its whole group gets it. A Python script gets it alone, so that its own
+    # helper processes live until it has saved.
+    group_signals = is_shell(command)
+
+    child = 0
+    told_to_end = False
+
+    def on_term(number: int, frame: object) -> None:
+        nonlocal told_to_end
+        told_to_end = True
+        if child:
+            _signal(child, number, group_signals)
+
+    signal.signal(signal.SIGTERM, on_term)
+    try:
+        child = processes.spawn(
+            command,
+            env=env,
+            stdout=output_write,
+            stderr=output_write,
+            pass_fds=(events_write, place_read) if place_read >= 0 else (events_write,),
+            new_group=True,
+        )
+    except OSError as error:
+        toolkit.send(f"failed\n{error.errno}\n{error.filename}".encode())
+        _await_verdict(toolkit)
+        return 127
+    os.close(output_write)
+    os.close(events_write)
+    if place_read >= 0:
+        os.close(place_read)
+    toolkit.send(f"started\n{child}".encode())
+    if told_to_end:  # while the child was being made
+        _signal(child, signal.SIGTERM, group_signals)
+    return _follow(toolkit, child, group_signals, lambda: told_to_end, place_write)
+
+
+def is_shell(command: Sequence[str]) -> bool:
+    """Whether a command is a shell script, which waits for what it has started."""
+    return command[0] == "/bin/sh" or command[0].endswith(".sh")
+
+
+def process_name(environ: os._Environ[str] | dict[str, str]) -> str:
+    """``rank 3``, from what the toolkit or mpirun (OpenMPI 4 and 5) says."""
+    if name := environ.get(PROCESS):
+        return name
+    rank = environ.get("OMPI_COMM_WORLD_RANK") or environ.get("PMIX_RANK") or "0"
+    return f"rank {rank}"
+
+
+def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
+    """Name this rank's own FIFOs, where the host has some for each rank (:mod:`container.contract.pipes`).
+
+    mpirun gives all ranks of a host one environment.
+    """
+    local_rank = env.get("OMPI_COMM_WORLD_LOCAL_RANK") or env.get(LOCAL_RANK) or "0"
+    for channel in channels:
+        name = f"SM_CHANNEL_{channel.upper()}"
+        folder, _, path = env.get(name, "").rpartition("/")
+        if folder and os.path.isdir(f"{folder}/.rank-{local_rank}"):
+            env[name] = f"{folder}/.rank-{local_rank}/{path}"
+
+
+def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None:
+    """This host's own command, where the toolkit left one for ranks that mpirun starts.
+
+    mpirun gives every rank algo-1's command. Where hosts share a machine their paths differ.
+    """
+    if PROCESS in environ:
+        return None
+    try:
+        with open(os.path.join(os.path.dirname(environ[HOST_SOCKET]), COMMAND_FILE), "rb") as file:
+            return os.fsdecode(file.read()).split("\0")
+    except FileNotFoundError:
+        return None
+
+
+def _await_place(toolkit: socket.socket, env: dict[str, str]) -> bool:
+    """Wait for the rest of the environment; False where there will be none."""
+    import json
+
+    while words := toolkit.recv(_MESSAGE_LIMIT):
+        if words.startswith(b"place "):
+            env.update(json.loads(words[6:]))
+            return True
+        if words.startswith(b"signal "):
+            break
+    with contextlib.suppress(OSError):
+        toolkit.send(f"ended\n\n{signal.SIGTERM}\ntold\n0".encode())
+    return False
+
+
+def _follow(  # type: ignore[no-untyped-def]
+    toolkit: socket.socket, child: int, group_signals: bool, told_to_end, place_fd: int = -1
+) -> int:
+    child_fd = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(toolkit, select.POLLIN)
+    poll.register(child_fd, select.POLLIN)
+    hold = False
+    while True:
+        ready = dict(poll.poll())
+        if toolkit.fileno() in ready:
+            message = toolkit.recv(_MESSAGE_LIMIT)
+            if message.startswith(b"place "):
+                with contextlib.suppress(OSError):  # it has ended
+                    os.write(place_fd, message[6:] + b"\n")
+                continue
+            words = message.decode().split()
+            if not words:  # the toolkit is gone
+                _signal(child, signal.SIGKILL, True)
+                os.waitpid(child, 0)
+                return 128 + signal.SIGKILL
+            if words[0] == "signal":
+                hold = True
+                _signal(child, int(words[1]), group_signals or int(words[1]) == signal.SIGKILL)
+        if child_fd in ready:
+            _, status, usage = os.wait4(child, 0)
+            break
+    exit_code, killed_by = processes.decode_status(status)
+    if killed_by == signal.SIGTERM and not told_to_end() and not hold:
+        # mpirun signals us and the command one after the other: it may be our turn in a moment.
+        with contextlib.suppress(InterruptedError):
+            select.select([], [], [], 0.05)
+    state = "told" if told_to_end() else "alone"
+    toolkit.send(
+        f"ended\n{'' if exit_code is None else exit_code}\n{'' if killed_by is None else killed_by}\n"
+        f"{state}\n{usage.ru_maxrss}".encode()
+    )
+    code = exit_code if exit_code is not None else 128 + (killed_by or 0)
+    if hold:
+        # While the job is being stopped, mpirun must not see ranks ending one by one: it would kill the others,
+        # which may still be saving.
+        _await_verdict(toolkit, None)
+    elif code != 0:
+        _await_verdict(toolkit)
+    return code
+
+
+def _await_verdict(toolkit: socket.socket, timeout: float | None = VERDICT_TIMEOUT) -> None:
+    """Wait until the toolkit releases us, is gone, or the time is over."""
+    toolkit.settimeout(timeout)
+    with contextlib.suppress(OSError):
+        while (words := toolkit.recv(256)) and not words.startswith(b"release"):
+            pass
+
+
+def _signal(child: int, number: int, group: bool) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if group:
+            os.killpg(child, number)
+        else:
+            os.kill(child, number)
+
+
+def _allow_open_files(number: int) -> None:
+    """Give the command the user's limit of open descriptors back."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def _enlarge(fd: int) -> None:
+    """Ask for a roomier pipe; the default 64 KiB does as well, only slower."""
+    import fcntl
+
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

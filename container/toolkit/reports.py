@@ -1,0 +1,170 @@
+"""From how a process ended to the failure that users read. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract.failures import Cause, Failure, describe_end, signal_name
+from container.contract.hints import Situation, hints
+from container.contract.names import cut
+from container.contract.plan import Plan
+from container.contract.strategies import CollectiveAllReduce
+from container.toolkit import traceback_text
+from container.toolkit.gang import Member
+from container.toolkit.mpi import daemons
+
+#: What a rank says that fails because another one has: Horovod's words, and TensorFlow's of a peer that it lost.
+_CONSEQUENCES = (
+    "Horovod has been shut down",
+    "Collective ops is aborted by",
+    "failed to connect to all addresses",
+    "stopped sending heartbeats",
+    "grpc_status:14",
+)
+
+
+#: How much of an exception's message is told in a sentence, in characters.
+_HEADLINE = 300
+#: A first line of a message that ends so has its end further down.
+_OPENING = ("(", "[", "{")
+
+
+def is_consequence(member: Member) -> bool:
+    """Whether a process's exception or last words say that another one failed before it."""
+    said = str(member.exception.get("message")) if member.exception is not None else ""
+    if member.exception is None and member.stream is not None:
+        said = member.stream.tail[-4096:].decode("utf-8", "replace")
+    return any(text in said for text in _CONSEQUENCES)
+
+
+def of_member(member: Member, host: str, situation: Situation | None = None) -> Failure:
+    """The failure that a process's end is.
+
+    Args:
+        member: A process that ended with an error, or that reported an uncaught exception.
+        host: The host it ran on.
+        situation: What the job gave it.
+    """
+    tail = member.stream.tail if member.stream is not None else b""
+    text = tail.decode("utf-8", "replace")
+    traceback = None
+    if member.exception is not None:
+        traceback = str(member.exception.get("traceback") or "") or None
+    elif member.signal is None:
+        traceback = traceback_text.last_traceback(text)
+    if member.start_error is not None:
+        return Failure(
+            cause=Cause.LAUNCH,
+            message=f"the command could not be started: {member.start_error}.",
+            host=host,
+            process=member.name,
+            rank=member.rank,
+            exit_code=member.exit_code,
+        )
+    end = describe_end(member.exit_code, member.signal)
+    if member.vanished:
+        end = "was killed by SIGKILL together with its wrapper"
+    if member.exit_code is None and member.signal is None:
+        message = _headline(traceback, member.exception) or "raised an exception"
+    else:
+        headline = _headline(traceback, member.exception)
+        message = f"{headline} ({end})" if headline else end
+    return Failure(
+        cause=Cause.PROCESS,
+        message=message,
+        host=host,
+        process=member.name,
+        rank=member.rank,
+        exit_code=member.exit_code,
+        signal=member.signal,
+        traceback=traceback_text.shorten(traceback) if traceback else None,
+        log_tail=None if traceback else traceback_text.log_tail(text) or None,
+        hints=hints(text, member.signal, traceback=traceback, situation=situation),
+    )
+
+
+def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
+    """The failure that the end of mpirun, or of its daemon, is.
+
+    Args:
+        member: The program.
+        host: The host it ran on.
+        waiting: The ranks that had not started.
+    """
+    failure = of_member(member, host)
+    if member.signal is not None:
+        return dataclasses.replace(failure, message=f"was killed by {signal_name(member.signal)}")
+    text = member.stream.tail.decode("utf-8", "replace") if member.stream is not None else ""
+    improper = re.search(r"due to process rank (\d+) with PID \d+ on\s+node \S+ exiting improperly", text)
+    if improper is not None:
+        return dataclasses.replace(
+            failure,
+            message=f"rank {improper[1]} exited with code 0 without MPI_Finalize, and mpirun ended the others.",
+            log_tail=None,
+            hints=(f"Rank {improper[1]} must end like the others: no os._exit(), and MPI (or Horovod) shut down.",),
+        )
+    message = describe_end(member.exit_code, member.signal)
+    if member.exit_code == 0:
+        message += " while ranks were running"
+    if waiting:
+        message += f" before {', '.join(waiting)} started"
+    elif (lost := daemons.lost_daemon(text)) is not None:
+        message = f"lost its daemon on {lost}, which was ended or cannot be reached, and ended the ranks."
+        failure = dataclasses.replace(failure, log_tail=None)
+    elif member.exit_code != 0 and not text.strip():
+        message += " without a word, which it does when somebody tells it to stop (SIGTERM or SIGINT)."
+    return dataclasses.replace(failure, cause=Cause.LAUNCH, message=message, traceback=None)
+
+
+def has_lost_daemon(member: Member) -> bool:
+    """Whether mpirun ended since it lost a daemon."""
+    return member.stream is not None and daemons.lost_daemon(member.stream.tail.decode("utf-8", "replace")) is not None
+
+
+def is_port_conflict(failure: Failure) -> bool:
+    """Whether a server that cannot choose its port itself found it taken (TensorFlow's gRPC servers' words)."""
+    text = f"{failure.traceback or ''}{failure.log_tail or ''}"
+    return re.search(r"Address already in use|Could not start gRPC server", text) is not None
+
+
+def lost_ranks(failure: Failure, plan: Plan) -> Failure:
+    """With a hint on whom TensorFlow has lost, where rank 0 of a collective only reports it."""
+    text = failure.traceback or failure.log_tail or ""
+    said = re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:/job:\S+\s*)+)", text)
+    if said is None or plan.strategy != CollectiveAllReduce.name:
+        return failure
+    tasks = [int(task) for task in re.findall(r"/task:(\d+)", said[1])]
+    lost = [f"{process.host}, {process.name}" for process in plan.ranks if process.rank in tasks]
+    if not lost:
+        return failure
+    hint = (
+        f"TensorFlow heard nothing more of {'; '.join(lost)}: what went wrong there is in its log. It crashed, was "
+        "stopped, or got no processor time."
+    )
+    return dataclasses.replace(failure, hints=(hint, *failure.hints))
+
+
+def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str | None:
+    """The exception's type and the first line of its message: ``ValueError: boom``."""
+    last = _exception_line(traceback)
+    kind = str((exception or {}).get("type") or "")
+    if last is None or not kind or last.startswith((kind, kind.rpartition(".")[2])):
+        return last
+    words = str((exception or {}).get("message") or "").strip().partition("\n")[0]
+    return cut(f"{kind}: {words}", _HEADLINE) if words else last
+
+
+def _exception_line(traceback: str | None) -> str | None:
+    """The line behind the frames of the last traceback; without frames, the last one."""
+    lines = [line for line in (traceback or "").splitlines() if line.strip()]
+    first = traceback_text.message_start(lines)
+    if first is None:
+        return next((cut(line.strip(), _HEADLINE) for line in lines[::-1] if not line.startswith((" ", "\t"))), None)
+    said = lines[first].strip()
+    if said.endswith(_OPENING) and first + 1 < len(lines):
+        # A value that was printed into the sentence, over many lines perhaps: it goes on behind that.
+        said = f"{said[:200]} … {lines[-1].strip()}"
+    return cut(said, _HEADLINE)

@@ -1,0 +1,147 @@
+"""What a host's share of a job has in common, whether its hosts stay or come and go: how it runs and ends."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract.environment import Environment
+from container.contract.failures import Failure
+from container.contract.wire import TERMINATED, Event
+from container.system.loop import Loop
+from container.toolkit.gang import Gang
+from container.toolkit.output import Output
+
+#: SIGTERM to SIGKILL when a job has failed, in seconds.
+FAILURE_GRACE = 0.5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a backend decides for a host.
+
+    Attributes:
+        token: The job's secret, or None.
+        control_fd: An inherited listening socket, or None.
+        control_address: Where algo-1 listens, if not at its name and the fixed port.
+        start_timeout: Seconds that hosts and ranks have to come up.
+        stop_grace: Seconds from SIGTERM to SIGKILL when the job is stopped.
+        runtime_dir: The private folder for sockets and session files.
+        hang_timeout: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
+        worker_restarts: How often a killed worker of parameter servers is started again, the others going on.
+        on_undistributed: ``warn`` or ``fail`` when the ranks had nothing to do with each other.
+        on_nan: ``fail`` to end a job whose script reports a metric that is not a number; else ``warn``.
+    """
+
+    token: str | None
+    control_fd: int | None
+    control_address: tuple[str, int] | None
+    start_timeout: float
+    stop_grace: float
+    runtime_dir: Path
+    hang_timeout: float | None = None
+    worker_restarts: int = 0
+    on_undistributed: str = "warn"
+    on_nan: str = "warn"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a host's share ended."""
+
+    failure: Failure | None = None
+    stopped: bool = False
+
+
+class Runtime(abc.ABC):
+    """Runs one host's share of a job.
+
+    Args:
+        loop: The loop that drives everything.
+        output: Where lines and events go.
+        environment: The job as this host sees it.
+        settings: What the backend decided.
+    """
+
+    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
+        self._loop = loop
+        self._output = output
+        self._env = environment
+        self._settings = settings
+        self._host = environment.current_host
+        self._gang: Gang | None = None
+        self._outcome: Outcome | None = None
+        self._finished = False
+        loop.on_signal(signal.SIGTERM, self._terminated)
+        loop.on_signal(signal.SIGINT, self.end_now)
+
+    def _terminated(self) -> None:
+        self._event(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
+        self.stop()
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """SIGTERM to the ranks, with time to save; at the second time end them at once."""
+
+    @abc.abstractmethod
+    def end_now(self) -> None:
+        """End without any grace."""
+
+    def run(self) -> Outcome:
+        """Run until this host's share has ended and nothing of it is left.
+
+        Returns:
+            How it ended.
+        """
+        while not self._finished:
+            self._loop.run_once()
+        assert self._outcome is not None
+        if self._gang is not None:
+            left = self._gang.kill()
+            if left:
+                self._output.say(self._host, f"processes {left} cannot be killed (uninterruptible sleep).")
+            self._gang.close()
+        self._farewell()
+        return self._outcome
+
+    def _farewell(self) -> None:  # noqa: B027 - most have nothing to say
+        """What remains to be said when nothing runs any more."""
+
+    def _end_as(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
+        """The verdict is known, if it was not before: end what runs within ``grace`` seconds, then leave the loop."""
+        if self._outcome is None:
+            self._outcome = outcome
+        if self._gang is None or grace == 0.0:
+            self._finish()
+            return
+        self._gang.signal_all(signal.SIGTERM)
+        self._gang.release()
+        self._loop.call_later(grace, self._finish)
+        self._await_end()
+
+    def _await_end(self) -> None:
+        """Leave before the grace is over when nothing runs any more."""
+        assert self._gang is not None
+        if self._gang.all_ended:
+            self._finish()
+        elif not self._finished:
+            self._loop.call_later(0.01, self._await_end)
+
+    def _finish(self) -> None:
+        self._finished = True
+
+    def _event(self, kind: str, rank: int | None = None, **data: Any) -> None:
+        self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
+
+    def _pass_on(self, values: Mapping[str, Any], *, rank: int | None) -> None:
+        """Pass on what a process says, if it is an event."""
+        kind, data, time_ns = (values.get(name) for name in ("kind", "data", "time_ns"))
+        if isinstance(kind, str) and isinstance(data, dict):
+            stamp = {"time_ns": time_ns} if isinstance(time_ns, int) else {}
+            self._output.event(
+                Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data, **stamp)
+            )

@@ -1,0 +1,49 @@
+"""Finds models that a script has saved where nobody looks for them: in its working folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: Files that are a model. A folder with :data:`_SAVED_MODEL` in it is one, too.
+_SUFFIXES = (".keras", ".h5", ".hdf5", ".tflite", ".onnx", ".pt", ".pth", ".safetensors")
+_SAVED_MODEL = "saved_model.pb"
+#: The search is bounded: folders below the first, and entries altogether.
+_DEPTH = 4
+_ENTRIES = 10_000
+
+
+def newer_than(folder: Path, since: float) -> list[str]:
+    """Models below a folder that were written after some moment, as paths relative to it.
+
+    Args:
+        folder: Where to look; links are not followed, hidden folders left out.
+        since: Seconds since the epoch.
+    """
+    found: list[str] = []
+    waiting = [("", 0)]
+    seen = 0
+    while waiting and seen < _ENTRIES:
+        inner, depth = waiting.pop()
+        try:
+            with os.scandir(folder / inner) as entries:
+                names = {entry.name: entry for entry in entries}
+        except OSError:
+            continue
+        seen += len(names)
+        for name, entry in names.items():
+            path = os.path.join(inner, name)
+            if entry.is_dir(follow_symlinks=False):
+                if depth < _DEPTH and not name.startswith("."):
+                    waiting.append((path, depth + 1))
+            elif (name.endswith(_SUFFIXES) or name == _SAVED_MODEL) and _is_newer(entry, since):
+                found.append((inner or ".") if name == _SAVED_MODEL else path)
+    return sorted(found)
+
+
+def _is_newer(entry: os.DirEntry[str], since: float) -> bool:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return entry.is_file(follow_symlinks=False) and status.st_mtime >= since

@@ -1,0 +1,155 @@
+"""Finds a Python traceback in what a process printed, for processes that could not report their exception themselves.
+
+Pure functions over the tail of the output.
+"""
+
+from __future__ import annotations
+
+import re
+
+_HEADER = re.compile(r"^(?P<margin>[ |]*(?:\+ )?)(?:Exception Group )?Traceback \(most recent call last\):\s*$")
+_GROUP = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\):\s*$")
+_CHAIN = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
+_SYNTAX_PLACE = re.compile(r'^  File ".*", line \d+')
+_FATAL = re.compile(r"^Fatal Python error: ")
+
+#: An exception's message may have paragraphs; so many lines after the first are still taken for it. What is longer is
+#: output of a process that went on.
+_MESSAGE_LINES = 40
+#: Of a longer message, :func:`shorten` keeps so many lines of its beginning, and of its end.
+_KEPT_LINES = 6
+#: A line of :func:`log_tail` beyond this is cut, in characters.
+_LINE_LIMIT = 1000
+
+
+def last_traceback(tail: bytes | str) -> str | None:
+    """Return the last traceback in ``tail``, or None.
+
+    Chained exceptions and exception groups are taken whole; so are a SyntaxError of the script itself, which Python
+    prints without "Traceback", and faulthandler's "Fatal Python error".
+
+    Args:
+        tail: The end of a process's output.
+    """
+    lines = _lines(tail)
+    found = [span for span in (_last_exception(lines), _last_syntax_error(lines), _last_fatal(lines)) if span]
+    if not found:
+        return None
+    start, end = max(found, key=lambda span: span[1])
+    return "\n".join(lines[start:end]).rstrip()
+
+
+def log_tail(tail: bytes | str, lines: int = 15) -> str:
+    """Return the last lines that say something.
+
+    Args:
+        tail: The end of a process's output.
+        lines: How many to return at most.
+    """
+    said = [line.rstrip() for line in _lines(tail)]
+    kept = [line if len(line) <= _LINE_LIMIT else line[: _LINE_LIMIT - 1] + "…" for line in said if line]
+    return "\n".join(kept[-lines:])
+
+
+def shorten(traceback: str) -> str:
+    """Return a traceback without the middle of a message of many lines, such as arrays that TensorFlow prints.
+
+    Args:
+        traceback: As :func:`last_traceback` gives it.
+    """
+    lines = traceback.rstrip("\n").split("\n")
+    first = message_start(lines)
+    left_out = len(lines) - first - 2 * _KEPT_LINES if first is not None else 0
+    if first is None or left_out < _KEPT_LINES:
+        return traceback
+    middle = f"… {left_out} lines, which the log has …"
+    return "\n".join([*lines[: first + _KEPT_LINES], middle, *lines[-_KEPT_LINES:]]) + "\n"
+
+
+def message_start(lines: list[str]) -> int | None:
+    """Return which line is the first of the exception's message: that behind the frames of the last traceback."""
+    header = next((i for i in range(len(lines) - 1, -1, -1) if _HEADER.match(lines[i])), None)
+    if header is None or lines[header].lstrip().startswith(("+", "|")):
+        return None
+    return next((i for i in range(header + 1, len(lines)) if lines[i] and not lines[i].startswith((" ", "\t"))), None)
+
+
+def _lines(tail: bytes | str) -> list[str]:
+    """Split at newlines; of a line that a progress bar drew over with ``\\r``, what was visible last."""
+    text = tail.decode("utf-8", "replace") if isinstance(tail, bytes) else tail
+    return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+
+
+def _last_exception(lines: list[str]) -> tuple[int, int] | None:
+    start = next((i for i in range(len(lines) - 1, -1, -1) if _HEADER.match(lines[i])), None)
+    if start is None:
+        return None
+    if "|" in lines[start]:  # inside an exception group: its head says what the group is
+        start = next((i for i in range(start, -1, -1) if _GROUP.match(lines[i])), start)
+    end = _end(lines, start)
+    while (before := _chained_before(lines, start)) is not None:
+        start = before
+    return start, end
+
+
+def _end(lines: list[str], start: int) -> int:
+    """The end of the traceback whose header is at ``start``: its frames, then the exception's message."""
+    grouped = lines[start].lstrip().startswith("+")
+    i = start + 1
+    while i < len(lines) and (lines[i].startswith(" ") or (not lines[i] and not grouped and _goes_on(lines, i))):
+        i += 1
+    if grouped:
+        return i
+    return _message_end(lines, i)
+
+
+def _goes_on(lines: list[str], i: int) -> bool:
+    """Whether a blank line is a line of source among a traceback's frames."""
+    return i + 1 < len(lines) and lines[i + 1].startswith("  ")
+
+
+def _message_end(lines: list[str], first: int) -> int:
+    """The end of a message that starts at ``first``: everything that follows if it is short, else one paragraph."""
+    end = len(lines)
+    while end > first and not lines[end - 1].strip():
+        end -= 1
+    if end - first <= _MESSAGE_LINES:
+        return end
+    blank = next((i for i in range(first, end) if not lines[i].strip()), end)
+    if blank == first + 1 and lines[first].endswith(":"):  # TensorFlow: "Graph execution error:", then what it is
+        return first + _MESSAGE_LINES
+    return min(blank, first + _MESSAGE_LINES)
+
+
+def _chained_before(lines: list[str], start: int) -> int | None:
+    """The header of the exception that the one at ``start`` followed, if they are chained."""
+    i = start - 1
+    while i >= 0 and not lines[i].strip():
+        i -= 1
+    if i < 0 or not lines[i].strip(" |").startswith(_CHAIN):
+        return None
+    for j in range(i - 1, -1, -1):
+        if _HEADER.match(lines[j]) and "|" not in lines[j]:
+            return j
+    return None
+
+
+def _last_syntax_error(lines: list[str]) -> tuple[int, int] | None:
+    for i in range(len(lines) - 1, -1, -1):
+        if _SYNTAX_ERROR.match(lines[i]):
+            start = i
+            while start > 0 and lines[start - 1].startswith("  "):
+                start -= 1
+            if start < i and _SYNTAX_PLACE.match(lines[start]) and (start == 0 or not _HEADER.match(lines[start - 1])):
+                return start, _message_end(lines, i)
+            return None
+    return None
+
+
+def _last_fatal(lines: list[str]) -> tuple[int, int] | None:
+    start = next((i for i in range(len(lines) - 1, -1, -1) if _FATAL.match(lines[i])), None)
+    return (start, _message_end(lines, start)) if start is not None else None

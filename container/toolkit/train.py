@@ -1,0 +1,459 @@
+"""``python -m container train``: a host's training process, on every backend.
+
+It needs only the files that SageMaker gives a container under ``SAGEMAKER_BASE_DIR`` (default ``/opt/ml``); what a
+backend adds (:mod:`container.contract.variables`) is optional. It ends with the training toolkit's exit codes: 0, or 1
+for a failed script or job, and with ``output/success`` or ``output/failure``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from container import launchers
+from container.contract import hyperparameters as codec
+from container.contract import variables, wire
+from container.contract.environment import Environment, read_json_file
+from container.contract.failures import Cause, Failure
+from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR, success_text
+from container.contract.membership import Membership
+from container.contract.names import unknown
+from container.contract.plan import Plan
+from container.contract.strategies import ElasticHorovod
+from container.contract.wire import Event
+from container.system import folders, processes
+from container.system.host_machine import openmpi_prefix, this_machine
+from container.system.loop import Loop
+from container.system.removing import remove_tree
+from container.toolkit import hangs, network, ports, saved_models
+from container.toolkit.code import code
+from container.toolkit.elastic.host import ElasticRuntime
+from container.toolkit.evidence import MODES
+from container.toolkit.gang import Gang, base_environment
+from container.toolkit.host import HostRuntime
+from container.toolkit.output import Output
+from container.toolkit.runtime import Outcome, Settings
+
+#: As SageMaker gives a script after SIGTERM, in seconds.
+DEFAULT_STOP_GRACE = 120.0
+#: SageMaker boots the hosts of a cluster minutes apart.
+DEFAULT_START_TIMEOUT = 900.0
+
+#: How often a toolkit shows that it is alive, in seconds.
+_NAMED_MODELS = 3  # in what is told of misplaced ones
+_HEARTBEAT_INTERVAL = 5.0
+
+_STOPPED = 128 + signal.SIGTERM
+
+AnyRuntime = HostRuntime | ElasticRuntime
+
+
+def main(argv: list[str]) -> int:
+    """Run this host's share of the job.
+
+    Returns:
+        0 when it ended well, 1 when the job failed, 143 when it was stopped.
+    """
+    if argv:
+        print(f"python -m container train takes no arguments, got {argv}", file=sys.stderr)
+        return 2
+    if variables.UMASK in os.environ:
+        os.umask(0o077)
+    processes.become_subreaper()
+    loop = Loop()
+    output = Output(loop)
+    base = Path(os.environ.get(variables.BASE_DIR) or DEFAULT_BASE_DIR)
+    if variables.TREE in os.environ:
+        _take_tree(Path(os.environ.pop(variables.TREE)), base)
+    lifeline = _take_fd(variables.LIFELINE_FD)
+    settings, made_runtime_dir = _settings()
+    try:
+        return _run(loop, output, base, settings, lifeline)
+    finally:
+        output.drain()
+        if made_runtime_dir or lifeline is not None:
+            _remove_runtime_dir(settings.runtime_dir)
+
+
+def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: int | None) -> int:
+    host = "?"
+    attempt = int(os.environ.get(variables.ATTEMPT) or 0)
+    environment: Environment | None = None
+    preparation: Preparation | None = None
+    try:
+        environment = read_environment(base)
+        host = environment.current_host
+        output.event(Event(kind="phase", host=host, attempt=attempt, data={"name": "toolkit_started"}))
+        kind = ElasticRuntime if isinstance(environment.strategy, ElasticHorovod) else HostRuntime
+        runtime = kind(loop, output, environment, _with_job(settings, environment))
+        if lifeline is not None:
+            loop.add_reader(lifeline, lambda: _on_lifeline(loop, lifeline, runtime))
+            _beat(loop, output)
+        runtime.connect()
+        try:
+            preparation = Preparation(loop, output, environment, settings, runtime)
+            preparation.start()
+        except (ValueError, OSError, launchers.LaunchError) as error:
+            runtime.fail(_configuration_failure(error, host))
+        outcome = runtime.run()
+    except (ValueError, OSError) as error:
+        outcome = Outcome(failure=_configuration_failure(error, host))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job's failure must say it
+        import traceback
+
+        outcome = Outcome(
+            failure=Failure(
+                cause=Cause.INTERNAL,
+                message=f"fleetfit itself failed: {error!r}",
+                host=host,
+                traceback=traceback.format_exc(),
+                hints=("This is a fault of fleetfit; please report it with the traceback.",),
+            )
+        )
+    if outcome.failure is not None or outcome.stopped:
+        processes.end_descendants()
+    elif environment is not None and preparation is not None and preparation.ready_at is not None:
+        _tell_of_misplaced_models(output, environment, preparation.ready_at)
+    return _conclude(output, base, host, attempt, outcome)
+
+
+def _take_tree(tree: Path, base: Path) -> None:
+    """Let ``/opt/ml`` be this job's tree, in a container that had another job before."""
+    if base.is_dir() and not base.is_symlink():
+        remove_tree(base)  # the image's own, empty
+    base.parent.mkdir(parents=True, exist_ok=True)
+    staged = base.with_name(f".{base.name}-{os.getpid()}")
+    staged.symlink_to(tree)
+    staged.replace(base)
+
+
+def _beat(loop: Loop, output: Output) -> None:
+    """Tell the supervisor now and then that this toolkit is alive and not stopped."""
+    if not output.congested:
+        output.write(wire.HEARTBEAT)
+    loop.call_later(_HEARTBEAT_INTERVAL, lambda: _beat(loop, output))
+
+
+def shared_memory_dir(runtime_dir: Path) -> Path:
+    """The host's folder in shared memory: ``/dev/shm/<job's folder>-<host>``."""
+    return Path(folders.SHARED_MEMORY) / f"{runtime_dir.parent.name}-{runtime_dir.name}"
+
+
+def _remove_runtime_dir(folder: Path) -> None:
+    """Remove this host's folder, and the job's when we are the last: the supervisor may be gone."""
+    remove_tree(folder, ignore_errors=True)
+    remove_tree(shared_memory_dir(folder), ignore_errors=True)
+    if folder.parent.name.startswith(folders.PREFIX):
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+
+
+def _configuration_failure(error: Exception, host: str) -> Failure:
+    cause = Cause.LAUNCH if isinstance(error, launchers.LaunchError) else Cause.CONFIGURATION
+    return Failure(cause=cause, message=str(error), host=host)
+
+
+def _tell_of_misplaced_models(output: Output, environment: Environment, since: float) -> None:
+    """Tell of models in the working folder if there is none where it belongs: nobody keeps them."""
+    tree = environment.tree
+    with contextlib.suppress(OSError):
+        if any(tree.model.iterdir()):
+            return
+    found = saved_models.newer_than(tree.code, since)
+    if found:
+        data = {"paths": found[:_NAMED_MODELS], "count": len(found)}
+        host, attempt = environment.current_host, environment.attempt
+        output.event(Event(kind="misplaced_model", host=host, attempt=attempt, data=data))
+
+
+def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outcome) -> int:
+    """Write the outcome files and say the outcome."""
+    tree = _outcome_tree(base)
+    if outcome.failure is not None:
+        output.event(Event(kind="failure", host=host, attempt=attempt, data=outcome.failure.to_dict()))
+        if not tree[0].exists():  # the user's own failure file is kept
+            _write(output, host, tree[0], outcome.failure.reason())
+        return 1
+    if outcome.stopped:
+        output.event(Event(kind="stopped", host=host, attempt=attempt))
+        return _STOPPED
+    _write(output, host, tree[1], success_text(attempt))
+    return 0
+
+
+def _outcome_tree(base: Path) -> tuple[Path, Path]:
+    return base / "output" / "failure", base / "output" / "success"
+
+
+def _write(output: Output, host: str, path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        output.say(host, f"{path} could not be written: {error}")
+
+
+def read_environment(base: Path) -> Environment:
+    """Read the host's configuration files.
+
+    Raises:
+        ValueError: one is missing or makes no sense; the message names it.
+    """
+    config = base / "input" / "config"
+    hyperparameters = read_json_file(config / "hyperparameters.json", {})
+    channels = read_json_file(config / "inputdataconfig.json", {})
+    channels.pop(CODE_CHANNEL, None)
+    return Environment.from_config(
+        base_dir=base,
+        machine=this_machine(with_mpi=_wants_mpi(hyperparameters)),
+        hyperparameters=hyperparameters,
+        resource_config=read_json_file(config / "resourceconfig.json", {}),
+        input_data_config=channels,
+        job_name=os.environ.get(variables.JOB_NAME, ""),
+        attempt=int(os.environ.get(variables.ATTEMPT) or 0),
+        user_environment={name: os.environ[name] for name in codec.NAMING_VARIABLES if name in os.environ},
+    )
+
+
+def _wants_mpi(hyperparameters: dict[str, Any]) -> bool:
+    return codec.decode_value(hyperparameters.get("sagemaker_mpi_enabled")) is True
+
+
+class Preparation:
+    """Puts the user's code and its requirements in place, then reports this host ready.
+
+    Copying a large source and installing requirements take their time, so they run in a thread: the loop goes on
+    answering.
+    """
+
+    def __init__(
+        self, loop: Loop, output: Output, environment: Environment, settings: Settings, runtime: AnyRuntime
+    ) -> None:
+        self._loop = loop
+        self._output = output
+        self._env = environment
+        self._settings = settings
+        self._runtime = runtime
+        self._overlay: Path | None = None
+        self._error: Exception | None = None
+        #: When the code was in place and what the script writes began to come, in seconds since the epoch.
+        self.ready_at: float | None = None
+
+    def start(self) -> None:
+        """Make the folders now; the rest goes on in the background."""
+        tree = self._env.tree
+        for directory in tree.directories():
+            directory.mkdir(parents=True, exist_ok=True)
+        self._in_background(self._install, self._finish)
+
+    def _install(self, log: Callable[[str], None]) -> None:
+        folder = self._env.tree.code
+        submit = self._env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
+        code.materialize(str(submit) if submit else None, folder, self._env.program)
+        wanted = folder / "requirements.txt"
+        if not wanted.is_file() and not code.is_project(folder):
+            return
+        from container.toolkit.code import requirements
+
+        self._overlay = requirements.overlay(
+            wanted if wanted.is_file() else None,
+            python=self._env.machine.python,
+            cache_root=cache_root(),
+            log=log,
+            project=folder if code.is_project(folder) else None,
+        )
+
+    def _in_background(self, work: Callable[[Callable[[str], None]], None], then: Callable[[], None]) -> None:
+        """Run ``work`` in a thread; what it logs comes to the loop through a pipe, whose end means that it is done."""
+        import threading
+
+        read_end, write_end = os.pipe()
+
+        def log(line: str) -> None:
+            os.write(write_end, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
+
+        def body() -> None:
+            try:
+                work(log)
+            except Exception as error:  # noqa: BLE001 - handed to the loop's thread
+                self._error = error
+            finally:
+                os.close(write_end)
+
+        def readable() -> None:
+            if data := os.read(read_end, 1 << 16):
+                self._output.say(self._env.current_host, data.decode("utf-8", "replace"))
+                return
+            self._loop.remove_reader(read_end)
+            os.close(read_end)
+            if self._error is not None:
+                self._runtime.fail(_configuration_failure(self._error, self._env.current_host))
+                return
+            try:
+                then()
+            except (ValueError, OSError, launchers.LaunchError) as error:
+                self._runtime.fail(_configuration_failure(error, self._env.current_host))
+
+        self._loop.add_reader(read_end, readable)
+        threading.Thread(target=body, daemon=True).start()
+
+    def _finish(self) -> None:
+        self.ready_at = time.time()
+        env = self._env
+        command = code.entry_command(env.program, env.tree.code, env.to_cmd_args(), env.machine.python)
+
+        def plan(membership: Membership | None = None) -> Plan:
+            return launchers.plan_job(env if membership is None else _with_network(env), command, membership)
+
+        for warning in plan().warnings if env.is_master else ():
+            self._output.say(env.current_host, f"warning: {warning}")
+        needed = launchers.ports_per_host(env.strategy) if env.machine.shared else 0
+        reserved = ports.reserve(needed).numbers if needed else ()
+        gang = Gang(
+            self._loop,
+            self._output,
+            host=env.current_host,
+            runtime_dir=self._settings.runtime_dir,
+            environment=rank_environment(env, self._overlay, self._settings.runtime_dir),
+            python=env.machine.python,
+            package=env.machine.container_package,
+        )
+        self._runtime.ready(plan, gang, reserved)
+
+
+def _with_network(env: Environment) -> Environment:
+    """The job with the network that the hosts share, now that all of them are there: mpirun takes it by address."""
+    if env.machine.shared or not env.is_master or len(env.hosts) == 1:
+        return env
+    found = network.shared_network(env.current_host, env.hosts[1])
+    if found is None:
+        return env
+    return dataclasses.replace(env, machine=dataclasses.replace(env.machine, network=found[1]))
+
+
+def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) -> dict[str, str]:
+    """The environment that all processes of this host share."""
+    package = Path(env.machine.container_package)
+    code_dir = str(env.tree.code)
+    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    python_path = [str(package / "hook"), code_dir, *([str(overlay)] if overlay else []), *inherited]
+    if package.parent.name != "site-packages":
+        python_path.append(str(package.parent))  # scripts import container.distributed and the like
+    result = base_environment({**env.to_env_vars(), variables.JOB_MARK: env.job_name})
+    result["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(python_path))
+    result["PWD"] = result[variables.CODE_DIR] = code_dir
+    if (prefix := openmpi_prefix(env.machine.python)) is not None:
+        # PyPI's OpenMPI is relocated: without this, a script that calls MPI outside mpirun dies in MPI_Init.
+        result.setdefault("OPAL_PREFIX", prefix)
+    if env.strategy is not None and not isinstance(env.strategy, ElasticHorovod):
+        program = env.tree.code / env.program
+        is_python = env.program.endswith(".py") or not program.is_file()
+        result[variables.EVIDENCE] = "1" if is_python else str(program)
+    if env.framework_parameters.get(codec.HANG_TIMEOUT):
+        result[variables.STACK_SIGNAL] = str(hangs.STACK_SIGNAL)
+    piped = [name for name, config in env.input_data_config.items() if config.get("TrainingInputMode") == "Pipe"]
+    if piped and env.strategy is not None and env.strategy.ranks_per_host > 1:
+        result[variables.PIPE_CHANNELS] = ",".join(piped)
+        result[variables.LOCAL_SIZE] = str(env.strategy.ranks_per_host)
+    if env.machine.shared:
+        folder = shared_memory_dir(runtime_dir)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        result[variables.SHARED_MEMORY_DIR] = str(folder)
+    if overlay is not None and (overlay / "bin").is_dir():
+        result["PATH"] = f"{overlay / 'bin'}{os.pathsep}{result['PATH']}"
+    return result
+
+
+def _settings() -> tuple[Settings, bool]:
+    """Read what the backend decided, and take its secrets out of the environment."""
+    runtime = os.environ.get(variables.RUNTIME_DIR)
+    _read_secrets()
+    address = os.environ.pop(variables.CONTROL_ADDRESS, None)
+    return (
+        Settings(
+            token=os.environ.pop(variables.JOB_TOKEN, None),
+            control_fd=_take_fd(variables.CONTROL_FD),
+            control_address=_address(address) if address else None,
+            start_timeout=float(os.environ.pop(variables.START_TIMEOUT, "") or DEFAULT_START_TIMEOUT),
+            stop_grace=float(os.environ.get(variables.STOP_GRACE) or DEFAULT_STOP_GRACE),
+            runtime_dir=Path(runtime) if runtime else folders.make(),
+            worker_restarts=int(os.environ.pop(variables.WORKER_RESTARTS, "") or 0),
+        ),
+        runtime is None,
+    )
+
+
+def _read_secrets() -> None:
+    path = os.environ.pop(variables.SECRETS_FILE, None)
+    if path:
+        secrets = read_json_file(Path(path))
+        os.environ.update({name: secrets[name] for name in variables.TOOLKIT_ONLY if name in secrets})
+
+
+def _with_job(settings: Settings, environment: Environment) -> Settings:
+    hang_timeout = environment.framework_parameters.get(codec.HANG_TIMEOUT)
+    return dataclasses.replace(
+        settings,
+        control_address=settings.control_address or (environment.master, variables.CONTROL_PORT),
+        hang_timeout=float(hang_timeout) if hang_timeout else None,
+        on_undistributed=_mode(environment, codec.ON_UNDISTRIBUTED),
+        on_nan=_mode(environment, codec.ON_NAN),
+    )
+
+
+def _mode(environment: Environment, name: str) -> str:
+    """What is to be done about something that is noticed: ``warn`` or ``fail``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    mode = str(environment.framework_parameters.get(name) or "warn")
+    if mode not in MODES:
+        raise ValueError(unknown(name, mode, MODES))
+    return mode
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def _take_fd(name: str) -> int | None:
+    text = os.environ.pop(name, None)
+    if not text:
+        return None
+    fd = int(text)
+    os.set_inheritable(fd, False)
+    return fd
+
+
+def _on_lifeline(loop: Loop, fd: int, runtime: AnyRuntime) -> None:
+    said = os.read(fd, 1 << 16)
+    if not said:
+        loop.remove_reader(fd)
+        os.close(fd)
+        runtime.abandoned()
+        return
+    if isinstance(runtime, ElasticRuntime):
+        runtime.hear(said)
+        return
+    for words in said.splitlines(keepends=True):
+        if words.startswith(variables.SAY_KILL):
+            rank, number = words.split()[1:]
+            runtime.kill_rank(int(rank), int(number))
+    if variables.SAY_END in said:
+        runtime.end_now()
+    elif variables.SAY_STOP in said:
+        runtime.stop()
+
+
+def cache_root() -> Path:
+    """Where installed requirements are kept."""
+    return Path(os.environ.get("FLEETFIT_CACHE") or Path.home() / ".cache" / "fleetfit")

@@ -1,0 +1,93 @@
+"""One host's part in seeing whether a job makes progress: its ranks' signs of life, and where they wait.
+
+Who judges is :class:`container.system.progress.ProgressJudge`: in algo-1's toolkit, or, where hosts come and go,
+in the supervisor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from container.contract.environment import Environment
+from container.contract.plan import Role
+from container.contract.wire import PROGRESS, STACKS
+from container.system import processes, progress
+from container.system.loop import Loop
+from container.toolkit import hangs
+from container.toolkit.gang import Gang
+from container.toolkit.output import Output
+
+
+class ProgressWatch:
+    """Tells who judges what it sees.
+
+    Args:
+        loop: The loop that drives it.
+        output: Where it says what it does.
+        environment: The job as this host sees it.
+        limit: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
+        tell: Tells who judges: ``progress``, or ``stacks`` with ``places`` and ``missing``.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        output: Output,
+        environment: Environment,
+        limit: float | None,
+        tell: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        self._loop = loop
+        self._output = output
+        self._env = environment
+        self._limit = limit
+        self._tell = tell
+        self._active = False
+
+    def note_activity(self) -> None:
+        """A rank of this host printed or reported something that is a sign of progress."""
+        self._active = True
+
+    def start(self, running: Callable[[], bool]) -> None:
+        """Begin, now that ranks are being started.
+
+        Args:
+            running: Whether there is something to watch.
+        """
+        if self._limit:
+            self._watch(self._limit, running)
+
+    def _watch(self, limit: float, running: Callable[[], bool]) -> None:
+        if not running():
+            return
+        if self._active:
+            self._active = False
+            self._tell(PROGRESS, {})
+        self._loop.call_later(progress.interval(limit), lambda: self._watch(limit, running))
+
+    def dump_stacks(self, gang: Gang) -> None:
+        """Have every rank of this host print its stacks, and tell where each waits."""
+        self._output.say(self._env.current_host, "no progress: asking every rank for its stack")
+        # Not through the wrappers, which may be stopped.
+        asked = {member.name: hangs.ask(member.pid) for member in gang.ranks if member.running and member.pid}
+        self._loop.call_later(progress.DUMP_TIME, lambda: self._tell_places(gang, asked))
+
+    def _tell_places(self, gang: Gang, asked: dict[str, bool]) -> None:
+        places = {
+            member.name: hangs.where(
+                member.pid,
+                member.wrapper_pid,
+                member.stream.tail.decode("utf-8", "replace"),
+                self._env.tree.code,
+                asked=asked.get(member.name, False),
+            )
+            for member in gang.ranks
+            if member.running and member.pid is not None and member.stream is not None
+        }
+        for member in gang.members.values():  # parameter servers, mpirun: they wait by nature
+            if member.role is not Role.RANK and member.running and member.pid and processes.is_stopped(member.pid):
+                places[member.name] = hangs.STOPPED
+        # Only rank 0 says for whom Horovod waits.
+        missing = {str(rank): tensors for member in gang.ranks for rank, tensors in member.stalls.missing.items()}
+        self._tell(STACKS, {"places": places, "missing": missing})

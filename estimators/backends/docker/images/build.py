@@ -1,0 +1,89 @@
+"""``fleetfit-training``: the image that holds Python, TensorFlow, Horovod, OpenMPI and our toolkit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from estimators.backends.docker.containers import IMAGE
+from estimators.backends.docker.images import base as bases
+from estimators.backends.docker.images import wheelhouse
+from estimators.backends.docker.images.toolkit import SKIPPED, package, toolkit_digest
+from estimators.provision import pipe_reader
+from estimators.provision.packages import Installation
+
+if TYPE_CHECKING:
+    from estimators.backends.docker.engine import Engine
+
+#: Docker Hub's, with the Python that the wheels are for.
+_HUB_BASE = "python:{major}.{minor}-slim-bookworm"
+
+
+def default_base(engine: Engine) -> str:
+    """``fleetfit-base`` where ``fleetfit image base`` has made it, else Docker Hub's slim Python."""
+    if engine.has_image(bases.BASE):
+        return bases.BASE
+    return _HUB_BASE.format(major=sys.version_info[0], minor=sys.version_info[1])
+
+
+def build(
+    engine: Engine,
+    *,
+    name: str = IMAGE,
+    base: str | None = None,
+    gpu: bool = False,
+    on_detail: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Build the image.
+
+    Args:
+        engine: The engine that builds it.
+        name: Its name.
+        base: The image to build on; default: :func:`default_base`.
+        gpu: With TensorFlow's CUDA libraries.
+        on_detail: Told what is being done.
+
+    Returns:
+        The image's id.
+
+    Raises:
+        ProvisionError: the wheels cannot be had.
+        EngineError: a step of the build failed.
+    """
+    wheels = wheelhouse.gather(Installation.of_venv(Path(sys.prefix)), gpu=gpu, on_detail=on_detail)
+    with tempfile.TemporaryDirectory(prefix="fleetfit-image-") as folder:
+        context = Path(folder)
+        shutil.copyfile(package() / "Dockerfile", context / "Dockerfile")
+        shutil.copytree(package(), context / "container", ignore=shutil.ignore_patterns(*SKIPPED))
+        _add_reader(context)
+        (context / "wheels").mkdir()
+        for wheel in sorted(wheels.glob("*.whl")):
+            _link(wheel, context / "wheels" / wheel.name)
+        arguments = {
+            "BASE_IMAGE": base or default_base(engine),
+            "DEVICE": "gpu" if gpu else "cpu",
+            "GPUS": "all" if gpu else "void",
+            "TOOLKIT": toolkit_digest(),
+        }
+        return engine.build(context, name, arguments, on_detail=on_detail)
+
+
+def _add_reader(context: Path) -> None:
+    """The compiled reader of Pipe mode, where this environment has it."""
+    folder = context / "native"
+    folder.mkdir()
+    library = pipe_reader.target(Path(sys.prefix))
+    if library.exists():
+        shutil.copyfile(library, folder / library.name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copyfile(source, target)

@@ -1,0 +1,92 @@
+"""Bringing an image of this machine into the user's registry on AWS (ECR), for jobs on SageMaker."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from estimators.backends.docker.containers import IMAGE, TOOLKIT_LABEL
+from estimators.backends.sagemaker import images
+from estimators.backends.sagemaker.aws import Aws
+from estimators.backends.sagemaker.explaining import code_of, explain
+from estimators.job.errors import BackendError, ConfigurationError
+
+if TYPE_CHECKING:
+    from estimators.backends.docker.engine import Engine
+
+#: The image's label that says what it was built for.
+_DEVICE_LABEL = "fleetfit.device"
+
+
+def push(
+    engine: Engine,
+    aws: Aws,
+    *,
+    image: str = IMAGE,
+    repository: str = images.REPOSITORY,
+    tag: str | None = None,
+    on_detail: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Push an image, making the repository if it is absent.
+
+    Args:
+        engine: The engine that has the image.
+        aws: AWS.
+        image: The image.
+        repository: The repository's name.
+        tag: The image's tag there; default: ``latest``, or ``gpu`` for an image that was built for GPUs. Our own image
+            also gets a tag that says which toolkit it holds.
+        on_detail: Told what is being done.
+
+    Returns:
+        The image's address, for ``image_uri``.
+
+    Raises:
+        EngineError: the engine does not have the image, or could not push it.
+        ConfigurationError: the repository's name is not one, or credentials are missing.
+        BackendError: ECR refuses.
+    """
+    labels = engine.image_labels(image)
+    chosen = tag or images.TAGS[labels.get(_DEVICE_LABEL) == "gpu"]
+    tags = [chosen]
+    if TOOLKIT_LABEL in labels:
+        tags.append(images.TOOLKIT_TAG + labels[TOOLKIT_LABEL])
+    try:
+        ecr = aws.client("ecr")
+        on_detail(f"repository {repository}")
+        uri = ensure_repository(ecr, repository)
+        user, password, registry = _login(ecr)
+    except (ConfigurationError, BackendError):
+        raise
+    except Exception as error:
+        raise BackendError(f"the image cannot be pushed: {explain(error)}") from error
+    for name in tags:
+        target = f"{uri}:{name}"
+        on_detail(f"{name} to {registry}")
+        engine.push(image, target, user, password, on_detail=on_detail)
+    return f"{uri}:{chosen}"
+
+
+def ensure_repository(ecr: Any, name: str) -> str:
+    """The address of a repository, which is made if it is absent."""
+    try:
+        return str(ecr.describe_repositories(repositoryNames=[name])["repositories"][0]["repositoryUri"])
+    except Exception as error:
+        if code_of(error) == "InvalidParameterException":
+            raise ConfigurationError(f"--repository {name!r} is not a name that ECR takes: {explain(error)}") from error
+        if code_of(error) != "RepositoryNotFoundException":
+            raise
+    try:
+        return str(ecr.create_repository(repositoryName=name)["repository"]["repositoryUri"])
+    except Exception as error:
+        if code_of(error) == "RepositoryAlreadyExistsException":  # somebody else has just made it
+            return str(ecr.describe_repositories(repositoryNames=[name])["repositories"][0]["repositoryUri"])
+        raise
+
+
+def _login(ecr: Any) -> tuple[str, str, str]:
+    """User, password and address of the registry; the password lives for twelve hours."""
+    data = ecr.get_authorization_token()["authorizationData"][0]
+    user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
+    return user, password, str(data["proxyEndpoint"])

@@ -1,0 +1,144 @@
+"""``fleetfit calibrate``: short runs from which ``recommend()`` knows what exchanging gradients costs here."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console, parsing
+from estimators.job.errors import ConfigurationError, PreflightWarning
+
+if TYPE_CHECKING:
+    from estimators.results.advice.calibration import Check
+
+#: Numbers of processes to fit to.
+_COUNTS = (2, 4)
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "calibrate", help="measure what the strategies cost here, for recommend()",
+        description="Runs short trainings with one process, then with two and four under each strategy. Fits the costs "
+        "of recommend()'s model to a small and a large network, and keeps them. Then trains with three processes too, "
+        "and says how far off the fit is for those and for a network of a size between. The machine should do nothing "
+        "else meanwhile.",
+    )  # fmt: skip
+    parser.add_argument("-t", "--instance-type", default="local_process", metavar="TYPE", help="default: local_process")
+    parser.add_argument(
+        "-s", "--strategy", action="append", default=[], metavar="NAME",
+        help="mpi, collective_all_reduce or parameter_server; may be repeated (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="seconds of timed steps for each network (default: 1)"
+    )
+    parser.add_argument(
+        "--processes", type=parsing.count, action="append", default=[], metavar="N",
+        help="number of processes to fit to; may be repeated (default: 2 and 4)",
+    )  # fmt: skip
+    parser.add_argument("--no-check", action="store_true", help="do not run the trainings that only check the fit")
+    parser.add_argument("--json", action="store_true", help="the calibration as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, fit, keep, and say how well it fits."""
+    from container.contract.names import unknown
+    from estimators.client import calibrate
+    from estimators.client.compare import ComparisonWarning
+    from estimators.results.advice import calibration
+
+    strategies = [name.replace("-", "_") for name in args.strategy] or list(calibration.STRATEGIES)
+    for name in strategies:
+        if name not in calibration.STRATEGIES:
+            raise ConfigurationError(unknown("strategy", name, calibration.STRATEGIES))
+    if not args.seconds > 0:
+        raise ConfigurationError(f"--seconds must be over 0, got {args.seconds:g}.")
+    counts = sorted(set(args.processes or _COUNTS))
+    if counts[0] < 2:
+        raise ConfigurationError("--processes must be 2 or more: one process by itself is always measured.")
+    shared = args.instance_type in ("local_process", "local", "local_gpu")
+    runs = 1 + len(counts) * len(strategies) + (0 if args.no_check else len(strategies))
+    console.say(f"{runs} short runs, one after another; what is found is kept before it is checked.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ComparisonWarning)  # the runs have different batches on purpose
+        warnings.simplefilter("ignore", PreflightWarning)  # nor is it news that processes share the cores
+        settings = {"instance_type": args.instance_type, "seconds": args.seconds}
+        console.say(f"measuring {', '.join(strategies)} with {_and(counts)} processes …")
+        sizes = (
+            (calibrate.SMALL, calibrate.LARGE)
+            if args.no_check
+            else (calibrate.SMALL, calibrate.BETWEEN, calibrate.LARGE)
+        )
+        measured = calibrate.measure(strategies, counts, sizes, alone=True, **settings)
+        _say_failures(measured)
+        steps = calibrate.observations(measured)
+        others = sorted({one.gradient_bytes for one in steps})[1:-1]
+        known = [one for one in steps if one.gradient_bytes not in others]
+        found = calibration.fit(
+            known, instance_type=args.instance_type, cores=len(os.sched_getaffinity(0)) if shared else None
+        )
+        file = found.save()
+        fitted = calibration.check(found, known)
+        if not args.json:
+            for point in found.points:
+                for strategy, line in point.lines.items():
+                    slower = f"; computing takes {line.contention:.2f} times as long" if shared else ""
+                    console.out(
+                        f"{strategy}, {point.processes} processes: {line.fixed_s * 1e3:.2f} ms per step and "
+                        f"{line.bandwidth / 1e6:,.0f} MB/s{slower}"
+                    )
+            _out_checks("fitted to", fitted)
+            console.say(f"kept in {file}; recommend(…, instance_type={args.instance_type!r}) goes by it.")
+        unseen: list[Check] = []
+        if not args.no_check:
+            other = _other(counts)
+            console.say(f"checking with {other} processes …")
+            checked = calibrate.measure(strategies, (other,), sizes, **settings)
+            _say_failures(checked)
+            unseen = [
+                one for one in calibration.check(found, [*steps, *calibrate.observations(checked)]) if one not in fitted
+            ]
+            found = dataclasses.replace(found, error=calibration.mean_error(unseen))
+            found.save()
+    if args.json:
+        console.out_json(
+            {**found.to_dict(), "fitted": [vars(one) for one in fitted], "unseen": [vars(one) for one in unseen]}
+        )
+    else:
+        _out_checks("not fitted to", unseen)
+    return Exit.OK
+
+
+def _other(counts: Sequence[int]) -> int:
+    """A number of processes to check by: one between those that were fitted to, else one more. Pure.
+
+    Args:
+        counts: Those, ascending.
+    """
+    return next((count + 1 for count in counts[:-1] if count + 1 not in counts), counts[-1] + 1)
+
+
+def _and(counts: Sequence[int]) -> str:
+    return " and ".join(map(str, counts))
+
+
+def _out_checks(title: str, checks: Sequence[Check]) -> None:
+    """How far off the calibration is for each of some runs, and for all of them."""
+    from estimators.results.advice.calibration import mean_error
+
+    for one in checks:
+        console.out(str(one))
+    error = mean_error(checks)
+    if error is not None:
+        console.out(f"mean error of what it was {title}: {error:.0%}")
+
+
+def _say_failures(comparison: Any) -> None:
+    for note in comparison.notes():
+        if "failed" in note:
+            console.say(note)

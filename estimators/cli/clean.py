@@ -1,0 +1,505 @@
+"""``fleetfit clean``: removes old jobs, caches, and what a crashed machine left behind.
+
+:func:`find` looks and changes nothing; :func:`remove` acts on what was found and looks again at each thing before it
+does. A job that runs is never removed, whatever is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import fcntl
+import importlib.util
+import os
+import re
+import secrets
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from container.contract import variables
+from container.contract.names import shown
+from container.system import locks, processes, unused
+from container.system.removing import remove_tree
+from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
+from estimators.records import status as statuses
+from estimators.records.provenance.files import cache_folder
+from estimators.records.record import JobRecord, job_names, jobs_folder
+
+if TYPE_CHECKING:
+    from estimators.backends.docker.leftovers import Leftover
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+#: How long a supervisor may stay after the end of its job, with room to spare.
+_COMPLETING_S = 35.0
+#: A record that is being made, or was being removed: ``.NAME.HEX``.
+_ASIDE = re.compile(r"\.[A-Za-z0-9-]+\.[0-9a-f]{8,}")
+
+
+class Kind(enum.Enum):
+    """What would be removed."""
+
+    JOB = "job"
+    CACHE = "cache"
+    PROCESS = "process"
+    FOLDER = "folder"
+    CONTAINER = "container"
+    NETWORK = "network"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Item:
+    """One thing that can be removed.
+
+    Attributes:
+        kind: What it is.
+        name: What to call it.
+        path: The folder, for what is one.
+        bytes: What it occupies on disk, or a process's resident memory.
+        why: Why it is listed.
+        pid: The process, for what is one.
+        started: When that process was started, in clock ticks since boot: with the pid it names one process for ever.
+        leftover: What it is on the container engine, for what is there.
+    """
+
+    kind: Kind
+    name: str
+    why: str
+    path: Path | None = None
+    bytes: int = 0
+    pid: int | None = None
+    started: int | None = None
+    leftover: Leftover | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which jobs and caches to look for.
+
+    Attributes:
+        older_than_s: Jobs that ended at least this many seconds ago; None for no bound.
+        keep: The newest so many of the jobs are kept.
+        free_bytes: Jobs are taken, the oldest first, until they hold so many bytes; None for no bound.
+        jobs: Jobs by name, whatever their age.
+        caches: Whether to remove the caches.
+        leftovers: Whether to look for what a crashed machine left.
+    """
+
+    older_than_s: float | None = None
+    keep: int | None = None
+    free_bytes: float | None = None
+    jobs: tuple[str, ...] = ()
+    caches: bool = False
+    leftovers: bool = True
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether it takes finished jobs by anything but their names."""
+        return not (self.older_than_s is None and self.keep is None and self.free_bytes is None)
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and self.keep < 0:
+            raise ConfigurationError(f"keep must be a number of jobs, 0 or more; got {self.keep!r}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Removal:
+    """What became of an item.
+
+    Attributes:
+        item: The item.
+        error: Why it is still there; None when it is gone.
+    """
+
+    item: Item
+    error: str | None = None
+
+
+def parse_age(text: str) -> float:
+    """``90s``, ``30m``, ``12h``, ``7d``, ``2w`` in seconds; a bare number means days.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{text!r} is not an age: write a number with s, m, h, d or w, such as 7d or 12h.")
+    return float(match[1]) * _SECONDS[match[2].lower() or "d"]
+
+
+def parse_size(text: str) -> float:
+    """``500MB``, ``20G``, ``1.5 TB`` in bytes: powers of 1000, as sizes are shown.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigurationError(f"{shown(text)} is not a size: write a number with k, M, G or T, such as 500M or 20G.")
+    return float(match[1]) * _BYTES[match[2].lower()]
+
+
+def find(selection: Selection, *, home: str | Path | None = None, now: float | None = None) -> list[Item]:
+    """What there is to remove; changes nothing.
+
+    Args:
+        selection: Which jobs and caches.
+        home: Instead of ``$FLEETFIT_HOME``.
+        now: The time, in seconds since the epoch.
+
+    Raises:
+        JobNotFoundError: a job that was named does not exist.
+        ConfigurationError: a job that was named is running.
+    """
+    when = time.time() if now is None else now
+    items: list[Item] = []
+    if selection.leftovers:
+        items += leftover_processes(home)
+        items += leftover_containers()
+        items += _unused_pools(home)
+        items += [
+            Item(kind=Kind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
+            for path in unused.unused_folders(when)
+        ]
+        items += _asides(home, when)
+    items += _jobs(selection, home, when)
+    if selection.caches:
+        items += caches()
+    return items
+
+
+# --- jobs ---
+
+
+def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Item]:
+    named = [JobRecord.open(name, home) for name in dict.fromkeys(selection.jobs)]
+    for record in named:
+        if not _wait_for_supervisor(record):
+            raise ConfigurationError(f"job {record.name!r} is running: `fleetfit stop {record.name}` ends it first.")
+    items = [_job_item(record, "asked for") for record in named]
+    if not selection.takes_jobs:
+        return items
+    ended = [pair for pair in _ended(home) if pair[1].name not in selection.jobs]
+    freed = 0.0
+    for end, record in reversed(ended[selection.keep or 0 :]):  # the oldest first
+        age = now - end
+        if selection.older_than_s is not None and age < selection.older_than_s:
+            continue
+        if selection.free_bytes is not None and freed >= selection.free_bytes:
+            break
+        items.append(_job_item(record, f"ended {format_age(age)} ago"))
+        freed += items[-1].bytes
+    return items
+
+
+def finished_jobs(home: str | Path | None = None) -> list[Item]:
+    """The jobs that are over, the newest first, with what each holds; whether to remove them is not looked at."""
+    return [_job_item(record, "over") for _, record in _ended(home)]
+
+
+def _ended(home: str | Path | None) -> list[tuple[float, JobRecord]]:
+    """When each job that is over ended, and its record; the newest first."""
+    ended: list[tuple[float, JobRecord]] = []
+    for name in job_names(home):
+        with contextlib.suppress(JobNotFoundError):  # somebody else removed it meanwhile
+            record = JobRecord.open(name, home)
+            if not (record.is_supervised() or record.queued_file.exists() or _goes_on_elsewhere(record)):
+                ended.append((_ended_at(record), record))
+    ended.sort(key=lambda pair: pair[0], reverse=True)
+    return ended
+
+
+def _goes_on_elsewhere(record: JobRecord) -> bool:
+    """Whether it is the record of a job on SageMaker that was not over when it was last seen."""
+    try:
+        stored = record.stored_status()
+    except RecordError:
+        return False
+    return statuses.lives_elsewhere(stored) and not statuses.is_terminal(stored or {})
+
+
+def _wait_for_supervisor(record: JobRecord) -> bool:
+    """Whether a record is free; after a job's end its supervisor stays a little to complete the provenance."""
+    if record.queued_file.exists():
+        raise ConfigurationError(
+            f"job {record.name!r} waits in the queue of an endpoint: stop it there (StopTrainingJob) first."
+        )
+    until = time.monotonic() + _COMPLETING_S
+    while record.is_supervised():
+        if not statuses.is_terminal(record.stored_status() or {}) or time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _job_item(record: JobRecord, why: str) -> Item:
+    return Item(kind=Kind.JOB, name=record.name, path=record.path, bytes=size_of(record.path), why=why)
+
+
+def _ended_at(record: JobRecord) -> float:
+    """When a job ended, or the record was last written where its status does not tell or cannot be read."""
+    try:
+        status = record.read_status()
+        for key in ("TrainingEndTime", "LastModifiedTime", "CreationTime"):
+            if isinstance(status.get(key), int | float):
+                return float(status[key])
+    except (RecordError, KeyError, TypeError):
+        pass  # of a newer version, or damaged: its files' times say enough
+    with contextlib.suppress(OSError):
+        return record.path.stat().st_mtime
+    return 0.0
+
+
+def _asides(home: str | Path | None, now: float) -> list[Item]:
+    """Records that were being made or removed when their process was killed."""
+    folder = jobs_folder(home)
+    items: list[Item] = []
+    for name in unused.names_in(folder):
+        path = folder / name
+        if (
+            _ASIDE.fullmatch(name)
+            and path.is_dir()
+            and not locks.is_held(path / "lock")
+            and unused.untouched(path, now)
+        ):
+            items.append(Item(kind=Kind.FOLDER, name=name, path=path, bytes=size_of(path), why="half-made record"))
+    return items
+
+
+# --- caches ---
+
+
+def caches() -> list[Item]:
+    """The parts of ``$FLEETFIT_CACHE``; all of them are made again when they are needed."""
+    texts = {
+        "wheels": "built wheels (Horovod takes minutes to build again)",
+        "digests": "digests of data",
+        "packages": "listings of packages",
+        "data": "downloaded objects of S3",
+    }
+    folder = cache_folder()
+    return [
+        Item(kind=Kind.CACHE, name=name, path=folder / name, bytes=size_of(folder / name), why=texts.get(name, "cache"))
+        for name in unused.names_in(folder)
+        if name != "locks"  # somebody may be waiting for one
+    ]
+
+
+# --- what a crashed machine left ---
+
+
+def leftover_processes(home: str | Path | None = None) -> list[Item]:
+    """This user's processes that belong to a job whose supervisor is gone.
+
+    Every process of a job carries its name (``FLEETFIT_JOB``) and the host's tree (``SAGEMAKER_BASE_DIR``), which lies
+    in the record. A process whose record cannot be told (another ``FLEETFIT_HOME``) is left alone.
+    """
+    items: list[Item] = []
+    for pid in unused.own_processes():
+        environment = _environment(pid)
+        job = environment.get(variables.JOB_MARK)
+        if not job:
+            continue
+        record = _record_of(job, environment, home)
+        if record is None or record.is_supervised():
+            continue
+        started = _started(pid)
+        if started is not None:
+            items.append(
+                Item(
+                    kind=Kind.PROCESS,
+                    name=f"{pid} ({_command(pid)})",
+                    pid=pid,
+                    started=started,
+                    bytes=_resident(pid),
+                    why=f"left of job {job}, whose supervisor is gone",
+                )
+            )
+    return items
+
+
+def leftover_containers() -> list[Item]:
+    """Containers and networks of jobs whose supervisor is gone, on an engine that Docker's SDK reaches."""
+    if importlib.util.find_spec("docker") is None:
+        return []
+    from estimators.backends.docker import leftovers
+
+    return [
+        Item(
+            kind=Kind(found.kind),
+            name=found.name,
+            why=f"left of job {found.job}, whose supervisor is gone",
+            leftover=found,
+        )
+        for found in leftovers.find()
+    ]
+
+
+def _unused_pools(home: str | Path | None) -> list[Item]:
+    """Folders of warm containers that no job uses or may still take: they hold what the containers saw of secrets."""
+    from estimators.backends.docker import warm
+
+    folder = jobs_folder(home).parent / "warm"
+    return [
+        Item(kind=Kind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
+        for name in unused.names_in(folder)
+        if not warm.is_used(folder / name)
+    ]
+
+
+def _record_of(job: str, environment: dict[str, str], home: str | Path | None) -> JobRecord | None:
+    """The record of the job that a process says it belongs to; None when that cannot be told."""
+    base = environment.get(variables.BASE_DIR, "")
+    parts = Path(base).parts
+    # <home>/jobs/<name>/hosts/<host>/ml
+    if len(parts) > 6 and parts[-1] == "ml" and parts[-3] == "hosts" and parts[-4] == job and parts[-5] == "jobs":
+        return JobRecord(Path(*parts[:-3]))
+    path = jobs_folder(home) / job
+    return JobRecord(path) if path.is_dir() else None
+
+
+# --- removing ---
+
+
+def remove(items: Iterable[Item]) -> list[Removal]:
+    """Remove what :func:`find` found, processes first.
+
+    A job that has begun to run in between, a process number that now is another process's: both are left alone.
+    """
+    first = (Kind.PROCESS, Kind.CONTAINER, Kind.NETWORK)  # a network goes when nothing is in it
+    ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
+    return [_remove(item) for item in ordered]
+
+
+def _remove(item: Item) -> Removal:
+    try:
+        if item.kind is Kind.PROCESS:
+            _kill(item)
+        elif item.leftover is not None:
+            from estimators.backends.docker import leftovers
+
+            leftovers.remove(item.leftover)
+        elif item.path is not None and item.kind is Kind.JOB:
+            _remove_job(item.path)
+        elif item.path is not None:
+            _remove_folder(item.path)
+    except (OSError, ConfigurationError, BackendError) as error:
+        return Removal(item=item, error=str(error))
+    return Removal(item=item)
+
+
+def _remove_job(path: Path) -> None:
+    """Remove a record, holding its lock, so that nobody takes it for a job that runs or lost its supervisor."""
+    try:
+        descriptor = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        _remove_folder(path)
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError("it is running") from None
+        _remove_folder(path)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_folder(path: Path) -> None:
+    # Renamed first: a reader sees the whole record or none, and what an interrupted removal leaves is found again.
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    aside = path.with_name(f".{path.name.lstrip('.').partition('.')[0]}.{secrets.token_hex(6)}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:
+        return
+    remove_tree(aside)
+
+
+def _kill(item: Item) -> None:
+    """End a process with all that it has started.
+
+    Toolkits end what they have started, whatever it calls itself; one that is killed in the middle of that cannot.
+    """
+    assert item.pid is not None
+    if _started(item.pid) != item.started:
+        return
+    tree = [(pid, _started(pid)) for pid in processes.descendants(item.pid) if pid != os.getpid()]
+    for pid, started in [(item.pid, item.started), *tree]:
+        _kill_one(pid, started)
+
+
+def _kill_one(pid: int, started: int | None) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        # The pid may have been given to a new process since we looked; the descriptor cannot be.
+        if _started(pid) == started:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    finally:
+        os.close(descriptor)
+
+
+# --- sizes, ages, processes ---
+
+
+def size_of(path: Path) -> int:
+    """Bytes that a folder occupies on disk; files with several names count once, links are not followed."""
+    total = 0
+    seen: set[tuple[int, int]] = set()
+    stack = [path]
+    while stack:
+        current = stack.pop()
+        try:
+            stat = current.lstat()
+            if stat.st_nlink > 1 and not current.is_dir():
+                if (stat.st_dev, stat.st_ino) in seen:
+                    continue
+                seen.add((stat.st_dev, stat.st_ino))
+            total += stat.st_blocks * 512
+            if current.is_dir() and not current.is_symlink():
+                stack += [Path(entry.path) for entry in os.scandir(current)]
+        except OSError:
+            continue  # gone meanwhile, or not permitted
+    return total
+
+
+def format_age(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``5 h``, ``3 days``."""
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{max(0, int(seconds // size))} {unit}"
+    return f"{int(seconds // 86400)} days"
+
+
+def _environment(pid: int) -> dict[str, str]:
+    pairs = (entry.partition("=") for entry in unused.read_proc(pid, "environ").split("\0"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def _started(pid: int) -> int | None:
+    """Start time in clock ticks since boot; None for a process that is gone or only waits to be reaped."""
+    fields = unused.read_proc(pid, "stat").rpartition(")")[2].split()
+    return int(fields[19]) if len(fields) > 19 and fields[0] != "Z" else None
+
+
+def _resident(pid: int) -> int:
+    fields = unused.read_proc(pid, "statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
+def _command(pid: int) -> str:
+    text = unused.read_proc(pid, "cmdline").replace("\0", " ").strip()
+    return text if len(text) <= 60 else text[:59] + "…"

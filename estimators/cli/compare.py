@@ -1,0 +1,133 @@
+"""``fleetfit compare``: jobs side by side, or a script under several strategies."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console, jobargs, jobnames, parsing
+from estimators.job.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from estimators.results.comparison.comparison import Comparison
+
+_EXAMPLES = """\
+examples:
+  fleetfit compare JOB JOB JOB                      jobs that are over
+  fleetfit compare JOB JOB --report compared.html   with plots, as one file
+  fleetfit compare --script entrypoints/train.py -s mpi -s parameter_server -n 1,2 --repeat 3 \\
+      -i train=data/digits/train -i validation=data/digits/validation -H epochs=5
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "compare", help="set jobs, or strategies, side by side", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Shows a table of jobs side by side. With --script it runs the script under each strategy and size "
+        "first, one after another, in an order that is reversed every second round.",
+    )  # fmt: skip
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
+    running = parser.add_argument_group("running a script")
+    running.add_argument("--script", metavar="SCRIPT", help="entry point to run under each strategy")
+    running.add_argument("--source-dir", metavar="DIR", help="folder with the script and what it imports")
+    running.add_argument(
+        "-s", "--strategy", action="append", default=[], metavar="NAME",
+        help=f"one of {', '.join(jobargs.STRATEGIES)}; may be repeated",
+    )  # fmt: skip
+    running.add_argument("-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts (default: 2)")
+    running.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
+    running.add_argument(
+        "-t", "--instance-type", default="local_process", metavar="TYPE", help="default: local_process"
+    )
+    running.add_argument(
+        "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
+        help="a hyperparameter, a JSON object, or @FILE of one; may be repeated",
+    )  # fmt: skip
+    running.add_argument(
+        "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[], help="input channel; may be repeated"
+    )
+    running.add_argument("--repeat", type=parsing.count, default=1, metavar="N", help="runs of each (default: 1)")
+    running.add_argument("--logs", action="store_true", help="show the jobs' logs")
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument("--report", metavar="FILE", help="write a single HTML file with table and plots")
+    shown.add_argument(
+        "--price", metavar="TYPE=DOLLARS", action="append", default=[],
+        help="price of an instance type per host and hour; may be repeated",
+    )  # fmt: skip
+    shown.add_argument("--json", action="store_true", help="everything, as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare."""
+    from estimators.client.compare import compare
+
+    if bool(args.jobs) == bool(args.script):
+        raise ConfigurationError("compare: give the names of jobs, or a --script with one --strategy or more.")
+    prices = _prices(args.price)
+    if args.report is not None:
+        folder = os.path.dirname(os.path.abspath(args.report))
+        if not os.path.isdir(folder):  # said before minutes of training, not after them
+            raise ConfigurationError(f"--report {args.report}: there is no folder {folder}.")
+    if args.jobs:
+        comparison = compare(*map(jobnames.resolve_unless_path, args.jobs), prices=prices)
+    else:
+        inputs = parsing.inputs(args.input)
+        comparison = compare(
+            *_estimators(args), inputs=inputs, repeat=args.repeat, prices=prices, logs=args.logs
+        )  # fmt: skip
+    show(comparison, as_json=args.json, report=args.report)
+    return Exit.OK if all(group.completed for group in comparison.groups) or args.jobs else Exit.FAILED
+
+
+def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
+    """Print a comparison, and write its report where one is asked for."""
+    if report is not None:
+        console.say(f"report: {comparison.report(report)}")
+    if as_json:
+        console.out_json(comparison.to_dict())
+    else:
+        console.out(str(comparison))
+
+
+def _estimators(args: argparse.Namespace) -> list[Any]:
+    from estimators.client.estimator import TensorFlow
+
+    if not args.strategy:
+        raise ConfigurationError(f"--strategy is missing: one or more of {', '.join(jobargs.STRATEGIES)}.")
+    found = []
+    for strategy, hosts in itertools.product(args.strategy, _numbers(args.hosts)):
+        processes = None if strategy.lower().startswith(("parameter", "ps", "none", "mirrored")) else args.processes
+        values: dict[str, Any] = {
+            "entry_point": args.script,
+            "source_dir": args.source_dir,
+            "hyperparameters": parsing.hyperparameters(args.hyperparameters, []),
+            "distribution": jobargs.distribution(strategy, processes, []),
+            "instance_count": hosts,
+            "instance_type": args.instance_type,
+        }
+        found.append(
+            TensorFlow(**{name: value for name, value in values.items() if value is not None}, model_dir=False)
+        )
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [parsing.count(word) for word in text.split(",")]
+    except (argparse.ArgumentTypeError, ValueError):
+        raise ConfigurationError(f"--hosts {text}: whole numbers from 1, with commas between; such as 1,2,4.") from None
+
+
+def _prices(items: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, text in parsing.pairs("--price", items).items():
+        try:
+            found[name] = float(text)
+        except ValueError:
+            raise ConfigurationError(f"--price {name}={text}: {text!r} is not a number of dollars per hour.") from None
+    return found

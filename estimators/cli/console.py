@@ -1,0 +1,106 @@
+"""Writing to the terminal and to pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from estimators.job import strict_json
+
+_STATUS_COLOURS = {"Completed": "32", "Failed": "31", "Stopped": "33", "Stopping": "33", "InProgress": "36"}
+
+
+def say(text: str) -> None:
+    """A line for people, on standard error, so that standard output can be piped."""
+    from estimators.client.printing import write_text
+    from estimators.job.text import visible
+
+    write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
+
+
+def out(text: str) -> None:
+    """Results, on standard output; text that the terminal's encoding cannot show is replaced, not fatal."""
+    from estimators.client.printing import write_text
+    from estimators.job.text import visible
+
+    text = visible(text, colours=True)
+    write_text(sys.stdout, text if text.endswith("\n") else text + "\n")
+
+
+def out_json(value: Any) -> None:
+    """A result as JSON."""
+    out(strict_json.dumps(value, indent=2))
+
+
+def coloured() -> bool:
+    """Whether standard output should have colours."""
+    from estimators.client.printing import wants_colour
+
+    return wants_colour(sys.stdout)
+
+
+def paint_status(text: str, status: str, colour: bool) -> str:
+    """A status in its colour."""
+    code = _STATUS_COLOURS.get(status)
+    return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, status_column: int | None = None) -> str:
+    """Columns for people; on a terminal the last one is cut to the width, in a pipe nothing is.
+
+    Args:
+        header: Titles.
+        rows: Texts, as many as titles.
+        status_column: The column whose text begins with a job's status, to be coloured.
+    """
+    colour = coloured()
+    widths = [max(columns_of(row[index]) for row in (header, *rows)) for index in range(len(header))]
+    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines: list[str] = []
+    for number, row in enumerate((header, *rows)):
+        cells = [text + " " * (width - columns_of(text)) for text, width in zip(row, widths, strict=True)]
+        line = "  ".join(cells).rstrip()
+        if limit is not None and columns_of(line) > limit:
+            line = line[: max(1, limit - 1)] + "…"
+        if number == 0:
+            line = f"\x1b[1m{line}\x1b[0m" if colour else line
+        elif status_column is not None and colour:
+            status = row[status_column].split(" ", 1)[0]
+            line = line.replace(cells[status_column].rstrip(), paint_status(row[status_column], status, True), 1)
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def columns_of(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def when(seconds: float | None) -> str:
+    """A time of day in the local zone: ``2026-11-21 06:17:00``; ``-`` for None."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
+
+
+def confirm(question: str) -> bool:
+    """Ask a question with "no" as its default; where nobody can be asked the answer is no."""
+    if not sys.stdin or not sys.stdin.isatty():
+        return False
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def close_output() -> None:
+    """Have nothing more written to a standard output that nobody reads, at exit included."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

@@ -1,0 +1,78 @@
+"""``fleetfit doctor``: what is installed here, what each strategy and backend lacks, and the remedy.
+
+Quick, because nothing is imported and hardly anything is started: versions come from the metadata of what is
+installed. Only ``deep`` runs TensorFlow, Horovod and mpirun, in processes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from estimators.cli.doctor import installed, places, running
+from estimators.cli.doctor.findings import Finding, Report, State
+from estimators.records.provenance import packages, software
+
+__all__ = ["Finding", "Report", "State", "diagnose"]
+
+
+def diagnose(
+    *, python: str = sys.executable, deep: bool = False, environment: Mapping[str, str] = os.environ
+) -> Report:
+    """Look at this machine and this Python's packages.
+
+    Args:
+        python: The interpreter beside which programs are looked for first.
+        deep: Also import TensorFlow and Horovod in a process of its own and start two ranks with mpirun; takes some
+            seconds.
+        environment: The variables, for PATH and what hides devices.
+    """
+    folders = packages.site_folders()
+    found = packages.installed(folders)
+    mpirun = software.find_program("mpirun", python=python, path=environment.get("PATH"))
+    mpi = software.mpirun_version(mpirun) if mpirun is not None else None
+    tensorflow = installed.tensorflow(found)
+    keras = installed.keras(found, environment)
+    openmpi = installed.openmpi(mpirun, mpi)
+    horovod = installed.horovod(found, folders, mpirun)
+    findings = [
+        installed.python(),
+        installed.fleetfit(found),
+        tensorflow,
+        keras,
+        openmpi,
+        horovod,
+        installed.mpi4py(found),
+        installed.pipe_reader(Path(sys.prefix)),
+        installed.compiler(environment),
+        *installed.extras(found, environment),
+    ]
+    if deep:
+        if horovod.state is not State.MISSING and tensorflow.state is not State.MISSING:
+            deeper = running.horovod(python)
+            horovod = deeper if deeper.state is State.MISSING else horovod
+            findings.append(deeper)
+        if mpirun is not None:
+            started = running.mpirun(mpirun, python)
+            openmpi = started if started.state is State.MISSING else openmpi
+            findings.append(started)
+    strategies = places.strategies(tensorflow, keras, openmpi, horovod)
+    return Report(
+        software=tuple(findings),
+        machine=places.machine(environment),
+        strategies=strategies,
+        backends=places.backends(environment, found),
+        remarks=_remarks(),
+    )
+
+
+def _remarks() -> tuple[str, ...]:
+    return (
+        "TensorFlow's own servers (parameter servers, CollectiveAllReduce) listen on all network interfaces and ask "
+        "nobody who they are: whoever reaches such a port can run code as you while a job runs. On a machine that "
+        "others reach, close its ports with a firewall or run those strategies in a network namespace.",
+        "Job records hold your code, arguments and logs in folders that only you can read; `fleetfit clean` removes "
+        "old ones.",
+    )

@@ -1,0 +1,91 @@
+"""What only running it shows: TensorFlow with Horovod, and mpirun, each in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from container.system import folders
+from estimators.cli.doctor.findings import Finding, State
+
+_TIMEOUT_S = 120.0
+
+#: Imports what a training imports and says what Horovod was built with.
+_HOROVOD_CHECK = """
+import json, os
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+import tensorflow
+import horovod.tensorflow as hvd
+import horovod.tensorflow.keras
+print(json.dumps({"tensorflow": tensorflow.__version__, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()),
+                  "nccl": bool(hvd.nccl_built()), "gpus": len(tensorflow.config.list_physical_devices("GPU"))}))
+"""
+
+
+def horovod(python: str) -> Finding:
+    """Import TensorFlow and Horovod, and ask what Horovod was built with."""
+    begin = time.monotonic()
+    done = _run([python, "-c", _HOROVOD_CHECK])
+    if done is None or done.returncode != 0:
+        text = "importing it took too long" if done is None else _last_line(done.stderr)
+        return Finding(
+            name="Horovod runs",
+            state=State.MISSING,
+            text=text,
+            remedy="Build it for this environment: `fleetfit install horovod`.",
+        )
+    facts = json.loads(done.stdout.splitlines()[-1])
+    built = ", ".join(name for name in ("mpi", "gloo", "nccl") if facts[name])
+    text = f"with TensorFlow {facts['tensorflow']}, built with {built}; import {time.monotonic() - begin:.1f} s"
+    if facts["gpus"]:
+        text += f", {facts['gpus']} GPU"
+    return Finding(name="Horovod runs", state=State.OK if facts["mpi"] else State.MISSING, text=text)
+
+
+def mpirun(program: Path, python: str) -> Finding:
+    """Start two ranks."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="fleetfit-doctor-", dir=folders.root()) as folder:
+        # OpenMPI refuses to run for root unless it is told twice that this is meant. Its session files have a folder of
+        # their own, as those of jobs do: in the common one it meets what killed runs left there.
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        # Ranks leave a file each: what they print goes through mpirun, which may lose it.
+        code = "import os, sys; open(os.path.join(sys.argv[1], os.environ['OMPI_COMM_WORLD_RANK']), 'x').close()"
+        done = _run(
+            [str(program), "-np", "2", "--oversubscribe", python, "-c", code, folder],
+            environment={**os.environ, **root, "TMPDIR": folder},
+        )
+        ranks = sum(os.path.exists(os.path.join(folder, rank)) for rank in "01")
+    if done is not None and done.returncode == 0 and ranks == 2:
+        return Finding(name="mpirun runs", state=State.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
+    if done is None:
+        text = f"it did not end within {_TIMEOUT_S:.0f} s"
+    else:
+        text = _last_line(done.stderr) or f"it ended with exit code {done.returncode}"
+    return Finding(
+        name="mpirun runs",
+        state=State.MISSING,
+        text=f"{text} ({ranks} of 2 ranks came up)",
+        remedy=f"Try it by hand: `{program} -np 2 hostname`.",
+    )
+
+
+def _run(argv: list[str], *, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False, cwd="/",
+            env=environment, timeout=_TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -\t")]
+    return lines[-1] if lines else ""

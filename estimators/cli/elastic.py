@@ -1,0 +1,234 @@
+"""``fleetfit resize`` and ``fleetfit horovodrun``: elastic jobs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from estimators.cli import Exit, console, horovodrun, jobnames, parsing
+
+_RESIZE_EXAMPLES = """\
+examples:
+  fleetfit resize JOB                       show the hosts
+  fleetfit resize JOB --add 2
+  fleetfit resize JOB --remove algo-2       the others go on without it
+  fleetfit resize JOB --to 3
+  fleetfit resize JOB --interrupt algo-2 --notice 30    as the spot market does it
+"""
+
+_HOROVODRUN_EXAMPLES = """\
+examples:
+  fleetfit horovodrun -np 2 python train.py --epochs 4
+  fleetfit horovodrun -np 4 -H server1:2,server2:2 python train.py
+  fleetfit horovodrun -np 8 --min-np 4 --max-np 12 --slots 4 --host-discovery-script discover_hosts.sh python train.py
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the commands."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    resize = subparsers.add_parser(
+        "resize", help="add hosts to an elastic job, or let some leave", epilog=_RESIZE_EXAMPLES,
+        formatter_class=formatter, description="Shows or changes the hosts of a job that runs with ElasticHorovod.",
+    )  # fmt: skip
+    resize.add_argument("job", metavar="JOB", help=jobnames.HELP)
+    what = resize.add_mutually_exclusive_group()
+    what.add_argument("--add", type=parsing.count, metavar="N", help="start N more hosts")
+    what.add_argument("--to", type=parsing.count, metavar="N", help="have N hosts: start some, or let the newest leave")
+    what.add_argument("--remove", metavar="HOST", help="let a host leave")
+    what.add_argument("--interrupt", metavar="HOST", help="interrupt a host as the spot market does")
+    resize.add_argument(
+        "--notice", type=parsing.whole, default=120, metavar="S", help="the interruption's notice (default: 120 s)"
+    )
+    resize.set_defaults(run=run_resize)
+
+    run = subparsers.add_parser(
+        "horovodrun", help="horovodrun's options, on local hosts", epilog=_HOROVODRUN_EXAMPLES,
+        formatter_class=formatter,
+        description="Runs a command as horovodrun does, as a job: elastic with --min-np, --max-np or "
+        "--host-discovery-script, static under MPI without. Each host is a process group of this machine.",
+    )  # fmt: skip
+    run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="processes; it must be given")
+    run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="go on while there are N")
+    run.add_argument(
+        "--max-np", "--max-num-proc", type=parsing.count, metavar="N", help="never more than N (default: -np)"
+    )
+    run.add_argument(
+        "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes of a host (default: 1)"
+    )
+    run.add_argument("--host-discovery-script", metavar="FILE", help="prints a line host or host:slots for each host")
+    run.add_argument("--reset-limit", type=parsing.whole, metavar="N", help="how often workers may meet anew")
+    run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="how long too few workers wait")
+    run.add_argument(
+        "--blacklist-cooldown-range", type=float, nargs=2, metavar=("MIN", "MAX"), help="exclusion, in seconds"
+    )
+    named = run.add_mutually_exclusive_group()
+    named.add_argument("-H", "--hosts", metavar="H:N,…", help="hosts and their slots; each is one of this machine's")
+    named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same as lines `HOST slots=N`")
+    controller = run.add_mutually_exclusive_group()
+    controller.add_argument("--gloo", action="store_true", help="as elastic jobs do it; others need mpirun")
+    controller.add_argument("--mpi", action="store_true", help="as jobs do it that are not elastic")
+    run.add_argument(
+        "--mpi-args", metavar="OPTIONS", default="", help="more options of mpirun: --mpi-args='--map-by …'"
+    )
+    run.add_argument("--binding-args", metavar="OPTIONS", default="", help="likewise, of where processes are bound")
+    run.add_argument("--disable-cache", action="store_true", help="nothing is remembered between two runs in any case")
+    horovodrun.add(run)
+    run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py …")
+    run.set_defaults(run=run_horovodrun, commands=subparsers)
+
+
+def run_resize(args: argparse.Namespace) -> int:
+    """Show or change an elastic job's hosts."""
+    from estimators.client.training_job import TrainingJob
+
+    job = TrainingJob.attach(jobnames.resolve(args.job))
+    if args.add is not None:
+        console.say(f"started: {', '.join(job.add_hosts(args.add))}")
+    elif args.to is not None:
+        names = job.hosts
+        if args.to > len(names):
+            console.say(f"started: {', '.join(job.add_hosts(args.to - len(names)))}")
+        for name in names[args.to :]:
+            job.remove_host(name)
+            console.say(f"{name} leaves")
+    elif args.remove is not None:
+        job.remove_host(args.remove)
+        console.say(f"{args.remove} leaves")
+    elif args.interrupt is not None:
+        job.interrupt(args.interrupt, float(args.notice))
+        console.say(f"{args.interrupt} goes in {args.notice} s")
+    else:
+        for host in job.membership:
+            ranks = ", ".join(str(rank) for rank in host["ranks"])
+            print(f"{host['name']:10} {host['state']:10} {f'ranks {ranks}' if ranks else ''}".rstrip())
+    return Exit.OK
+
+
+def run_horovodrun(args: argparse.Namespace) -> int:
+    """Run a command as horovodrun does."""
+    from estimators.cli.train import run_train
+
+    return run_train(horovodrun_arguments(args))
+
+
+def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of ``fleetfit train`` that mean the same. Pure but for the parser.
+
+    Raises:
+        ConfigurationError: the command is none that ``fit()`` can run.
+    """
+    from estimators.job.errors import ConfigurationError
+
+    horovodrun.refuse(args)  # the first: some of it stands alone, as in `horovodrun --check-build`
+    _check_numbers(args)
+    words = list(args.command_line)
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if words and words[0].rpartition("/")[2].startswith("python"):
+        words = words[1:]
+    if not words or words[0].startswith("-"):
+        raise ConfigurationError(
+            f"horovodrun needs a command such as `python train.py --epochs 4`; got {' '.join(args.command_line)!r}."
+        )
+    elastic = args.min_np is not None or args.max_np is not None or args.host_discovery_script is not None
+    _check_controller(args, elastic)
+    hosts, per_host, most_hosts = _hosts(args, elastic)
+    folder, _, script = words[0].rpartition("/")
+    line = [script, "--hosts", str(hosts), "--processes", str(per_host)]
+    line += ["--strategy", "elastic_horovod" if elastic else "mpi", "--source-dir", folder or "."]
+    if elastic:
+        least, most = args.min_np or args.num_proc, args.max_np or max(args.num_proc, (most_hosts or 0) * per_host)
+        values: dict[str, Any] = {
+            "min_hosts": max(1, least // per_host),
+            "workers": args.num_proc if args.num_proc != hosts * per_host else None,
+            "min_workers": least,
+            "max_hosts": max(hosts, -(-most // per_host)),
+            "max_workers": most,
+            "slots": args.slots,
+            # The supervisor, which runs it, has another working directory.
+            "discovery": args.host_discovery_script and os.path.abspath(args.host_discovery_script),
+            "reset_limit": args.reset_limit,
+            "elastic_timeout": args.elastic_timeout,
+            "cooldown": args.blacklist_cooldown_range,
+        }
+        for name, value in values.items():
+            if value is not None:
+                line += ["--option", f"{name}={list(value) if isinstance(value, list | tuple) else value}"]
+    elif options := " ".join(filter(None, (args.mpi_args, args.binding_args))):
+        line += ["--option", f"custom_mpi_options={options}"]
+    for name, value in horovodrun.environment(args).items():
+        line += ["--env", f"{name}={value}"]
+    given: argparse.Namespace = args.commands.choices["train"].parse_args(line)
+    given.script_arguments = words[1:]  # as the command line takes them off, to the letter
+    return given
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Refuse numbers of processes that do not fit each other, in horovodrun's words.
+
+    Raises:
+        ConfigurationError: there are such.
+    """
+    from estimators.job.errors import ConfigurationError
+
+    if args.num_proc is None:
+        raise ConfigurationError(
+            "-np is missing: how many processes, as in `fleetfit horovodrun -np 2 python train.py`."
+        )
+    if args.min_np is not None and args.min_np > args.num_proc:
+        raise ConfigurationError(f"--min-np {args.min_np} is more than -np {args.num_proc}, what the job begins with.")
+    if args.max_np is not None and args.max_np < args.num_proc:
+        raise ConfigurationError(f"--max-np {args.max_np} is less than -np {args.num_proc}, what the job begins with.")
+
+
+def _check_controller(args: argparse.Namespace, elastic: bool) -> None:
+    """Refuse what would run under the other controller than was asked for.
+
+    Raises:
+        ConfigurationError: it would.
+    """
+    from estimators.job.errors import ConfigurationError
+
+    if args.gloo and not elastic:
+        raise ConfigurationError(
+            "--gloo: a job that is not elastic runs under mpirun here, an elastic one under Gloo: leave --gloo out, or "
+            f"add --min-np {args.num_proc}."
+        )
+    for option, given in (("--mpi", args.mpi), ("--mpi-args", args.mpi_args), ("--binding-args", args.binding_args)):
+        if given and elastic:
+            raise ConfigurationError(
+                f"{option}: elastic jobs run under Gloo, without mpirun, as with horovodrun: leave it out, or "
+                "--min-np, --max-np and --host-discovery-script."
+            )
+
+
+def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | None]:
+    """How many hosts there are, the processes of each, and, where they are named, the most that there can be.
+
+    Raises:
+        ConfigurationError: the hosts would not be alike, or are said twice.
+    """
+    from estimators.job.errors import ConfigurationError
+
+    if args.hosts is None and args.hostfile is None:
+        per_host = args.slots or 1
+        if args.num_proc % per_host and not elastic:
+            raise ConfigurationError(f"-np {args.num_proc} is no multiple of --slots {per_host}: hosts are alike here.")
+        return -(-args.num_proc // per_host), per_host, None
+    option = "-H" if args.hosts is not None else "--hostfile"
+    if args.host_discovery_script is not None:
+        raise ConfigurationError(f"{option} and --host-discovery-script both say which hosts there are: give one.")
+    named = (
+        horovodrun.read_hosts(option, args.hosts) if args.hosts is not None else horovodrun.read_hostfile(args.hostfile)
+    )
+    filled = horovodrun.fill(named, args.num_proc)
+    counts = named if elastic else filled  # an elastic job grows into all of them, as with horovodrun
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{count} on {name}" for name, count in counts.items())
+        raise ConfigurationError(f"{option}: that is {said}, and hosts are alike here: give each as many processes.")
+    if set(counts) - {"localhost", "127.0.0.1"}:
+        stands = ", ".join(f"algo-{number} for {name}" for number, name in enumerate(counts, 1))
+        console.say(f"hosts are process groups of this machine; {stands}.")
+    return len(counts), next(iter(counts.values())), len(counts)

@@ -1,0 +1,195 @@
+"""What ``fleetfit horovodrun`` makes of horovodrun's options (Horovod 0.28, ``runner/launch.py``). Pure.
+
+Two tables: what is a variable of the ranks' environment, as horovodrun itself sets it, and what is refused, with what
+there is in its place. The others are options of ours (:mod:`estimators.cli.elastic`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from estimators.job.errors import ConfigurationError
+
+_LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """An option that is a variable of the ranks' environment.
+
+    Attributes:
+        option: The option.
+        name: The variable.
+        read: Reads the option's value; None for an option without one.
+        text: The variable's value, of what was read.
+        off: An option that turns it off, if there is one.
+        choices: The values that there are; none for any.
+    """
+
+    option: str
+    name: str
+    read: Callable[[str], Any] | None = None
+    text: Callable[[Any], str] = str
+    off: str = ""
+    choices: tuple[str, ...] = ()
+
+
+VARIABLES = (
+    Variable(
+        "--fusion-threshold-mb", "HOROVOD_FUSION_THRESHOLD", float, lambda megabytes: str(int(megabytes * 1024 * 1024))
+    ),
+    Variable("--cycle-time-ms", "HOROVOD_CYCLE_TIME", float),
+    Variable("--cache-capacity", "HOROVOD_CACHE_CAPACITY", int),
+    Variable("--hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", off="--no-hierarchical-allreduce"),
+    Variable("--hierarchical-allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", off="--no-hierarchical-allgather"),
+    Variable("--torus-allreduce", "HOROVOD_TORUS_ALLREDUCE", off="--no-torus-allreduce"),
+    Variable("--autotune", "HOROVOD_AUTOTUNE", off="--no-autotune"),
+    Variable("--autotune-log-file", "HOROVOD_AUTOTUNE_LOG", os.path.abspath),
+    Variable("--autotune-warmup-samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", int),
+    Variable("--autotune-steps-per-sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", int),
+    Variable("--autotune-bayes-opt-max-samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", int),
+    Variable("--autotune-gaussian-process-noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", float),
+    Variable("--timeline-filename", "HOROVOD_TIMELINE", os.path.abspath),
+    Variable("--timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", off="--no-timeline-mark-cycles"),
+    Variable("--no-stall-check", "HOROVOD_STALL_CHECK_DISABLE", off="--stall-check"),
+    Variable("--stall-check-warning-time-seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", int),
+    Variable("--stall-check-shutdown-time-seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", int),
+    Variable("--mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", off="--no-mpi-threads-disable"),
+    Variable("--num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", int),
+    Variable("--thread-affinity", "HOROVOD_THREAD_AFFINITY", int),
+    Variable("--log-level", "HOROVOD_LOG_LEVEL", str, choices=_LOG_LEVELS),
+    Variable("--log-without-timestamp", "HOROVOD_LOG_HIDE_TIME", off="--log-with-timestamp"),
+)
+
+#: The options, whether they have a value, and what there is in their place.
+REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
+    (("-p", "--ssh-port"), True, "the hosts are process groups of this machine, which no ssh leads to: leave it out"),
+    (("-i", "--ssh-identity-file"), True, "the hosts are process groups of this machine: leave it out"),
+    (
+        ("--network-interface", "--network-interfaces"),
+        True,
+        "the processes of one machine meet on loopback: leave it out",
+    ),
+    (("--jsrun",), False, "there is no LSF here: leave it out, for mpirun, or give --min-np, for Gloo"),
+    (("--tcp",), False, "processes of one machine need no fabric turned off; --mpi-args='…' gives mpirun any option"),
+    (("--start-timeout",), True, "a job has RunOptions(start_timeout=…), in Python"),
+    (("--gloo-timeout-seconds",), True, "the workers' waiting follows --elastic-timeout"),
+    (("--output-filename",), True, "each rank's output is in the job's record: `fleetfit logs JOB --rank R`"),
+    (
+        ("-prefix-timestamp", "--prefix-output-with-timestamp"),
+        False,
+        "the job's record has the time of each line beside each log",
+    ),
+    (("--verbose",), False, "`fleetfit plan` shows what is started, `fleetfit describe JOB` what became of it"),
+    (("--config-file",), True, "write its options on the command line"),
+    (("-v", "--version"), False, "`fleetfit --version` says ours, `fleetfit doctor` Horovod's"),
+    (("-cb", "--check-build"), False, "`fleetfit doctor` says what there is"),
+)
+
+
+def add(parser: Any) -> None:
+    """Add the options to a parser; :func:`refuse` and :func:`environment` read them."""
+    tuning = parser.add_argument_group("Horovod's own settings, as horovodrun has them")
+    for variable in VARIABLES:
+        where = f"{variable.name} of every rank"
+        if variable.read is None:
+            tuning.add_argument(variable.option, dest=variable.name, action="store_const", const="1", help=where)
+            tuning.add_argument(
+                variable.off, dest=variable.name, action="store_const", const="0", help=argparse.SUPPRESS
+            )
+        else:
+            tuning.add_argument(
+                variable.option,
+                dest=variable.name,
+                type=variable.read,
+                choices=variable.choices or None,
+                metavar=None if variable.choices else "X",
+                help=where,
+            )
+    for names, valued, _ in REFUSED:
+        action = {"nargs": None} if valued else {"action": "store_true"}
+        parser.add_argument(*names, dest=f"refused{names[-1]}", help=argparse.SUPPRESS, **action)
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Refuse what is not available, with what there is in its place.
+
+    Raises:
+        ConfigurationError: there is such an option.
+    """
+    for names, _, instead in REFUSED:
+        if getattr(args, f"refused{names[-1]}"):
+            raise ConfigurationError(f"horovodrun's {'/'.join(names)} is not available here: {instead}.")
+
+
+def environment(args: argparse.Namespace) -> dict[str, str]:
+    """The variables that the options stand for."""
+    found: dict[str, str] = {}
+    for variable in VARIABLES:
+        value = getattr(args, variable.name)
+        if value is not None:
+            found[variable.name] = value if variable.read is None else variable.text(value)
+    return found
+
+
+def read_hosts(option: str, text: str) -> dict[str, int]:
+    """``server1:2,server2:2`` -> name -> slots.
+
+    Raises:
+        ConfigurationError: it is of another form.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, slots = part.strip().rpartition(":")
+        if not name or not slots.isdecimal() or not int(slots) or name in found:
+            raise ConfigurationError(f"{option} {text}: write it as HOST:SLOTS,HOST:SLOTS; {part!r} is no such pair.")
+        found[name] = int(slots)
+    return found
+
+
+def read_hostfile(path: str) -> dict[str, int]:
+    """A file of lines ``server1 slots=2`` -> name -> slots.
+
+    Raises:
+        ConfigurationError: it cannot be read, or a line is of another form.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--hostfile {path}: it cannot be read: {error}.") from error
+    found: dict[str, int] = {}
+    for line in lines:
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        slots = words[1].removeprefix("slots=") if len(words) == 2 and words[1].startswith("slots=") else ""
+        if not slots.isdecimal() or not int(slots) or words[0] in found:
+            raise ConfigurationError(f"--hostfile {path}: {line!r} is not of the form `HOST slots=N`.")
+        found[words[0]] = int(slots)
+    if not found:
+        raise ConfigurationError(f"--hostfile {path} names no host.")
+    return found
+
+
+def fill(hosts: Mapping[str, int], processes: int) -> dict[str, int]:
+    """How many processes each host gets, in the order in which horovodrun fills them.
+
+    Raises:
+        ConfigurationError: there are too few slots.
+    """
+    if processes > sum(hosts.values()):
+        raise ConfigurationError(
+            f"-np {processes} is more than the {sum(hosts.values())} slots of {', '.join(hosts)}: name more hosts, or "
+            "more slots."
+        )
+    found: dict[str, int] = {}
+    for name, slots in hosts.items():
+        if processes:
+            found[name] = min(slots, processes)
+            processes -= found[name]
+    return found

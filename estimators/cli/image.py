@@ -1,0 +1,115 @@
+"""``fleetfit image``: the container image of jobs on ``local``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from estimators.cli import Exit, console
+
+_EXAMPLES = """\
+examples:
+  fleetfit image build                    fleetfit-training, on Docker Hub's slim Python
+  sudo fleetfit image base                a base made of Debian's packages, for machines without a registry
+  fleetfit image build --base IMAGE       on another base; it needs this Python's minor version, with venv
+  fleetfit image build --gpu              with CUDA, from an environment made with FLEETFIT_TENSORFLOW=gpu
+  fleetfit image push                     to your registry on AWS, for instance_type='ml.…'
+
+The packages are those of the environment that runs this, Horovod included; when only fleetfit's own code has changed,
+a build takes seconds.
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    image = subparsers.add_parser(
+        "image", help="build the container image", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Makes the image that jobs with instance_type 'local' and 'local_gpu' run in.",
+    )  # fmt: skip
+    verbs = image.add_subparsers(title="commands", metavar="COMMAND", dest="verb", required=True)
+    build = verbs.add_parser("build", help="build fleetfit-training")
+    build.add_argument("--base", metavar="IMAGE", help="the image to build on (default: fleetfit-base if it is there)")
+    build.add_argument("--tag", metavar="NAME", help="the image's name (default: fleetfit-training)")
+    build.add_argument("--gpu", action="store_true", help="with TensorFlow's CUDA libraries")
+    build.set_defaults(run=run_build)
+    base = verbs.add_parser("base", help="make a base image without a registry (debootstrap; needs root)")
+    base.add_argument("--tag", metavar="NAME", help="the image's name (default: fleetfit-base)")
+    base.add_argument("--release", metavar="NAME", help="Debian's release (default: the one with this Python)")
+    base.add_argument("--mirror", metavar="URL", help="where Debian's packages are (default: debootstrap's)")
+    base.set_defaults(run=run_base)
+    push = verbs.add_parser(
+        "push", help="push the image to ECR, for jobs on SageMaker",
+        description="Pushes the image to your registry on AWS (ECR), whose repository is made if it is absent. Jobs "
+        "with instance_type 'ml.…' find it there by themselves; the address is printed for image_uri.",
+    )  # fmt: skip
+    push.add_argument("image", nargs="?", metavar="IMAGE", help="the image (default: fleetfit-training)")
+    push.add_argument("--repository", metavar="NAME", help="the repository's name (default: fleetfit-training)")
+    push.add_argument("--tag", metavar="TAG", help="its tag there (default: latest; gpu for one built with --gpu)")
+    push.add_argument("--region", metavar="NAME", help="AWS's region (default: AWS_REGION, or the profile's)")
+    push.add_argument("--profile", metavar="NAME", help="a profile of AWS's configuration files")
+    push.set_defaults(run=run_push)
+
+
+def run_build(args: argparse.Namespace) -> int:
+    """Build the image."""
+    from estimators.backends.docker.containers import IMAGE
+    from estimators.backends.docker.engine import Engine
+    from estimators.backends.docker.images import build
+    from estimators.job.errors import BackendError
+    from estimators.provision.errors import ProvisionError
+    from estimators.provision.progress import Progress
+
+    engine = Engine()
+    name = args.tag or IMAGE
+    progress = Progress(sys.stderr)
+    try:
+        with progress.step(f"Image {name}"):
+            made = build.build(engine, name=name, base=args.base, gpu=args.gpu, on_detail=progress.detail)
+            progress.detail(made.removeprefix("sha256:")[:12])
+    except ProvisionError as error:
+        raise BackendError(str(error)) from None
+    console.out(name)
+    return Exit.OK
+
+
+def run_push(args: argparse.Namespace) -> int:
+    """Push the image to ECR."""
+    from estimators.backends.docker.containers import IMAGE
+    from estimators.backends.docker.engine import Engine
+    from estimators.backends.sagemaker import ecr as push
+    from estimators.backends.sagemaker import images
+    from estimators.backends.sagemaker.aws import Aws
+    from estimators.provision.progress import Progress
+
+    aws = Aws(region=args.region, profile=args.profile)
+    engine = Engine()
+    progress = Progress(sys.stderr)
+    with progress.step(f"Pushing {args.image or IMAGE}"):
+        uri = push.push(
+            engine,
+            aws,
+            image=args.image or IMAGE,
+            repository=args.repository or images.REPOSITORY,
+            tag=args.tag,
+            on_detail=progress.detail,
+        )
+    console.out(uri)
+    return Exit.OK
+
+
+def run_base(args: argparse.Namespace) -> int:
+    """Make a base image."""
+    from estimators.backends.docker.engine import Engine
+    from estimators.backends.docker.images import base
+    from estimators.provision.progress import Progress
+
+    engine = Engine()
+    name = args.tag or base.BASE
+    progress = Progress(sys.stderr)
+    with progress.step(f"Base image {name}"):
+        made = base.make(engine, name=name, release=args.release, mirror=args.mirror, on_detail=progress.detail)
+        progress.detail(made.removeprefix("sha256:")[:12])
+    console.out(name)
+    return Exit.OK

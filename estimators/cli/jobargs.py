@@ -1,0 +1,238 @@
+"""The arguments that describe a job, shared by ``train`` and ``plan``, and the estimator that they make."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from container.contract.names import unknown
+from container.contract.strategies import ParameterServer
+from estimators.cli import parsing
+from estimators.job.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from estimators.client.estimator import TensorFlow
+    from estimators.job.request import RunOptions
+
+#: What may be written for a strategy -> its key in a ``distribution`` dict; "none" is no distribution.
+STRATEGIES = {
+    "none": "",
+    "mpi": "mpi",
+    "horovod": "mpi",
+    "parameter_server": "parameter_server",
+    "ps": "parameter_server",
+    "collective_all_reduce": "multi_worker_mirrored_strategy",
+    "collective": "multi_worker_mirrored_strategy",
+    "multi_worker_mirrored": "multi_worker_mirrored_strategy",
+    "mirrored": "mirrored",
+    "elastic_horovod": "elastic_horovod",
+    "elastic": "elastic_horovod",
+}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add them to a command's parser."""
+    parser.add_argument("script", metavar="SCRIPT", help="entry point: a .py or .sh file, or a module of --source-dir")
+    parser.add_argument(
+        "script_arguments", nargs="*", metavar="-- --NAME VALUE …", help="arguments of the script, behind `--`"
+    )
+    what = parser.add_argument_group("what runs")
+    what.add_argument("--source-dir", metavar="DIR", help="folder with the script and what it imports")
+    what.add_argument(
+        "--dependency", metavar="DIR", action="append", default=[], help="further folder; may be repeated"
+    )
+    what.add_argument(
+        "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],
+        help="a hyperparameter, a JSON object, or @FILE of one; may be repeated",
+    )  # fmt: skip
+    what.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="variable for the script")
+    what.add_argument("--model-dir", metavar="PATH", help="passed to the script as --model_dir (default: not passed)")
+
+    where = parser.add_argument_group("where and how")
+    where.add_argument("-s", "--strategy", default="none", metavar="NAME", help=f"one of {', '.join(STRATEGIES)}")
+    where.add_argument("-n", "--hosts", type=parsing.count, default=1, metavar="N", help="hosts (default: 1)")
+    where.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
+    where.add_argument(
+        "--option", metavar="NAME=VALUE", action="append", default=[],
+        help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring",
+    )  # fmt: skip
+    where.add_argument(
+        "-t", "--instance-type", default="local_process", metavar="TYPE", help="backend (default: local_process)"
+    )
+    where.add_argument("--image", metavar="URI", help="container image")
+    where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
+
+    data = parser.add_argument_group("data and results")
+    data.add_argument(
+        "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[],
+        help="input channel (default name: training); may be repeated",
+    )  # fmt: skip
+    data.add_argument("--input-mode", metavar="MODE", help="File, Pipe or FastFile (default: File)")
+    data.add_argument("-o", "--output-path", metavar="PATH", help="where the model and the outputs go")
+    data.add_argument("--checkpoints", metavar="PATH", help="where checkpoints are kept, and found again")
+    data.add_argument(
+        "-m", "--metric", metavar="NAME=REGEX", action="append", default=[],
+        help="metric read from the logs; the first group of the regular expression is its value; may be repeated",
+    )  # fmt: skip
+
+    run = parser.add_argument_group("the run")
+    names = run.add_mutually_exclusive_group()
+    names.add_argument("--name", metavar="NAME", help="the job's name (default: made from the script and the time)")
+    names.add_argument("--base-name", metavar="NAME", help="beginning of the job's name")
+    run.add_argument("--max-run", type=parsing.duration, metavar="TIME", help="stop it after this long: 90, 15m, 2h")
+    run.add_argument(
+        "--hang-timeout",
+        type=parsing.duration,
+        metavar="TIME",
+        help="fail when no rank prints anything for this long, with every rank's stack",
+    )
+    run.add_argument(
+        "--on-undistributed", choices=("warn", "fail"),
+        help="when the ranks of a strategy never join each other, or exchange nothing (default: warn)",
+    )  # fmt: skip
+    run.add_argument("--on-nan", choices=("warn", "fail"), help="when a reported loss is not a number (default: warn)")
+    run.add_argument(
+        "--stop-grace", type=parsing.whole, metavar="S", help="seconds to save after a stop (default: 120)"
+    )
+
+    failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
+    failures.add_argument(
+        "--max-retry-attempts", type=parsing.count, metavar="N", help="start it again after as many failures: 1 to 30"
+    )
+    failures.add_argument(
+        "--failure-policy", metavar="NAME=VALUE", action="append", default=[],
+        help="option of FailurePolicy, such as min_hosts=1 or max_preemptions=3; may be repeated",
+    )  # fmt: skip
+    failures.add_argument("--spot", action="store_true", help="on spot capacity, which may be interrupted")
+    failures.add_argument(
+        "--max-wait", type=parsing.duration, metavar="TIME", help="stop it after this long, waits for hosts included"
+    )
+    failures.add_argument(
+        "--spot-market", metavar="NAME=VALUE", action="append", default=[],
+        help="option of SpotMarket, such as rate=6, notice_s=10 or trace='[[20, \"algo-2\"]]'; may be repeated",
+    )  # fmt: skip
+    failures.add_argument(
+        "--chaos", metavar="FAULT", action="append", default=[],
+        help="a fault to rehearse: kill:rank=1,at_step=50, remove_host:host=algo-2,at_s=20, "
+        "interrupt:host=algo-2,notice_s=10,at_line=REGEX; may be repeated",
+    )  # fmt: skip
+
+
+def estimator_of(args: argparse.Namespace) -> TensorFlow:
+    """The estimator that the arguments describe.
+
+    Raises:
+        ConfigurationError: one is wrong.
+    """
+    from estimators.client.estimator import TensorFlow
+
+    values: dict[str, Any] = {
+        "entry_point": _entry_point(args.script, args.source_dir),
+        "source_dir": args.source_dir,
+        "dependencies": args.dependency or None,
+        "hyperparameters": parsing.hyperparameters(args.hyperparameters, args.script_arguments),
+        "environment": parsing.pairs("--env", args.env) or None,
+        "distribution": distribution(args.strategy, args.processes, args.option),
+        "instance_count": args.hosts,
+        "instance_type": args.instance_type,
+        "image_uri": args.image,
+        "role": args.role,
+        "input_mode": args.input_mode,
+        "output_path": args.output_path,
+        "checkpoint_s3_uri": args.checkpoints,
+        "metric_definitions": [
+            {"Name": name, "Regex": regex} for name, regex in parsing.pairs("--metric", args.metric).items()
+        ],
+        "base_job_name": args.base_name or _base_name(args.script),
+        "max_run": args.max_run,
+        "hang_timeout": args.hang_timeout,
+        "max_retry_attempts": args.max_retry_attempts,
+        "use_spot_instances": args.spot or None,
+        "max_wait": args.max_wait,
+        "run_options": _run_options(args),
+    }
+    given = {name: value for name, value in values.items() if value not in (None, [])}
+    # Unlike the SDK's class, the shell passes no --model_dir that nobody asked for: any script must run.
+    return TensorFlow(**given, model_dir=args.model_dir if args.model_dir is not None else False)
+
+
+def _run_options(args: argparse.Namespace) -> RunOptions | None:
+    from estimators.job import faults
+    from estimators.job.failure_policy import FailurePolicy
+    from estimators.job.request import RunOptions
+    from estimators.job.spot_market import SpotMarket
+
+    given: dict[str, Any] = {}
+    if args.stop_grace is not None:
+        given["stop_grace"] = float(args.stop_grace)
+    for name in ("on_undistributed", "on_nan"):
+        if getattr(args, name) is not None:
+            given[name] = getattr(args, name)
+    if args.failure_policy:
+        given["failure_policy"] = FailurePolicy.from_dict(_values("--failure-policy", args.failure_policy))
+    if args.spot_market:
+        given["spot_market"] = SpotMarket.from_dict(_values("--spot-market", args.spot_market))
+    if args.chaos:
+        given["chaos"] = tuple(faults.parse(text) for text in args.chaos)
+    return RunOptions(**given) if given else None
+
+
+def _values(option: str, texts: list[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs, the values as JSON where they are some."""
+    values: dict[str, Any] = {}
+    for name, text in parsing.pairs(option, texts).items():
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = None if text.lower() == "none" else text
+    return values
+
+
+def distribution(strategy: str, processes: int | None, options: list[str]) -> dict[str, dict[str, Any]] | None:
+    """The ``distribution`` dict for a strategy's name and options.
+
+    Raises:
+        ConfigurationError: an unknown strategy, or options that it does not have.
+    """
+    name = strategy.lower().replace("-", "_")
+    if name not in STRATEGIES:
+        raise ConfigurationError(unknown("strategy", strategy, STRATEGIES))
+    values: dict[str, Any] = {}
+    for option, text in parsing.pairs("--option", options).items():
+        try:
+            values[option] = json.loads(text)
+        except ValueError:
+            values[option] = text
+    if STRATEGIES[name] == "mirrored" and processes not in (None, 1):
+        raise ConfigurationError(
+            "--processes: mirrored is one process for all devices of a host; --option devices=… says how many of them."
+        )
+    if processes is not None and STRATEGIES[name] != "mirrored":
+        values.setdefault("processes_per_host", processes)
+    if not STRATEGIES[name]:
+        if values and values != {"processes_per_host": 1}:
+            wanted = "--processes" if "processes_per_host" in values else "--option"
+            raise ConfigurationError(f"{wanted} needs a --strategy: one of {', '.join(list(STRATEGIES)[1:])}.")
+        return None
+    if STRATEGIES[name] == "parameter_server" and values.get("processes_per_host") is not None:
+        raise ConfigurationError("--processes: parameter servers run one worker on each host; set --hosts instead.")
+    if STRATEGIES[name] == "parameter_server":
+        values.setdefault("cluster_spec", ParameterServer().cluster_spec)  # a name here is a class's, not SageMaker's
+    return {STRATEGIES[name]: {"enabled": True, **values}}
+
+
+def _base_name(script: str) -> str | None:
+    """The beginning of the job's name: the script's, in the characters that a name may have."""
+    stem = os.path.basename(script.rstrip("/")).removesuffix(".py").removesuffix(".sh")
+    return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:32].rstrip("-") or None
+
+
+def _entry_point(script: str, source_dir: str | None) -> str:
+    """``code/train.py`` with ``--source-dir code`` means ``train.py`` in it, as tab completion writes it."""
+    if source_dir is None or os.path.exists(os.path.join(source_dir, script)):
+        return script
+    below = os.path.relpath(os.path.abspath(script), os.path.abspath(source_dir))
+    return below if os.path.exists(script) and not below.startswith("..") else script

@@ -1,0 +1,379 @@
+"""``fleetfit list``, ``describe``, ``logs``, ``stop``, ``resume`` and ``wait``: jobs that exist."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console, jobnames, parsing
+from estimators.job.errors import JobNotFoundError, JobUnreachableError, RecordError
+
+if TYPE_CHECKING:
+    from container.contract.failures import Failure
+    from estimators.client.training_job import TrainingJob
+
+_STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
+_POLL_S = 0.1
+
+_DESCRIBE_EXAMPLES = """\
+examples:
+  fleetfit describe JOB
+  fleetfit describe JOB --json | jq .SecondaryStatusTransitions
+  fleetfit describe JOB --reproduce                      the commands that run the job again
+  fleetfit describe JOB --reproduce patch | git apply    the changes that were not committed
+  fleetfit describe JOB --reproduce requirements         what was installed, as pip freeze shows it
+  fleetfit describe JOB --reproduce cell                 the notebook's cell that started it
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the commands."""
+    formatter = argparse.RawDescriptionHelpFormatter
+
+    listing = subparsers.add_parser("list", help="list the jobs, newest first", description="Lists the jobs.")
+    listing.add_argument("--status", choices=_STATUSES, help="only jobs of this status")
+    listing.add_argument("-l", "--limit", type=parsing.count, metavar="N", help="only the newest N")
+    form = listing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("-q", "--quiet", action="store_true", help="names only")
+    listing.set_defaults(run=run_list)
+
+    describe = subparsers.add_parser(
+        "describe", help="show what is known of a job", epilog=_DESCRIBE_EXAMPLES, formatter_class=formatter,
+        description="Shows a job: status, phases, metrics, model, failure. --json is SageMaker's DescribeTrainingJob.",
+    )  # fmt: skip
+    describe.add_argument("job", metavar="JOB", help=jobnames.HELP)
+    what = describe.add_mutually_exclusive_group()
+    what.add_argument("--json", action="store_true", help="as DescribeTrainingJob's answer")
+    what.add_argument("--provenance", action="store_true", help="where the job came from, as JSON")
+    what.add_argument(
+        "--reproduce", nargs="?", const="commands", metavar="PART",
+        choices=("commands", "patch", "requirements", "conda", "cell", "session"),
+        help="how to run it again: commands (default), patch, requirements, conda, cell, session",
+    )  # fmt: skip
+    describe.set_defaults(run=run_describe)
+
+    logs = subparsers.add_parser(
+        "logs", help="show a job's logs", formatter_class=formatter,
+        description="Shows what a job's processes printed, merged by time.",
+        epilog="examples:\n  fleetfit logs JOB --rank 3\n  fleetfit logs -f JOB | grep loss\n",
+    )  # fmt: skip
+    logs.add_argument("job", metavar="JOB", help=jobnames.HELP)
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job is over; Ctrl-C ends only this")
+    logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="only this rank's")
+    logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="begin with the last N lines")
+    logs.add_argument(
+        "--all", action="store_true", help="also TensorFlow's start-up lines, and equal ones of all ranks"
+    )
+    logs.set_defaults(run=run_logs)
+
+    stop = subparsers.add_parser(
+        "stop",
+        help="end jobs",
+        description="Asks jobs to end: SIGTERM, then time to save (120 s unless set otherwise).",
+    )
+    stop.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
+    stop.add_argument("-w", "--wait", action="store_true", help="return when they have ended")
+    grace = stop.add_mutually_exclusive_group()
+    grace.add_argument("--now", action="store_true", help="give the scripts no time to save")
+    grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds to save")
+    stop.set_defaults(run=run_stop)
+
+    resume = subparsers.add_parser(
+        "resume", help="go on with a job that failed, was stopped, or lost its supervisor",
+        epilog="examples:\n  fleetfit resume JOB\n  fleetfit resume JOB --no-wait && fleetfit logs -f JOB\n",
+        formatter_class=formatter,
+        description="Starts another attempt of a job with its record: the script goes on from its last checkpoint.",
+    )  # fmt: skip
+    resume.add_argument("job", metavar="JOB", help=jobnames.HELP)
+    resume.add_argument("--no-wait", action="store_true", help="return at once; the job goes on")
+    parsing.add_logs(resume)
+    resume.set_defaults(run=run_resume)
+
+    wait = subparsers.add_parser(
+        "wait", help="wait until jobs are over",
+        description="Waits until jobs are over; the exit status says how the first one ended that did not complete.",
+    )  # fmt: skip
+    wait.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
+    wait.add_argument("--timeout", type=parsing.duration, metavar="TIME", help="give up after this long: 90, 15m, 2h")
+    wait.set_defaults(run=run_wait)
+
+
+def _attach(name: str) -> TrainingJob:
+    from estimators.client.attaching import find_job
+
+    return find_job(jobnames.resolve(name))
+
+
+# --- list ---
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """List the jobs."""
+    jobs = _summaries()
+    if args.status:
+        jobs = [job for job in jobs if job["status"] == args.status]
+    if args.limit:
+        jobs = jobs[: args.limit]
+    if args.json:
+        console.out_json(jobs)
+    elif args.quiet:
+        if jobs:
+            console.out("\n".join(job["name"] for job in jobs))
+    elif not jobs:
+        console.say("there are no jobs." if not args.status else f"there are no jobs that are {args.status}.")
+    else:
+        rows = [
+            [
+                job["name"],
+                _status_text(job),
+                job["strategy"],
+                str(job["hosts"]),
+                console.when(job["created"]),
+                _took(job),
+            ]
+            for job in jobs
+        ]
+        console.out(console.table(("NAME", "STATUS", "STRATEGY", "HOSTS", "CREATED", "TOOK"), rows, status_column=1))
+    return Exit.OK
+
+
+def _summaries() -> list[dict[str, Any]]:
+    from estimators.records.record import JobRecord, job_names
+
+    found: list[dict[str, Any]] = []
+    for name in job_names():
+        try:
+            record = JobRecord.open(name)
+            status, request = record.read_status(), record.read_request()
+        except JobNotFoundError:
+            continue  # removed meanwhile
+        except RecordError as error:
+            console.say(f"{name}: {error}")
+            continue
+        created = status.get("CreationTime")
+        over = status.get("TrainingEndTime")
+        if over is None and status["TrainingJobStatus"] in ("Completed", "Failed", "Stopped"):
+            over = status.get("LastModifiedTime")
+        found.append(
+            {
+                "name": name,
+                "status": status["TrainingJobStatus"],
+                "secondary_status": status.get("SecondaryStatus"),
+                "strategy": _strategy(request),
+                "hosts": (request.get("ResourceConfig") or {}).get("InstanceCount") or 0,
+                "instance_type": (request.get("ResourceConfig") or {}).get("InstanceType"),
+                "created": created,
+                "ended": over,
+                "failure_reason": status.get("FailureReason"),
+                "record": str(record.path),
+            }
+        )
+    return sorted(found, key=lambda job: job["created"] or 0.0, reverse=True)
+
+
+def _strategy(request: dict[str, Any]) -> str:
+    from container.contract import hyperparameters as codec
+    from container.contract.strategies import strategy_from_hyperparameters
+
+    try:
+        strategy = strategy_from_hyperparameters(codec.decode(request.get("HyperParameters") or {}))
+    except (ValueError, TypeError):
+        return "?"
+    return strategy.name if strategy is not None else "none"
+
+
+def _status_text(job: dict[str, Any]) -> str:
+    secondary = job["secondary_status"]
+    return job["status"] if secondary in (None, job["status"]) else f"{job['status']} ({secondary})"
+
+
+def _took(job: dict[str, Any]) -> str:
+    from estimators.results.display import seconds_text
+
+    if job["created"] is None:
+        return "-"
+    return seconds_text(max(0.0, (job["ended"] or time.time()) - job["created"]))
+
+
+# --- describe ---
+
+
+def run_describe(args: argparse.Namespace) -> int:
+    """Show a job."""
+    job = _attach(args.job)
+    if args.json:
+        console.out_json(job.describe())
+    elif args.provenance:
+        from estimators.records.provenance import read
+
+        console.out_json(read(job.record))
+    elif args.reproduce:
+        return _reproduce(job, args.reproduce)
+    else:
+        _show(job)
+    return Exit.OK
+
+
+def _show(job: TrainingJob) -> None:
+    import shutil
+
+    from estimators.records.provenance import read
+    from estimators.results import display
+
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
+    text = display.job_table(job.result(), colour=console.coloured(), columns=columns)
+    status = job.record.read_status()
+    lines = [f"  {console.when(step.get('StartTime'))}  {step.get('Status')}" + _message(step)
+             for step in status.get("SecondaryStatusTransitions") or []]  # fmt: skip
+    caller = read(job.record).get("caller") or {}
+    if caller.get("command"):
+        lines.append(f"  started by: {_one_line(str(caller['command']), 300)}")
+    if caller.get("notebook"):
+        lines.append(f"  notebook: {caller['notebook']}, cell {caller.get('execution_count')}")
+    lines += [f"  warning: {warning}" for warning in job.warnings]
+    if job.failure is not None:
+        lines += ["", *_failure_lines(job.failure)]
+    console.out(text + "\n".join(lines))
+
+
+def _message(step: dict[str, Any]) -> str:
+    message = str(step.get("StatusMessage") or "")
+    return f"  {_one_line(message, 160)}" if message else ""
+
+
+def _failure_lines(failure: Failure) -> list[str]:
+    lines = [failure.summary(), *(f"hint: {hint}" for hint in failure.hints)]
+    detail = failure.detail()
+    return [*lines, "", detail] if detail else lines
+
+
+def _one_line(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def _reproduce(job: TrainingJob, part: str) -> int:
+    from estimators.records.provenance import read, reproduce
+
+    facts = read(job.record)
+    if not facts:
+        console.say(f"the provenance of training job {job.name!r} is not on record.")
+        return Exit.UNABLE
+    if part == "commands":
+        console.out(reproduce.script(job.name, facts, request=job.describe()))
+        return Exit.OK
+    text = reproduce.part(part, facts)
+    if text is None:
+        console.say(f"{job.name!r} has no {part} on record{reproduce.why_missing(part, facts)}.")
+        return Exit.UNABLE
+    # Bytes: a patch holds file contents in any encoding, and must arrive as it is.
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    sys.stdout.buffer.flush()
+    return Exit.OK
+
+
+# --- logs ---
+
+
+def run_logs(args: argparse.Namespace) -> int:
+    """Show the logs."""
+    job = _attach(args.job)
+    if args.rank is not None:
+        job.check_rank(args.rank)
+    if args.tail is None:
+        job.logs(rank=args.rank, follow=args.follow, all=args.all)
+        return Exit.OK
+    from estimators.records.logs import LogLine, LogReader
+
+    reader = LogReader(job.record, args.rank)
+    printer = job._printer(all=args.all, one_rank=args.rank is not None)
+    over = job.status.is_terminal
+    last: collections.deque[LogLine] = collections.deque(maxlen=args.tail)
+    for lines in reader.drain(final=over):
+        last.extend(lines)
+    printer.print(last)
+    while args.follow and not over:
+        time.sleep(_POLL_S)
+        over = job.status.is_terminal
+        for lines in reader.drain(final=over):
+            printer.print(lines)
+        printer.print(())  # what has waited long enough
+    printer.finish()
+    return Exit.OK
+
+
+# --- stop, wait ---
+
+
+def run_stop(args: argparse.Namespace) -> int:
+    """End jobs."""
+    jobs = [_attach(name) for name in jobnames.resolve_all(args.jobs)]
+    grace = 0.0 if args.now else float(args.grace) if args.grace is not None else None
+    result: int = Exit.OK
+    asked: list[TrainingJob] = []
+    for job in jobs:
+        if job.status.is_terminal:
+            console.say(f"training job {job.name} is over already: {job.status}.")
+            continue
+        try:
+            job.stop(grace=grace)
+        except JobUnreachableError as error:
+            console.say(str(error))
+            result = Exit.UNABLE
+        else:
+            asked.append(job)
+    if args.wait:
+        for job in asked:
+            _wait_for(job, None)
+            console.say(f"training job {job.name}: {job.status}.")
+    return result
+
+
+def run_resume(args: argparse.Namespace) -> int:
+    """Go on with a job."""
+    from estimators.cli.train import ended, terminate_like_interrupt
+
+    job = _attach(args.job)
+    if args.no_wait:
+        job.resume(wait=False)
+        console.out(job.name)
+        return Exit.OK
+    with terminate_like_interrupt() as terminated:
+        try:
+            job = job.resume(logs=parsing.logs(args))
+        except KeyboardInterrupt:
+            if terminated:
+                return Exit.TERMINATED
+            raise
+    return ended(job)
+
+
+def run_wait(args: argparse.Namespace) -> int:
+    """Wait for jobs."""
+    from estimators.cli.train import ended
+
+    jobs = [_attach(name) for name in jobnames.resolve_all(args.jobs)]
+    deadline = time.monotonic() + args.timeout if args.timeout is not None else None
+    result: int = Exit.OK
+    for job in jobs:
+        if not _wait_for(job, deadline):
+            console.say(f"training job {job.name} is not over after {args.timeout} s.")
+            return Exit.TIMEOUT
+        outcome = ended(job)
+        if outcome == Exit.FAILED and job.failure is not None:
+            console.say(f"training job {job.name} failed: {_one_line(job.failure.summary(), 1000)}")
+        result = result or outcome
+    return result
+
+
+def _wait_for(job: TrainingJob, deadline: float | None) -> bool:
+    while not job.status.is_terminal:
+        if deadline is not None and time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

@@ -1,0 +1,236 @@
+"""``fleetfit``: training jobs from the shell."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from container.contract.names import nearest
+from estimators.cli import (
+    EXIT_STATUSES,
+    Exit,
+    calibrate,
+    compare,
+    completion,
+    console,
+    elastic,
+    image,
+    jobs,
+    report,
+    s3,
+    serve,
+    shard,
+    tensorboard,
+    train,
+    upkeep,
+)
+
+_DESCRIPTION = "Distributed TensorFlow training jobs: one command, every strategy, any fleet."
+_EPILOG = f"""\
+examples:
+  fleetfit train train.py --source-dir code --strategy mpi --hosts 2 --input train=data -- --epochs 4
+  fleetfit plan train.py --strategy mpi --hosts 2 --processes 2
+  fleetfit list
+  fleetfit logs -f JOB
+  fleetfit doctor
+
+`fleetfit COMMAND --help` says more. Jobs are kept under $FLEETFIT_HOME (default: ~/.fleetfit).
+
+{EXIT_STATUSES}"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors as ours: one line that ends with the nearest match or where to look."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        hint = _hint(message)
+        stop = "" if message.endswith(("?", ".")) else "."
+        self.exit(Exit.USAGE, f"fleetfit: {message}{stop}{hint} See `{self.prog} --help`.\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        from estimators.client.printing import write_text
+
+        stream = file if file is not None else sys.stderr
+        if message and stream is not None:
+            with contextlib.suppress(OSError):  # as argparse has it
+                write_text(stream, message)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line's grammar."""
+    root = _Parser(
+        prog="fleetfit", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    root.add_argument("--version", action="store_true", help="show the version")
+    root.add_argument("--traceback", action="store_true", help="show where in fleetfit an error was raised")
+    subparsers = root.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)
+    for module in (
+        train,
+        jobs,
+        compare,
+        report,
+        calibrate,
+        tensorboard,
+        elastic,
+        shard,
+        s3,
+        serve,
+        image,
+        upkeep,
+        completion,
+    ):
+        module.add(subparsers)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: The arguments; default: this process's.
+
+    Returns:
+        The exit status, as :class:`estimators.cli.Exit` lists them.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = _parse(arguments)
+    except SystemExit as ended:  # argparse has said what there is to say: --help, or a usage error
+        return ended.code if isinstance(ended.code, int) else Exit.USAGE
+    if args.version or args.command is None:
+        return upkeep.run_version(args) if args.version else _no_command()
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        warnings.simplefilter("always", UserWarning)
+        warnings.simplefilter("default", DeprecationWarning)
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from estimators.job.errors import (
+        ConfigurationError,
+        FleetfitError,
+        JobExistsError,
+        JobNotFoundError,
+        TrainingJobError,
+    )
+
+    try:
+        status = int(args.run(args))
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        console.say("interrupted.")
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        console.close_output()
+        return Exit.BROKEN_PIPE
+    except TrainingJobError as error:
+        _say_error(args, error)
+        return Exit.FAILED
+    except JobNotFoundError as error:
+        _say_error(args, error)
+        return Exit.NOT_FOUND
+    except (ConfigurationError, JobExistsError) as error:
+        _say_error(args, error)
+        return Exit.USAGE
+    except FleetfitError as error:
+        _say_error(args, error)
+        return Exit.UNABLE
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    # What follows `--` is the script's, to the letter; argparse would take apart what looks like an option.
+    passed: list[str] | None = None
+    if "--" in arguments:
+        place = arguments.index("--")
+        arguments, passed = arguments[:place], arguments[place + 1 :]
+    root = parser()
+    arguments, options = _provisioning_options(arguments)
+    args, rest = root.parse_known_args(arguments)
+    args.rest = options
+    command = root if args.command is None else commands_of(root)[args.command]
+    unknown = [*rest, *(getattr(args, "script_arguments", None) or ())]
+    if unknown:
+        behind = " (the script's own come behind `--`)" if hasattr(args, "script_arguments") else ""
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{_option_hint(rest, command) or behind}")
+    if hasattr(args, "script_arguments"):
+        args.script_arguments = passed or []
+    elif passed is not None:
+        root.error("`--` is for the arguments of a script: only `train` and `plan` take it")
+    return args
+
+
+def commands_of(root: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands' parsers by their names."""
+    [commands] = [action for action in root._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(commands.choices)
+
+
+def _option_hint(rest: Sequence[str], command: argparse.ArgumentParser) -> str:
+    """``. Did you mean '--hosts'?`` for the first option that does not exist."""
+    wrong = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
+    if wrong is None:
+        return ""
+    known = [flag for action in command._actions for flag in action.option_strings if flag.startswith("--")]
+    guess = nearest(wrong[2:], [flag[2:] for flag in known])
+    return f". Did you mean '--{guess}'?" if guess is not None else ""
+
+
+def _provisioning_options(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Take off the options of ``fleetfit install``, which are another parser's."""
+    command = next((place for place, argument in enumerate(arguments) if not argument.startswith("-")), None)
+    if command is None or arguments[command] != "install":
+        return arguments, []
+    place = command + 1
+    if arguments[place : place + 1] and not arguments[place].startswith("-"):
+        place += 1
+    if set(arguments[place:]) & {"-h", "--help"}:
+        return arguments, []
+    return arguments[:place], arguments[place:]
+
+
+def _no_command() -> int:
+    parser().print_help(sys.stderr)
+    return Exit.USAGE
+
+
+def _hint(message: str) -> str:
+    """``Did you mean …?`` for a command or an option that does not exist."""
+    if "invalid choice: " not in message or "choose from" not in message:
+        return ""
+    given = message.split("invalid choice: ", 1)[1].split(" (", 1)[0].strip("'")
+    allowed = message.split("choose from", 1)[1].strip(" )").replace("'", "").split(", ")
+    guess = nearest(given, allowed)
+    return f" Did you mean {guess!r}?" if guess is not None else ""
+
+
+def _say_error(args: argparse.Namespace, error: Exception) -> None:
+    if args.traceback:
+        import traceback
+
+        traceback.print_exception(error)
+    console.say(str(error))
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: object = None,
+) -> None:
+    if issubclass(category, DeprecationWarning) and os.sep + "estimators" + os.sep not in filename:
+        return  # of a library: nothing that the user of a command could change
+    console.say(f"warning: {message}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

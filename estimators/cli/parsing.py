@@ -1,0 +1,186 @@
+"""Reads what is written on a command line: ``name=value`` pairs, durations, the script's own arguments."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from container.contract.arguments import to_cmd_args
+from container.contract.hyperparameters import decode_value
+from container.contract.names import shown
+from estimators.job.errors import ConfigurationError
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+#: Digits of a number on the command line.
+_MOST_DIGITS = 18
+_NUMBER = re.compile(r"-(\d|\.\d)")
+
+
+def duration(text: str) -> int:
+    """``90``, ``90s``, ``15m``, ``1h30m``, ``2d`` in whole seconds, at least one; for argparse's ``type``."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or not any(match.groups()) or len(text) > 4 * _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a duration: write seconds, or 15m, 1h30m, 2d.")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: it must be at least one second.")
+    return total
+
+
+def count(text: str) -> int:
+    """A whole number, 1 or more; for argparse's ``type``."""
+    number = whole(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: it must be 1 or more.")
+    return number
+
+
+def whole(text: str) -> int:
+    """A whole number, 0 or more; for argparse's ``type``."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number, 0 or more.")
+    if len(text) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"it has {len(text):,} digits; at most {_MOST_DIGITS} are possible.")
+    return int(text)
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """``["a=1", "b=x=y"]`` -> ``{"a": "1", "b": "x=y"}``.
+
+    Args:
+        option: The option's name, for errors.
+        texts: What was given to it.
+
+    Raises:
+        ConfigurationError: one has no name or no ``=``, or a name is given twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigurationError(f"{option} {text!r}: write it as NAME=VALUE.")
+        _add(values, option, name.strip(), value)
+    return values
+
+
+def hyperparameters(texts: Iterable[str], passed: Sequence[str] = ()) -> dict[str, Any]:
+    """Hyperparameters from ``--hyperparameters`` and from what follows ``--``.
+
+    Each text is ``name=value``, a JSON object, or ``@file`` of a JSON object. In ``name=value`` and behind ``--`` the
+    script gets exactly the characters that were typed; the values of a JSON object keep their types.
+
+    Raises:
+        ConfigurationError: something cannot be read, or a name is given twice.
+    """
+    values: dict[str, Any] = {}
+    option = "--hyperparameters"
+    for text in texts:
+        if text.startswith("@") or text.lstrip().startswith("{"):
+            for name, value in _json_object(option, text).items():
+                _add(values, option, name, value)
+        else:
+            for name, typed in pairs(option, [text]).items():
+                _add(values, option, name, typed_value(typed))
+    for name, typed in script_arguments(passed).items():
+        _add(values, "--", name, typed_value(typed))
+    return values
+
+
+def script_arguments(arguments: Sequence[str]) -> dict[str, str]:
+    """``["--lr", "0.1", "--epochs=3"]`` -> ``{"lr": "0.1", "epochs": "3"}``.
+
+    Raises:
+        ConfigurationError: an argument that cannot travel as a hyperparameter: a positional one, or an option without
+            a value.
+    """
+    values: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        option = rest.pop(0)
+        name, equals, value = option.partition("=")
+        if not name.startswith("-") or not name.strip("-") or _NUMBER.match(name):
+            raise ConfigurationError(
+                f"behind `--`: {option!r} has no name. The script's arguments travel as hyperparameters, "
+                "so each is written --NAME VALUE or --NAME=VALUE."
+            )
+        if (name.startswith("--") and len(name) == 3) or (not name.startswith("--") and len(name) > 2):
+            raise ConfigurationError(
+                f"behind `--`: {name!r} would reach the script as "
+                f"{'-' * min(2, len(name.lstrip('-'))) + name.lstrip('-')!r}: names of one letter get one dash, "
+                "longer ones two, as in SageMaker's toolkit."
+            )
+        if not equals:
+            if not rest or (rest[0].startswith("-") and len(rest[0]) > 1 and not _NUMBER.match(rest[0])):
+                raise ConfigurationError(
+                    f"behind `--`: {name!r} has no value. Hyperparameters always have one: write {name} True, and have "
+                    "the script take a value."
+                )
+            value = rest.pop(0)
+        _add(values, "behind `--`:", name.lstrip("-"), value)
+    return values
+
+
+def typed_value(text: str) -> Any:
+    """The number, boolean … that reaches a script as exactly this text; otherwise the text itself."""
+    value = decode_value(text)
+    if isinstance(value, str | dict) or value is None or to_cmd_args({"x": value})[1] != text:
+        return text
+    return value
+
+
+def inputs(texts: Sequence[str]) -> dict[str, str] | None:
+    """``["train=data", "more"]`` -> channels; a path without a name is the channel ``training``, as in ``fit(path)``.
+
+    Raises:
+        ConfigurationError: a channel is given twice.
+    """
+    channels: dict[str, str] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        # A path may hold "=" itself; a channel's name holds no slash.
+        if not equals or "/" in name or Path(text).exists():
+            name, path = "training", text
+        _add(channels, "--input", name, path)
+    return channels or None
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    source = text
+    if text.startswith("@"):
+        try:
+            source = Path(text[1:]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{option} {text}: the file cannot be read: {error}.") from error
+    try:
+        value = json.loads(source)
+    except ValueError as error:
+        raise ConfigurationError(f"{option} {text}: not valid JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f'{option} {text}: expected a JSON object such as {{"epochs": 4}}, got {value!r}.')
+    return value
+
+
+def _add(values: dict[str, Any], option: str, name: str, value: Any) -> None:
+    if name in values:
+        raise ConfigurationError(f"{option} {name!r} is given twice: {values[name]!r} and {value!r}.")
+    values[name] = value
+
+
+def add_logs(parser: argparse._ActionsContainer) -> None:
+    """Add what says how much of the logs is shown while waiting."""
+    parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
+    parser.add_argument(
+        "--all", action="store_true", help="show every line, also TensorFlow's start-up and equal ones of several ranks"
+    )
+
+
+def logs(args: argparse.Namespace) -> bool | str:
+    """What :func:`add_logs` says, as ``fit(logs=…)`` takes it."""
+    if args.all and args.no_logs:
+        raise ConfigurationError("--all and --no-logs exclude each other.")
+    return "All" if args.all else not args.no_logs

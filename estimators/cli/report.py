@@ -1,0 +1,38 @@
+"""``fleetfit report JOB``: everything about a job, as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from estimators.cli import Exit, console, jobnames
+from estimators.job.errors import ConfigurationError
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "report", help="write a job's report: one HTML file",
+        description="Writes a single HTML file with a job's table, plots, ranks and provenance; it needs no network.",
+    )  # fmt: skip
+    parser.add_argument("job", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: JOB.html)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write it."""
+    from estimators.client.compare import compare
+
+    comparison = compare(jobnames.resolve_unless_path(args.job))
+    result = comparison.results[0]
+    if args.json:
+        console.out_json(result.to_dict())
+        return Exit.OK
+    file = Path(args.output or f"{result.job_name}.html")
+    if not file.absolute().parent.is_dir():
+        raise ConfigurationError(f"--output {file}: there is no folder {file.absolute().parent}.")
+    console.out(str(comparison.report(file)))
+    return Exit.OK

@@ -1,0 +1,156 @@
+"""``fleetfit serve``: SageMaker's training API on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console
+from estimators.job.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from estimators.service.profile import Address
+    from estimators.service.settings import Place
+
+_EXAMPLES = """\
+examples:
+  fleetfit serve                          serve until Ctrl-C; prints what to set for a client
+  AWS_PROFILE=fleetfit aws sagemaker list-training-jobs
+  fleetfit serve --env-file endpoint.env --port 0 --s3-port 0 --no-profile
+                                          for scripts and CI: everything that a client must set, once it answers
+  fleetfit serve --backend docker --image-map '*/tensorflow-training:2.*=my-training:1'
+
+boto3, the aws command line and the SageMaker SDK, unchanged, launch their jobs here: as processes of this machine, or
+in containers. The endpoint is on loopback and takes requests that are signed with its own keys only. Jobs go on when
+it ends, and it finds them when it is started again.
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    command = subparsers.add_parser(
+        "serve", help="serve SageMaker's training API", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Serves SageMaker's training API (with CloudWatch, STS and S3) in front of the local backends.",
+    )  # fmt: skip
+    command.add_argument("--port", type=_port, default=8666, metavar="N", help="the port; 0: a free one (8666)")
+    command.add_argument("--s3-port", type=_port, default=8667, metavar="N", help="the S3 server's port (8667)")
+    command.add_argument(
+        "--s3-dir", metavar="DIR", help="the folder of the buckets; default: s3 in $FLEETFIT_HOME (~/.fleetfit)"
+    )
+    command.add_argument(
+        "--backend", default="process", metavar="NAME",
+        help="where jobs run: 'process' (processes of this machine, the default) or 'docker' (containers)",
+    )  # fmt: skip
+    command.add_argument(
+        "--image-map", action="append", default=[], metavar="PATTERN=IMAGE",
+        help="which image of this machine stands for the images that match, for --backend docker; may be repeated. "
+        "AWS's TensorFlow images mean fleetfit's own",
+    )  # fmt: skip
+    command.add_argument(
+        "--without", action="append", default=[], metavar="MEMBER",
+        help="take jobs that ask for a member of the request that only AWS has (VpcConfig), and run them without it; "
+        "may be repeated",
+    )  # fmt: skip
+    command.add_argument("--max-jobs", type=_count, default=1, metavar="N", help="how many jobs run at once (1)")
+    command.add_argument("--region", default="us-east-1", metavar="NAME", help="what it says it is (us-east-1)")
+    command.add_argument("--profile", default="fleetfit", metavar="NAME", help="the AWS profile to write (fleetfit)")
+    command.add_argument("--no-profile", action="store_true", help="leave the AWS configuration files alone")
+    command.add_argument(
+        "--no-sdk-config", action="store_true",
+        help="do not put the SageMaker SDK's configuration where it looks by itself (~/.config/sagemaker/config.yaml, "
+        "while the endpoint runs, if there is none); AWS_PROFILE alone is then not enough for the SDK",
+    )  # fmt: skip
+    command.add_argument(
+        "--env-file", metavar="FILE", help="write what a client must set as KEY=VALUE lines, once the endpoint answers"
+    )
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve."""
+    from estimators.service import profile
+    from estimators.service.serving import Options, Service
+    from estimators.service.translation import Local
+
+    local = Local(
+        backend=args.backend, images=tuple(_mapping(text) for text in args.image_map), without=frozenset(args.without)
+    )
+    options = Options(
+        port=args.port,
+        s3_port=args.s3_port,
+        s3_folder=Path(args.s3_dir).expanduser() if args.s3_dir else None,
+        region=args.region,
+        limit=args.max_jobs,
+        local=local,
+    )
+    env_file = Path(os.path.abspath(os.path.expanduser(args.env_file or "")))
+    told = threading.Event()
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with Service(options, console.say) as service, contextlib.ExitStack() as ended:
+            place, address = service.place, service.address
+            lines = []
+            if not args.no_profile:
+                profile.write_profile(args.profile, address)
+                lines.append(f"export AWS_PROFILE={args.profile}")
+            if not _installed(args, place, address, ended):
+                lines.append(f"export SAGEMAKER_USER_CONFIG_OVERRIDE={shlex.quote(str(place.sdk_config_file))}")
+            if args.env_file:
+                profile.write_env_file(env_file, place, address)
+                ended.callback(profile.remove_env_file, env_file, place, address)
+                lines = [f"set -a; . {shlex.quote(str(env_file))}; set +a"] if args.no_profile else lines
+            console.out("\n".join(lines))
+            console.say(
+                f"SageMaker at {address.endpoint}, S3 at {address.s3_endpoint} ({service.storage.folder}), default "
+                f"bucket {address.bucket}; jobs run as {'processes' if args.backend == 'process' else 'containers'}, "
+                f"{args.max_jobs} at once. Ctrl-C ends it."
+            )
+            while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
+                pass
+            left = service.queue.running
+        if left:
+            console.say(f"{left} job(s) go on; the S3 server stays until they have ended.")
+        return Exit.OK
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _installed(args: argparse.Namespace, place: Place, address: Address, ended: contextlib.ExitStack) -> bool:
+    """Put the SDK's configuration where the SDK looks by itself, until the endpoint ends."""
+    from estimators.service import profile
+
+    if args.no_profile or args.no_sdk_config:
+        return False
+    path = profile.user_sdk_config()
+    if not profile.install_sdk_config(place, address, path):
+        console.say(f"{path} is your own and stays as it is, so the SDK needs the second variable.")
+        return False
+    ended.callback(profile.remove_sdk_config, place, address, path)
+    return True
+
+
+def _mapping(text: str) -> tuple[str, str]:
+    pattern, equals, image = text.partition("=")
+    if not equals or not pattern or not image:
+        raise ConfigurationError(f"--image-map {text!r} must be PATTERN=IMAGE, such as '*/tensorflow-training:*=mine'.")
+    return pattern, image
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of jobs: 1 or more")
+    return int(text)

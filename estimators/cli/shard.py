@@ -1,0 +1,60 @@
+"""``fleetfit shard``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from estimators.cli import Exit, parsing
+from estimators.job.errors import ConfigurationError
+
+_EXAMPLES = """\
+examples:
+  fleetfit shard all.tfrecord data/train --shards 8
+  fleetfit shard s3://bucket/all.tfrecord data/train --shards 64 --manifest
+
+A channel that is ShardedByS3Key is divided by its objects: a multiple of the number of hosts, of about the same size,
+keeps all of them equally busy.
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    shard = subparsers.add_parser(
+        "shard", help="divide one large file of records into many", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Deals the records of a TFRecord, RecordIO or text file to files of equally many records.",
+    )  # fmt: skip
+    shard.add_argument("source", metavar="SRC", help="a path, file:// URL or s3://bucket/key")
+    shard.add_argument("target", metavar="DST", help="the folder for the parts")
+    shard.add_argument("--shards", type=parsing.whole, metavar="N", required=True, help="how many files")
+    shard.add_argument("--manifest", action="store_true", help="also write a ManifestFile of them, DST.manifest")
+    shard.set_defaults(run=run_shard)
+
+
+def run_shard(args: argparse.Namespace) -> int:
+    """Divide a file, with the agent's program: it knows the formats, and reads S3."""
+    import os
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    import container
+    from estimators.job.inputs import normalise_uri
+
+    program = os.path.join(Path(next(iter(container.__path__))).resolve(), "__main__.py")
+    # The program has a working directory of its own.
+    words = [
+        normalise_uri(args.source),
+        normalise_uri(args.target),
+        "--shards",
+        str(args.shards),
+        *(["--manifest"] if args.manifest else []),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-I", program, "agent", "divide", *words], stderr=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise ConfigurationError(lines[-1] if lines else f"shard: its program ended with {done.returncode}.")
+    return Exit.OK

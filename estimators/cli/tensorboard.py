@@ -1,0 +1,31 @@
+"""``fleetfit tensorboard``: TensorBoard on all jobs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from estimators.cli import jobnames, parsing
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "tensorboard", help="open TensorBoard on all jobs",
+        description="Runs TensorBoard on the event files of all jobs, or of those named; jobs that start meanwhile are "
+        "added. What rank 0 writes to $SM_OUTPUT_DIR/tensorboard is found, which cluster.callbacks() does by itself.",
+    )  # fmt: skip
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"only these jobs: {jobnames.HELP}")
+    parser.add_argument("--port", type=parsing.whole, default=0, metavar="N", help="default: any that is free")
+    parser.add_argument("--list", action="store_true", help="say where the event files are, and run nothing")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run it until it is interrupted."""
+    from estimators.cli import tensorboard_server
+
+    jobs = jobnames.resolve_all(args.jobs)
+    if args.list:
+        return tensorboard_server.show(jobs)
+    return tensorboard_server.serve(jobs, port=args.port)

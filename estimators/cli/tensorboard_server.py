@@ -1,0 +1,102 @@
+"""TensorBoard on the event files of jobs, each job under its own name."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from container.system import processes
+from estimators.cli import Exit, console
+from estimators.job.errors import UnsupportedError
+from estimators.records.record import JobRecord, job_names
+
+#: How often to look for jobs that have started, in seconds.
+_REFRESH_SECONDS = 5.0
+#: Below a host's /opt/ml: where event files are looked for.
+_PLACES = ("output/tensorboard", "output/data", "model", "checkpoints")
+_PATTERN = "events.out.tfevents.*"
+
+
+def event_folders(jobs: Sequence[str] = ()) -> dict[str, Path]:
+    """Where the event files are: job (and place, where a job has several) -> folder.
+
+    Args:
+        jobs: Their names; none for all.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+    """
+    found: dict[str, Path] = {}
+    for name in jobs or job_names():
+        try:
+            record = JobRecord.open(name)
+        except LookupError:
+            if jobs:
+                raise
+            continue  # removed meanwhile
+        for host in record.hosts:
+            for place in _PLACES:
+                folder = record.tree(host).base / place
+                if folder.is_dir() and next(folder.rglob(_PATTERN), None) is not None:
+                    label = name if place == _PLACES[0] and host == "algo-1" else f"{name}-{host}-{Path(place).name}"
+                    found[label] = folder
+    return found
+
+
+def show(jobs: Sequence[str]) -> int:
+    """Print where the event files are."""
+    for name, folder in event_folders(jobs).items():
+        console.out(f"{name}\t{folder}")
+    return Exit.OK
+
+
+def serve(jobs: Sequence[str], *, port: int = 0) -> int:
+    """Run TensorBoard on this machine's loopback until it is interrupted; returns its exit status.
+
+    Raises:
+        UnsupportedError: TensorBoard is not installed.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UnsupportedError("TensorBoard is not installed here: `fleetfit install tensorboard`.")
+    with tempfile.TemporaryDirectory(prefix="fleetfit-tensorboard-") as folder:
+        links = Path(folder)
+        if not _link(links, jobs):
+            console.say("no job has event files yet; they are shown as they come.")
+        argv = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1"]
+        argv += ["--port", str(port), "--reload_multifile", "true"]
+        child = subprocess.Popen(
+            argv, preexec_fn=functools.partial(processes.set_death_signal, signal.SIGTERM, os.getpid())
+        )
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return child.wait(_REFRESH_SECONDS)
+                _link(links, jobs)
+        finally:
+            child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(5)
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+def _link(links: Path, jobs: Sequence[str]) -> int:
+    """Have a link for each folder of event files; returns how many there are."""
+    folders = event_folders(jobs)
+    for name, folder in folders.items():
+        link = links / name
+        if not link.is_symlink():
+            link.symlink_to(folder)
+    for link in links.iterdir():
+        if link.name not in folders:
+            link.unlink()
+    return len(folders)

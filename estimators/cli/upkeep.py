@@ -1,0 +1,210 @@
+"""``fleetfit doctor``, ``clean``, ``install`` and ``version``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console, jobnames, parsing
+from estimators.job.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from estimators.cli.clean import Item
+
+_CLEAN_EXAMPLES = """\
+examples:
+  fleetfit clean                          what a crashed machine left behind
+  fleetfit clean --older-than 7d          and jobs that ended more than a week ago
+  fleetfit clean --keep 20 --yes          and all jobs but the newest 20, without asking
+  fleetfit clean --free 20G               and the oldest jobs, until they held 20 GB
+  fleetfit clean --finished               and all jobs that are over
+  fleetfit clean --job NAME --dry-run     what removing that job would free
+  fleetfit clean --caches                 and the caches: built wheels, listings, digests
+
+A running job is never removed.
+"""
+
+_INSTALL_EXAMPLES = """\
+examples:
+  fleetfit install                        TensorFlow, tf_keras, OpenMPI, Horovod, the reader of Pipe mode
+  fleetfit install --extras docker,plots  and what these need
+  fleetfit install docker                 only what an extra needs
+  fleetfit install horovod                only Horovod, from the cache or built for this environment
+"""
+
+#: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
+EXTRAS = ("docker", "mpi", "notebook", "plots", "re2", "s3", "sagemaker", "tensorboard", "test")
+INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
+
+
+def add(subparsers: Any) -> None:
+    """Add the commands."""
+    formatter = argparse.RawDescriptionHelpFormatter
+
+    doctor = subparsers.add_parser(
+        "doctor", help="show what is installed and what is missing",
+        description="Shows what is installed, what each strategy and backend lacks, and the remedy.",
+    )  # fmt: skip
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument("--deep", action="store_true", help="also import Horovod and start two ranks (seconds)")
+    doctor.set_defaults(run=run_doctor)
+
+    clean = subparsers.add_parser(
+        "clean", help="remove old jobs, caches and leftovers", epilog=_CLEAN_EXAMPLES, formatter_class=formatter,
+        description="Removes what is not needed any more, says what it frees, and asks first.",
+    )  # fmt: skip
+    clean.add_argument("--older-than", metavar="AGE", help="jobs that ended before: 12h, 7d, 2w")
+    clean.add_argument("--keep", type=parsing.whole, metavar="N", help="all jobs but the newest N")
+    clean.add_argument("--free", metavar="SIZE", help="the oldest jobs that are over, until they hold as much: 20G")
+    clean.add_argument("--finished", action="store_true", help="all jobs that are over")
+    clean.add_argument("--job", metavar="NAME", action="append", default=[], help="this job; may be repeated")
+    clean.add_argument("--caches", action="store_true", help="the caches; all of them are made again when needed")
+    clean.add_argument("--dry-run", action="store_true", help="show it and remove nothing")
+    clean.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    clean.set_defaults(run=run_clean)
+
+    install = subparsers.add_parser(
+        "install", help="install what trainings need", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
+        description="Completes the environment that runs this, or a part of it. Without a part it takes the options of "
+        "`python -m estimators.provision`.",
+    )  # fmt: skip
+    install.add_argument(
+        "what", nargs="?", choices=INSTALLABLE, default="all", metavar="PART",
+        help="all (the default): TensorFlow, OpenMPI, Horovod and the reader of Pipe mode; horovod; pipe; or an extra: "
+        + ", ".join(EXTRAS),
+    )  # fmt: skip
+    install.set_defaults(run=run_install)
+
+    version = subparsers.add_parser("version", help="show the version", description="Shows fleetfit's version.")
+    version.set_defaults(run=run_version)
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    """Show what is installed."""
+    from estimators.cli import doctor
+
+    report = doctor.diagnose(deep=args.deep)
+    if args.json:
+        console.out_json(report.to_dict())
+    else:
+        console.out(report.to_text(colour=console.coloured()))
+    return Exit.OK if report.healthy else Exit.FAILED
+
+
+def run_clean(args: argparse.Namespace) -> int:
+    """Remove what is not needed any more."""
+    from container.system.machine import format_bytes
+    from estimators.cli import clean
+
+    selection = clean.Selection(
+        older_than_s=clean.parse_age(args.older_than) if args.older_than is not None else None,
+        keep=0 if args.finished and args.keep is None else args.keep,
+        free_bytes=clean.parse_size(args.free) if args.free is not None else None,
+        jobs=tuple(jobnames.resolve_all(args.job)),
+        caches=args.caches,
+    )
+    items = clean.find(selection)
+    offer = "" if selection.takes_jobs or selection.jobs else _offer(clean.finished_jobs())
+    if not items:
+        console.say(f"there is nothing left over to remove.{offer}" if offer else "there is nothing to remove.")
+        return Exit.OK
+    rows = [[item.kind.value, format_bytes(item.bytes), item.name, item.why] for item in items]
+    console.out(console.table(("WHAT", "SIZE", "NAME", "WHY"), rows))
+    on_disk = sum(item.bytes for item in items if item.kind is not clean.Kind.PROCESS)
+    total = f"{len(items)} item{'s' if len(items) > 1 else ''}, {format_bytes(on_disk)} on disk"
+    if args.dry_run:
+        console.say(f"{total}; nothing was removed.")
+        return Exit.OK
+    if not args.yes and not console.confirm(f"Remove {total}?"):
+        console.say("nothing was removed." + ("" if sys.stdin.isatty() else " Add --yes to remove without asking."))
+        return Exit.OK if sys.stdin.isatty() else Exit.USAGE
+    removals = clean.remove(items)
+    failed = [removal for removal in removals if removal.error is not None]
+    freed = sum(
+        removal.item.bytes
+        for removal in removals
+        if removal.error is None and removal.item.kind is not clean.Kind.PROCESS
+    )
+    console.say(f"removed {len(removals) - len(failed)} of {len(items)}, {format_bytes(freed)} freed.")
+    if offer:
+        console.say(offer.strip())
+    for removal in failed:
+        console.say(f"{removal.item.name} is still there: {removal.error}.")
+    return Exit.UNABLE if failed else Exit.OK
+
+
+def _offer(jobs: list[Item]) -> str:
+    """What finished jobs hold, and how to have them removed; empty where there are none."""
+    from container.system.machine import format_bytes
+
+    if not jobs:
+        return ""
+    held = format_bytes(sum(job.bytes for job in jobs))
+    count = "1 finished job holds" if len(jobs) == 1 else f"{len(jobs):,} finished jobs hold"
+    return f" {count} {held}: --older-than 7d, --keep 20 or --free 5G takes the oldest of them, --finished all."
+
+
+def run_install(args: argparse.Namespace) -> int:
+    """Install what trainings need, or a part of it."""
+    from estimators.provision import command, venvs
+
+    here = Path(sys.prefix) if venvs.is_environment(Path(sys.prefix)) else None
+    if args.what == "all" and (here is not None or command.checkout() is not None):
+        return command.main(args.rest, here)
+    if args.rest:
+        raise ConfigurationError(f"`fleetfit install {args.what}` takes no options, got {' '.join(args.rest)!r}.")
+    if here is None:
+        raise ConfigurationError(
+            f"{sys.executable} is not in a virtual environment, and nothing is installed into a system's Python. "
+            "Make one (`python3 -m venv .venv`), install fleetfit into it, and run this again from there."
+        )
+    return _install_one(args.what, here)
+
+
+def _install_one(what: str, prefix: Path) -> int:
+    """Install Horovod, the reader of Pipe mode, or what an extra asks for."""
+    from estimators.provision import horovod, packages, pipe_reader
+    from estimators.provision.errors import CommandFailed, ProvisionError
+    from estimators.provision.progress import Progress
+    from estimators.provision.wheels import WheelCache, cache_root
+
+    progress = Progress(total=1)
+    try:
+        installation = packages.Installation.of_venv(prefix)
+        if what == "pipe":
+            with progress.step("reader of Pipe mode"):
+                pipe_reader.install(installation, on_detail=progress.detail)
+        elif what == "horovod":
+            with progress.step("Horovod"):
+                horovod.install(
+                    installation, WheelCache(root=cache_root()), on_detail=progress.detail, on_note=progress.note
+                )
+        else:
+            wanted = packages.extras()[what]
+            with progress.step(f"extra {what}"):
+                installation.install(wanted, log=what, on_detail=progress.detail)
+                progress.detail(", ".join(wanted))
+    except ProvisionError as error:
+        console.say(str(error))
+        if isinstance(error, CommandFailed):
+            sys.stderr.write("".join(f"    {line}\n" for line in error.tail))
+        return Exit.UNABLE
+    return Exit.OK
+
+
+def run_version(args: argparse.Namespace) -> int:
+    """Show the version."""
+    console.out(f"fleetfit {version_text()}")
+    return Exit.OK
+
+
+def version_text() -> str:
+    """The installed version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fleetfit")
+    except PackageNotFoundError:
+        return "(not installed)"

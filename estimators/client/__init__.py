@@ -1,0 +1,1 @@
+"""What users hold: the estimator, the training job, its plan, and what shows them."""

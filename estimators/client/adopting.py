@@ -1,0 +1,61 @@
+"""Records of jobs that are on SageMaker and not here: started on another machine, or by another client."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from estimators.backends.sagemaker import mirror
+from estimators.backends.sagemaker.aws import Aws, find_region, profile_of, supervisor_environment
+from estimators.backends.sagemaker.explaining import explain, is_missing
+from estimators.backends.sagemaker.options import SageMakerOptions
+from estimators.client.launch import fill, start
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+
+
+def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TrainingJob:
+    """Find a job on SageMaker, make its record and follow it.
+
+    Args:
+        name: The job's name.
+        session: The user's boto3 or SageMaker session.
+        not_here: What to raise where SageMaker is not to be asked.
+
+    Raises:
+        JobNotFoundError: SageMaker does not have it, or could not be asked.
+    """
+    if session is None and find_region() is None:
+        raise not_here
+    try:
+        aws = Aws(session=session)
+        answer = aws.client("sagemaker").describe_training_job(TrainingJobName=name)
+    except ConfigurationError as error:
+        raise JobNotFoundError(f"{not_here} SageMaker was not asked: {error}") from not_here
+    except Exception as error:  # noqa: BLE001 - every one is explained
+        place = aws.region
+        if is_missing(error):
+            raise JobNotFoundError(f"{not_here} SageMaker in {place} has none either.") from not_here
+        raise JobNotFoundError(f"{not_here} SageMaker in {place} could not be asked: {explain(error)}") from not_here
+    spec = TrainingJobSpec.from_request(mirror.request_of(answer))
+    known = SageMakerOptions(region=aws.region, profile=profile_of(session))
+    options = RunOptions(backend="ml", backend_options=known.to_dict())
+    try:
+        record = JobRecord.create(name)
+    except JobExistsError:
+        return TrainingJob.attach(name)  # another process was quicker
+    try:
+        now = time.time()
+        fill(record, spec, options, None, now)
+        status = statuses.mirrored(statuses.new_status(spec.to_request(), now), mirror.status_of(answer), now)
+        # The supervisor tells its end, when it has brought the logs.
+        status = {**status, "TrainingJobStatus": "InProgress"} if mirror.is_over(answer) else status
+        record.write_status(statuses.with_own(status, elsewhere=True, taken=True))
+    except BaseException:
+        record.discard()
+        raise
+    process = start(record, supervisor_environment(session))
+    return TrainingJob(record, process=process)

@@ -1,0 +1,46 @@
+"""Metrics of a job in the form of the SageMaker SDK's ``TrainingJobAnalytics``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
+    from estimators.client.training_job import TrainingJob
+
+
+class TrainingJobAnalytics:
+    """The metrics of one job.
+
+    Args:
+        job: The job.
+    """
+
+    name = "TrainingJobAnalytics"
+
+    def __init__(self, job: TrainingJob) -> None:
+        self._job = job
+
+    def __repr__(self) -> str:
+        return f"<TrainingJobAnalytics of {self._job.name!r}>"
+
+    def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
+        """A row per value: ``timestamp`` (seconds since the first value), ``metric_name``, ``value``.
+
+        The values of all ranks are in it; ``job.metrics()`` says which is whose.
+
+        Args:
+            force_refresh: Taken for the SDK's sake: nothing is cached here.
+        """
+        del force_refresh
+        metrics = self._job.metrics()
+        frame = metrics[["elapsed_s", "name", "value"]].rename(
+            columns={"elapsed_s": "timestamp", "name": "metric_name"}
+        )
+        if len(frame):
+            frame["timestamp"] -= frame["timestamp"].min()
+        return frame.reset_index(drop=True)
+
+    def clear_cache(self) -> None:
+        """Nothing is cached."""

@@ -1,0 +1,130 @@
+"""An estimator's settings from a job's record: the inverse of :mod:`estimators.client.rendering`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from container.contract import hyperparameters as codec
+from container.contract.layout import DEFAULT_BASE_DIR, MLTree
+from container.contract.strategies import MPI
+from estimators.backends.sagemaker.shipping import is_shipped
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import JobNotFoundError
+from estimators.job.naming import base_of_name
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.settings import Settings
+from estimators.records.record import JobRecord
+
+
+def find_job(name: str, session: Any = None) -> TrainingJob:
+    """The handle of a job that is on record here, or on SageMaker.
+
+    SageMaker is asked only where a session is given or a region is configured.
+
+    Args:
+        name: The job's name.
+        session: The user's boto3 or SageMaker session.
+
+    Raises:
+        JobNotFoundError: there is no such job.
+    """
+    try:
+        job = TrainingJob(JobRecord.open(name))
+    except JobNotFoundError as error:
+        from estimators.client import adopting
+
+        return adopting.adopt(name, session, not_here=error)
+    if job.lives_elsewhere:
+        from estimators.backends.sagemaker.aws import supervisor_environment
+
+        job.ensure_followed(supervisor_environment(session))
+    return job
+
+
+def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: bool) -> Settings:
+    """The settings with which the same job could be started again, its code being the record's copy.
+
+    Args:
+        record: The job's record.
+        session: The session for jobs to come.
+        passes_model_dir: Whether the estimator has a ``model_dir`` of its own.
+    """
+    spec = TrainingJobSpec.from_request(record.read_request())
+    stored = record.read_options()
+    options = RunOptions.from_dict(stored) if stored else RunOptions()
+    decoded = spec.decoded_hyperparameters
+    user = spec.user_hyperparameters
+    if (
+        spec.algorithm.image is not None and spec.program is None
+    ):  # they are texts, which need not be written again as they were
+        user = {name: spec.hyperparameters[name] for name in user}
+    model_dir: Any = None
+    if passes_model_dir:
+        model_dir = user.pop(codec.MODEL_DIR, False)
+        if isinstance(model_dir, str) and _is_default(model_dir, spec):
+            model_dir = None  # which may be another one for the next job
+    source = record.source_dir
+    resources, checkpoint, vpc = spec.resources, spec.checkpoint, spec.vpc
+    log_level = decoded.get(codec.LOG_LEVEL)
+    return Settings(
+        role=spec.role or None,
+        instance_count=spec.instance_count,
+        instance_type=spec.instance_type or "local_process",
+        keep_alive_period_in_seconds=resources.keep_alive_s,
+        volume_size=resources.volume_size_gb or 30,
+        volume_kms_key=resources.volume_kms_key,
+        training_plan=resources.training_plan,
+        instance_placement_config=resources.others.get("InstancePlacementConfig"),
+        entry_point=spec.program,
+        source_dir=str(source) if source.is_dir() else _source_on_s3(spec),
+        hyperparameters=user,
+        environment=spec.environment,
+        container_log_level=log_level if isinstance(log_level, int) else 20,
+        container_entry_point=None if is_shipped(spec) else spec.algorithm.entry_point or None,
+        container_arguments=spec.algorithm.arguments or None,
+        image_uri=spec.algorithm.image,
+        framework_version=options.framework_version,
+        py_version=options.py_version,
+        input_mode=spec.algorithm.input_mode,
+        output_path=_output_path(spec, record),
+        output_kms_key=spec.output.kms_key,
+        disable_output_compression=spec.output.compression == "NONE",
+        model_dir=model_dir,
+        max_run=spec.stopping.max_run_s or 86400,
+        use_spot_instances=bool(spec.spot),
+        max_wait=spec.stopping.max_wait_s,
+        max_retry_attempts=spec.retry.max_attempts if spec.retry is not None else None,
+        checkpoint_s3_uri=checkpoint.uri if checkpoint is not None else None,
+        checkpoint_local_path=checkpoint.local_path if checkpoint is not None else None,
+        metric_definitions=spec.algorithm.metric_definitions,
+        enable_sagemaker_metrics=spec.algorithm.enable_metrics_time_series,
+        subnets=vpc.subnets if vpc is not None else None,
+        security_group_ids=vpc.security_group_ids if vpc is not None else None,
+        encrypt_inter_container_traffic=spec.encrypt_traffic,
+        enable_network_isolation=spec.network_isolation,
+        distribution=spec.strategy,
+        base_job_name=base_of_name(spec.name),
+        sagemaker_session=session,
+        tags=spec.tags,
+        run_options=dataclasses.replace(
+            options, backend=RunOptions().backend, framework_version=None, py_version=None, warnings=(), chaos=()
+        ),
+    )
+
+
+def _source_on_s3(spec: TrainingJobSpec) -> str | None:
+    place = spec.submit_directory
+    return place if place is not None and place.startswith("s3://") else None
+
+
+def _is_default(model_dir: str, spec: TrainingJobSpec) -> bool:
+    if isinstance(spec.strategy, MPI):
+        return model_dir == MLTree(Path(DEFAULT_BASE_DIR)).model.as_posix()
+    return model_dir.endswith(f"/{spec.name}/model")
+
+
+def _output_path(spec: TrainingJobSpec, record: JobRecord) -> str | None:
+    """The output path that was given; None for the default."""
+    return None if spec.output.path == record.path.parent.as_uri() else spec.output.path

@@ -1,0 +1,150 @@
+"""``fit(callbacks=[…])``: the caller's own code, called while it waits for a job.
+
+Callbacks run in the process and thread that waits, between the log's lines, so they may plot, print or stop the job;
+they see what a job reports, not the training process itself. An exception of theirs ends a job that is tied to the
+caller (the script has ``interrupt_grace`` to save) and comes out of ``fit()``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from container.contract.names import shown
+from container.contract.wire import Event
+from estimators.job.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from estimators.client.training_job import TrainingJob
+    from estimators.records.record import JobRecord
+
+#: So many events are held in memory while callbacks are told of them.
+_AT_ONCE = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A value that a rank reported, or that a regular expression found in its output.
+
+    Attributes:
+        name: The metric's name.
+        value: The value.
+        rank: The rank, or None for a process that is none.
+        host: The host.
+        time: Seconds since the epoch.
+        attempt: Which start of the job, from 0.
+    """
+
+    name: str
+    value: float
+    rank: int | None
+    host: str
+    time: float
+    attempt: int
+
+
+class Callback:
+    """What a caller may want to know while it waits. Every method does nothing by itself."""
+
+    def on_metric(self, job: TrainingJob, metric: Metric) -> None:
+        """A metric has a new value."""
+
+    def on_event(self, job: TrainingJob, event: Event) -> None:
+        """Anything that is on record happened: phases, processes, checkpoints, metrics too."""
+
+    def on_end(self, job: TrainingJob) -> None:
+        """The job is over, however it ended; called before ``fit()`` returns or raises."""
+
+
+def check_callbacks(value: Any) -> tuple[Callback, ...]:
+    """Read the ``callbacks`` argument: None, a callback, or several.
+
+    Raises:
+        ConfigurationError: something else.
+    """
+    if value is None:
+        return ()
+    items = [value] if isinstance(value, Callback) else value
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        raise ConfigurationError(f"callbacks must be a Callback or a list of them, got {shown(value)}.")
+    callbacks = tuple(items)
+    for item in callbacks:
+        if isinstance(item, type) and issubclass(item, Callback):
+            raise ConfigurationError(f"callbacks: give an instance, {item.__name__}(), not the class.")
+        if not isinstance(item, Callback):
+            raise ConfigurationError(
+                f"callbacks: {shown(item)} is not an estimators.Callback; derive from it and override on_metric, "
+                "on_event or on_end."
+            )
+    return callbacks
+
+
+class EventFeed:
+    """Calls callbacks with what is new on a job's record.
+
+    Args:
+        job: The job.
+        callbacks: Whom to tell.
+    """
+
+    def __init__(self, job: TrainingJob, callbacks: tuple[Callback, ...]) -> None:
+        self._job = job
+        self._callbacks = callbacks
+        self._tail = _EventTail(job.record)
+
+    def poll(self) -> bool:
+        """Tell what is new; returns whether there was anything."""
+        if not self._callbacks:
+            return False
+        told = False
+        while events := self._tail.read():
+            told = True
+            self._tell(events)
+        return told
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
+            metric = _metric_of(event)
+            for callback in self._callbacks:
+                callback.on_event(self._job, event)
+                if metric is not None:
+                    callback.on_metric(self._job, metric)
+
+    def end(self) -> None:
+        """Tell the last news, and that the job is over."""
+        self.poll()
+        for callback in self._callbacks:
+            callback.on_end(self._job)
+
+
+class _EventTail:
+    """Reads ``events.jsonl`` on from where it was."""
+
+    def __init__(self, record: JobRecord) -> None:
+        self._path = record.events_file
+        self._offset = 0
+
+    def read(self) -> list[Event]:
+        """Events that have been added since the last call: not all at once, so call it until there are none."""
+        events: list[Event] = []
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._offset += len(line)
+                with contextlib.suppress(ValueError, TypeError):  # a line that a full disk has torn
+                    events.append(Event.from_dict(json.loads(line)))
+                    if len(events) >= _AT_ONCE:
+                        break
+        return events
+
+
+def _metric_of(event: Event) -> Metric | None:
+    name, value = event.data.get("name"), event.data.get("value")
+    if event.kind != "metric" or not isinstance(name, str) or not isinstance(value, int | float):
+        return None
+    return Metric(name, float(value), event.rank, event.host, event.time_ns / 1e9, event.attempt)

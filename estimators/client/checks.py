@@ -1,0 +1,275 @@
+"""What ``fit()`` checks on this machine before a job is started here: everything that depends on files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import container
+from container.contract.layout import DEFAULT_BASE_DIR
+from container.contract.names import nearest, unknown
+from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod, ParameterServer
+from estimators.backends.base import Backend
+from estimators.backends.local import agent_channels, is_s3, local_path
+from estimators.job import faults
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.failure_policy import FailurePolicy
+from estimators.job.request import Channel, RunOptions, TrainingJobSpec
+
+_CHECKPOINTS = f"{DEFAULT_BASE_DIR}/checkpoints"
+
+
+def check_local(spec: TrainingJobSpec) -> None:
+    """Check a job that will run on this machine.
+
+    Raises:
+        ConfigurationError: a channel's data does not exist or cannot be read, or an output cannot be written.
+        UnsupportedError: a path that processes of one machine cannot have.
+    """
+    for channel in spec.inputs:
+        _check_channel(channel)
+    _check_writable("output_path", spec.output.path)
+    if spec.checkpoint is not None:
+        _check_writable("checkpoint_s3_uri", spec.checkpoint.uri)
+        path = spec.checkpoint.local_path
+        containers = spec.instance_type in ("local", "local_gpu")
+        if path is not None and path.rstrip("/") != _CHECKPOINTS and not containers:
+            raise UnsupportedError(
+                f"checkpoint_local_path={path!r} cannot be had with instance_type={spec.instance_type!r}: processes of "
+                f"one machine share its paths. Leave it out, and let the script write to os.environ"
+                f"['SM_CHECKPOINT_DIR'], which is {_CHECKPOINTS!r} on SageMaker."
+            )
+
+
+def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
+    """Check what only an elastic job has.
+
+    Raises:
+        ConfigurationError: sizes that contradict each other, a discovery script that is not there or not executable, or
+            no file of the exclusion policy.
+        UnsupportedError: the backend's hosts cannot come and go, or a channel cannot be dealt out anew.
+    """
+    strategy = spec.strategy
+    if not isinstance(strategy, ElasticHorovod):
+        return
+    if not backend.elastic:
+        raise UnsupportedError(
+            f"distribution: ElasticHorovod needs hosts that can come and go, which instance_type="
+            f"{spec.instance_type!r} does not have yet; 'local_process' has."
+        )
+    least, most = strategy.min_hosts, strategy.most_hosts(spec.instance_count)
+    if not least <= spec.instance_count <= most and strategy.discovery is None:
+        raise ConfigurationError(
+            f"instance_count={spec.instance_count} is not within min_hosts={least} and max_hosts={most} of "
+            "ElasticHorovod."
+        )
+    for channel in spec.inputs:
+        s3 = channel.source.s3
+        if s3 is not None and s3.distribution == "ShardedByS3Key":
+            raise UnsupportedError(
+                f"channel {channel.name!r}: with ShardedByS3Key the records of a host that leaves would be lost; use "
+                "distribution='FullyReplicated', of which cluster.fit() deals each record to one rank."
+            )
+    if strategy.discovery not in (None, DISCOVERED_BY_CALLER):
+        _check_discovery(Path(strategy.discovery))
+    if strategy.exclusion is not None:
+        file = Path(strategy.exclusion.rpartition(":")[0])
+        if file.suffix == ".py" and not file.is_file():  # the rest the job's supervisor finds out, which runs it
+            raise ConfigurationError(f"ElasticHorovod(exclusion={strategy.exclusion!r}): there is no such file.")
+
+
+def _check_discovery(path: Path) -> None:
+    said = f"ElasticHorovod(discovery={str(path)!r})"
+    if not path.is_file():
+        raise ConfigurationError(f"{said}: there is no such file.")
+    try:
+        with path.open("rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError as error:
+        raise ConfigurationError(f"{said} cannot be read: {error.strerror}.") from error
+    if is_script and not os.access(path, os.X_OK):
+        raise ConfigurationError(f"{said} is a script that is not executable: `chmod +x {shlex.quote(str(path))}`.")
+
+
+def check_data(spec: TrainingJobSpec, python: str) -> None:
+    """Check what of a job's data is on S3 or listed in a manifest, with the interpreter that will read it.
+
+    Only what can be seen in a moment: credentials, bucket, region, an empty prefix, a manifest's form and its entries.
+
+    Args:
+        spec: A job for this machine, of which :func:`check_local` has been checked.
+        python: The hosts' interpreter.
+
+    Raises:
+        ConfigurationError: something is wrong, or the interpreter lacks what reads S3.
+    """
+    channels = {
+        name: values for name, values in agent_channels(spec).items() if is_s3(values["uri"]) or "data_type" in values
+    }
+    writes = {"output_path": spec.output.path}
+    if spec.checkpoint is not None:
+        writes["checkpoint_s3_uri"] = spec.checkpoint.uri
+    writes = {argument: uri for argument, uri in writes.items() if is_s3(uri)}
+    if not channels and not writes:
+        return
+    program = os.path.join(Path(next(iter(container.__path__))).resolve(), "__main__.py")
+    try:
+        done = subprocess.run(
+            [python, "-I", program, "agent", "check"],
+            input=json.dumps({"channels": channels, "writes": writes}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError as error:
+        raise ConfigurationError(f"python={python!r} cannot be started: {error.strerror}.") from error
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        raise ConfigurationError(lines[-1] if lines else f"the data could not be checked (exit {done.returncode}).")
+
+
+def version_warnings(framework_version: str | None, py_version: str | None) -> list[str]:
+    """Warnings for versions that were asked for and are not what runs on this machine."""
+    warnings = []
+    if framework_version is not None:
+        installed = tensorflow_version()
+        if installed is not None and not _matches(framework_version, installed):
+            warnings.append(
+                f"framework_version={framework_version!r} was asked for, and TensorFlow {installed} runs: "
+                "local_process takes what this Python has."
+            )
+    if py_version is not None:
+        running = f"{sys.version_info.major}.{sys.version_info.minor}"
+        wanted = py_version.removeprefix("py")
+        wanted = f"{wanted[0]}.{wanted[1:]}" if wanted.isdigit() and len(wanted) > 1 else wanted
+        if not _matches(wanted, running):
+            warnings.append(
+                f"py_version={py_version!r} was asked for, and Python {running} runs: local_process takes this one."
+            )
+    return warnings
+
+
+def tensorflow_version() -> str | None:
+    """The installed TensorFlow's version without importing it; None when there is none."""
+    for folder in sys.path:
+        if not folder.endswith(("site-packages", "dist-packages")):
+            continue
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            if name.startswith("tensorflow") and name.endswith(".dist-info"):
+                distribution, _, version = name[: -len(".dist-info")].partition("-")
+                if distribution in ("tensorflow", "tensorflow_cpu"):
+                    return version
+    return None
+
+
+def _matches(wanted: str, running: str) -> bool:
+    """Whether ``2.21`` means ``2.21.0``."""
+    parts = wanted.split(".")
+    return running.split(".")[: len(parts)] == parts
+
+
+def _check_channel(channel: Channel) -> None:
+    path = local_path(channel.source.s3.uri) if channel.source.s3 is not None else None
+    if path is None:
+        return  # the backend says what it thinks of it
+    if not path.exists():
+        raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} does not exist.{_hint(path)}")
+    if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
+        raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} cannot be read: permission denied.")
+    if not path.is_dir() and not path.is_file():
+        raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} is neither a folder nor a file.")
+
+
+def _hint(path: Path) -> str:
+    folder = path.parent
+    while not folder.exists():
+        folder, path = folder.parent, folder
+    try:
+        guess = nearest(path.name, sorted(os.listdir(folder)))
+    except OSError:
+        guess = None
+    if guess is not None:
+        return f" Did you mean {str(folder / guess)!r}?"
+    return f" {str(folder)!r} exists." if folder != path.parent else ""
+
+
+def _check_writable(argument: str, uri: str) -> None:
+    if is_s3(uri):
+        return  # check_data asks the server
+    path = local_path(uri)
+    if path is None:
+        raise UnsupportedError(
+            f"{argument}={uri!r} cannot be written; give s3://bucket/prefix, a path or file:///path."
+        )
+    folder = path
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir():
+        raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r} is not a folder.")
+    error = _write_error(folder)
+    if error is not None:
+        raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r}: {error}.")
+
+
+def _write_error(folder: Path) -> str | None:
+    """Why no file can be made in a folder, or None. Leaves nothing behind."""
+    try:
+        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        return None
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return error.strerror
+    probe = folder / f".fleetfit-{os.getpid()}"  # this file system has no nameless files
+    try:
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        probe.unlink()
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def check_disturbances(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """See that the hosts and ranks that are to be disturbed exist.
+
+    Raises:
+        ConfigurationError: one does not.
+    """
+    faults.check_against(options.chaos, hosts=spec.hosts, size=_ranks(spec))
+    for host in sorted(options.spot_market.hosts() if options.spot_market is not None else ()):
+        if host not in spec.hosts:
+            raise ConfigurationError(f"SpotMarket(trace=…): {unknown('host of the job', host, spec.hosts)}")
+
+
+def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
+    """Refuse what only the local backends can do about failures.
+
+    Raises:
+        UnsupportedError: names it, and what there is instead.
+    """
+    asked = {
+        "fit(chaos=…)": (bool(options.chaos), "rehearse on 'local_process' or 'local'"),
+        "RunOptions(spot_market=…)": (options.spot_market is not None, "there the market is AWS's"),
+        "RunOptions(failure_policy=…)": (
+            options.failure_policy != FailurePolicy(),
+            "there max_retry_attempts says how often SageMaker starts a job again",
+        ),
+    }
+    for name, (given, remedy) in asked.items():
+        if given:
+            raise UnsupportedError(f"{name} cannot be had with instance_type={instance_type!r}: {remedy}.")
+
+
+def _ranks(spec: TrainingJobSpec) -> int:
+    """How many ranks there are: with a coordinator's cluster the chief is one more than the workers."""
+    strategy = spec.strategy
+    chief = isinstance(strategy, ParameterServer) and strategy.coordinated
+    return spec.size + (1 if chief else 0)

@@ -1,0 +1,249 @@
+"""``compare()``: runs estimators side by side, or takes jobs that are over."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimators.client.estimator import Estimator
+from estimators.client.printing import in_jupyter, write_text
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import BackendError, ConfigurationError, JobUnreachableError, TrainingJobError
+from estimators.results.comparison.comparison import Comparison, Group
+from estimators.results.result import Result
+
+#: How long to wait after a job for its supervisor, which completes the record beside nothing else, in seconds.
+_SETTLE_SECONDS = 75.0
+_POLL_SECONDS = 0.05
+
+
+class ComparisonWarning(UserWarning):
+    """Runs are compared that differ in more than they should."""
+
+
+def compare(
+    *what: Any,
+    inputs: Any = None,
+    repeat: int = 1,
+    names: Sequence[str] | None = None,
+    prices: Mapping[str, float] | None = None,
+    logs: bool = False,
+) -> Comparison:
+    """Set runs side by side.
+
+    Estimators run one after another, never two at once; with ``repeat`` the order of every second round is reversed,
+    so that a machine that slows down or speeds up meanwhile favours none. A run that fails is kept, with its cause, and
+    the others go on.
+
+    Args:
+        what: Estimators; or jobs: handles, names or results (:class:`~estimators.Result`) or paths to a
+            ``result.json``; or one mapping from names to these. Estimators and jobs may be mixed. What
+            ``Estimator.attach(name)`` gave is that job, until one of its arguments is changed.
+        inputs: The channels of the estimators' jobs, as ``fit()`` takes them.
+        repeat: How often each estimator runs.
+        names: What the table calls each; those of the same name are one row.
+        prices: Instance type -> US dollars per host and hour, instead of the published ones.
+        logs: Whether to print the jobs' logs.
+
+    Warns:
+        ComparisonWarning: the runs had different data or global batch sizes; the table marks them.
+
+    Raises:
+        ConfigurationError: nothing to compare, something that cannot be compared, or a wrong option.
+        JobNotFoundError: there is no job of that name.
+    """
+    things, given = _things(what, names)
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or repeat < 1:
+        raise ConfigurationError(f"compare(repeat=…) must be a whole number, 1 or more; got {repeat!r}.")
+    for instance_type, price in (prices or {}).items():
+        if isinstance(price, bool) or not isinstance(price, int | float) or not price >= 0:
+            raise ConfigurationError(f"compare(prices=…): the price of {instance_type!r} is {price!r}; 0 or more.")
+    for thing in things:
+        if isinstance(thing, Estimator):
+            thing.plan(inputs)  # what is wrong with one is said before any of them runs
+    found: list[list[Result]] = [[] if isinstance(thing, Estimator) else [_result(thing)] for thing in things]
+    if inputs is not None and not any(isinstance(thing, Estimator) for thing in things):
+        raise ConfigurationError("compare(inputs=…) is for estimators; the jobs that were given have had theirs.")
+    if repeat > 1 and not any(isinstance(thing, Estimator) for thing in things):
+        raise ConfigurationError("compare(repeat=…) is for estimators; the jobs that were given have run.")
+    turns = _turns([isinstance(thing, Estimator) for thing in things], repeat)
+    with Progress(len(turns)) as progress:
+        for index in turns:
+            progress.begin(given[index] or _name(things[index]))
+            found[index].append(_run(things[index], inputs, logs=logs))
+    comparison = Comparison(_groups(found, given), prices=prices)
+    for text in comparison.warnings:
+        warnings.warn(text, ComparisonWarning, stacklevel=2)
+    return comparison
+
+
+def _turns(runs: Sequence[bool], repeat: int) -> list[int]:
+    """Whose turn it is, run after run: every second round is in reversed order."""
+    places = [place for place, wanted in enumerate(runs) if wanted]
+    return [place for number in range(repeat) for place in (places if number % 2 == 0 else reversed(places))]
+
+
+def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any], list[str | None]]:
+    """What to compare, and what it is called."""
+    if len(what) == 1 and isinstance(what[0], Mapping):
+        if names is not None:
+            raise ConfigurationError("compare({name: …}) has names already; leave out names=.")
+        things = list(what[0].values())
+        given: list[str | None] = [str(name) for name in what[0]]
+    else:
+        things = []
+        for item in what:
+            things += list(item) if isinstance(item, list | tuple) else [item]
+        given = [None] * len(things)
+        if names is not None:
+            if isinstance(names, str) or len(names) != len(things):
+                raise ConfigurationError(f"compare(names=…) needs a name for each of the {len(things)}; got {names!r}.")
+            given = [str(name) for name in names]
+    if not things:
+        raise ConfigurationError("compare() needs estimators or jobs; none was given.")
+    for thing in things:
+        if not isinstance(thing, Estimator | TrainingJob | Result | str | Path):
+            raise ConfigurationError(
+                f"compare() takes estimators, jobs, their names and results; got {thing!r} ({type(thing).__name__})."
+            )
+    return [_attached_job(thing) for thing in things], list(given)
+
+
+def _attached_job(thing: Any) -> Any:
+    """The job of an estimator that stands for one; anything else as it is."""
+    if isinstance(thing, Estimator) and thing.stands_for_its_job:
+        return thing.latest_training_job
+    return thing
+
+
+def _result(thing: Any) -> Result:
+    if isinstance(thing, Result):
+        return thing
+    if isinstance(thing, TrainingJob):
+        return thing.result()
+    if isinstance(thing, Path) or "/" in thing or thing.endswith(".json"):
+        return Result.load(thing)
+    return TrainingJob.attach(thing).result()
+
+
+def _run(estimator: Estimator, inputs: Any, *, logs: bool) -> Result:
+    """One run, to its end and to that of its record."""
+    try:
+        job = estimator.fit(inputs, logs=logs)
+    except TrainingJobError as error:
+        if not isinstance(error.job, TrainingJob):
+            raise
+        job = error.job
+    except (BackendError, JobUnreachableError) as error:
+        # Nothing was started; what the others have told so far is not lost for that.
+        return not_started(estimator, str(error))
+    settle(job)
+    return job.result()
+
+
+def not_started(estimator: Estimator, reason: str) -> Result:
+    """What stands for a run that could not be started."""
+    settings = estimator.settings
+    strategy = settings.distribution
+    per_host = strategy.ranks_per_host if strategy is not None else 1
+    return Result(
+        job_name="(not started)",
+        status="Failed",
+        secondary_status="Failed",
+        seconds=None,
+        phases={},
+        metrics={},
+        model_data=None,
+        checkpoints=None,
+        logs="",
+        failure_reason=reason,
+        strategy=strategy.name if strategy is not None else None,
+        instance_type=settings.instance_type,
+        hosts=settings.instance_count or 1,
+        processes=(settings.instance_count or 1) * per_host,
+        processes_per_host=per_host,
+    )
+
+
+def _name(estimator: Estimator) -> str:
+    settings = estimator.settings
+    strategy = settings.distribution.name if settings.distribution is not None else "none"
+    hosts = settings.instance_count
+    return f"{strategy} on {hosts} host{'' if hosts == 1 else 's'}"
+
+
+class Progress:
+    """Says which run is under way: a line on standard error, in a notebook a line that goes when all are over.
+
+    Args:
+        total: How many there will be.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._count = 0
+        self._handle: Any = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._handle is not None:
+            self._show("")
+
+    def begin(self, name: str) -> None:
+        """The next one begins."""
+        self._count += 1
+        self._show(f"compare: {self._count} of {self._total}: {name} …")
+
+    def _show(self, text: str) -> None:
+        if not in_jupyter():
+            write_text(sys.stderr, f"{text}\n")
+            return
+        from IPython.display import HTML, display
+
+        page = HTML(f"<div>{html.escape(text)}</div>")
+        if self._handle is None:
+            self._handle = display(page, display_id=True)
+        else:
+            self._handle.update(page)
+
+
+def settle(job: TrainingJob) -> None:
+    """Wait, bounded, until a job's supervisor is gone: what it still does must fall on no other run."""
+    until = time.monotonic() + _SETTLE_SECONDS
+    while job.record.is_supervised() and time.monotonic() < until:
+        time.sleep(_POLL_SECONDS)
+
+
+def _groups(found: Sequence[Sequence[Result]], names: Sequence[str | None]) -> list[Group]:
+    labels = _labels([results[0] for results in found])
+    groups: dict[str, list[Result]] = {}
+    for results, name, label in zip(found, names, labels, strict=True):
+        groups.setdefault(name if name is not None else label, []).extend(results)
+    return [Group(name, tuple(results)) for name, results in groups.items()]
+
+
+def _labels(results: Sequence[Result]) -> list[str]:
+    """Names that tell runs apart: by strategy and shape, then by where they ran, then by what else differs."""
+    labels = [f"{result.strategy or 'none'} {result.hosts} × {result.processes_per_host}" for result in results]
+    if len({result.instance_type for result in results}) > 1:
+        labels = [f"{label}, {result.instance_type}" for label, result in zip(labels, results, strict=True)]
+    keys = sorted({name for result in results for name in result.hyperparameters} - {"model_dir"})
+    for key in keys:
+        if len(set(labels)) == len(labels):
+            break
+        values = [result.hyperparameters.get(key) for result in results]
+        if len({repr(value) for value in values}) > 1:
+            labels = [f"{label}, {key} {value}" for label, value in zip(labels, values, strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = [
+            f"{label}, {result.job_name}" if labels.count(label) > 1 else label
+            for label, result in zip(labels, results, strict=True)
+        ]
+    return labels

@@ -1,0 +1,148 @@
+"""A job as one process in the foreground, so that ``pdb`` and ``breakpoint()`` work: ``fleetfit train --debug``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import container
+from container.contract import pipes, variables
+from container.contract.failures import Cause, Failure, describe_end
+from container.system import processes
+from estimators import backends
+from estimators.backends import config, local, trees
+from estimators.backends.trees import write_tree
+from estimators.client.draft import Draft
+from estimators.client.launch import fill
+from estimators.job.errors import ConfigurationError
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
+
+
+def run(draft: Draft) -> tuple[JobRecord, int]:
+    """Run a checked draft's entry point in this terminal.
+
+    Nothing of it is supervised: its output goes to the terminal and not to the record, and Ctrl-C is its own.
+
+    Args:
+        draft: A job of one host and without a strategy.
+
+    Returns:
+        The job's record, and the entry point's exit code (128 + signal if one killed it).
+
+    Raises:
+        ConfigurationError: a channel cannot be had here, or could not be brought.
+        JobExistsError: the name is taken.
+        RecordError: the record cannot be written.
+    """
+    spec, options = draft.spec, draft.options
+    if local.mounted(spec):
+        raise ConfigurationError(
+            "--debug does not serve FastFile mode from S3; take input_mode='File' or 'Pipe' for the channel."
+        )
+    left = [local.synced_checkpoints(spec), spec.output.path if local.output_dir(spec) is None else None]
+    for uri in filter(None, left):
+        print(f"--debug: nothing is brought to {uri}, nor fetched from there", file=sys.stderr)
+    record = JobRecord.create(spec.name)
+    try:
+        fill(record, spec, options, draft.source, time.time())
+        (host,) = spec.hosts
+        write_tree(record, spec, host)
+        program = os.path.join(Path(next(iter(container.__path__))).resolve(), "__main__.py")
+        agent = [options.python, "-I", program, "agent"]
+        _bring_channels(draft, record, agent)
+        status = statuses.transition(record.read_status(), SecondaryStatus.TRAINING, time.time())
+        record.write_status(status)
+        env = {
+            **config.caller_environment(os.environ),
+            **config.host_config(spec, host).environment,
+            variables.BASE_DIR: str(record.tree(host).base),
+        }
+        with _fed_pipes(draft, record, agent):
+            code = _in_foreground([options.python, "-I", program, "debug"], env)
+        if code == 0:
+            status = statuses.transition(status, SecondaryStatus.COMPLETED, time.time())
+        else:
+            end = describe_end(code, None) if code < 128 else describe_end(None, code - 128)
+            failure = Failure(cause=Cause.PROCESS, message=end, host=host, process="rank 0", rank=0, exit_code=code)
+            status = statuses.fail(status, failure, time.time())
+        record.write_status(status)
+        return record, code
+    finally:
+        trees.remove_inputs(record, spec)
+        record.release()
+
+
+def _bring_channels(draft: Draft, record: JobRecord, agent: list[str]) -> None:
+    if not draft.spec.inputs:
+        return
+    base = str(record.tree(draft.spec.hosts[0]).base)
+    channels = Path(base) / "input" / "channels.json"
+    channels.write_text(json.dumps(local.agent_channels(draft.spec)), encoding="utf-8")
+    done = subprocess.run(
+        [*agent, "prepare", "--base-dir", base, "--channels", str(channels)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ConfigurationError(done.stderr.strip() or f"the channels could not be brought ({done.returncode}).")
+
+
+@contextlib.contextmanager
+def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[None]:
+    """Feed the channels in Pipe mode; what the agent has to say comes to the terminal."""
+    if not local.has_pipes(draft.spec):
+        yield
+        return
+    (host,) = draft.spec.hosts
+    tree = record.tree(host)
+    for channel in local.piped(draft.spec):  # a script may open the first one as soon as it starts
+        os.mkfifo(pipes.fifo(tree.data, channel, 0), 0o600)
+    words = ["pipe", "--base-dir", str(tree.base), "--channels", str(tree.base / "input" / "channels.json")]
+    # In a session of its own: Ctrl-C is for the script.
+    pid = processes.spawn([*agent, *words, "--host", host], env=dict(os.environ), new_session=True)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+
+
+def _in_foreground(command: list[str], env: dict[str, str]) -> int:
+    """Run it with our terminal; Ctrl-C is its own business."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            command, env=env, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+        )
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
+
+
+def check(instance_type: str) -> None:
+    """Refuse a place where there is no foreground.
+
+    Raises:
+        ConfigurationError: it is not this machine's processes.
+    """
+    if backends.backend_name(instance_type) != "local_process":
+        raise ConfigurationError(
+            f"--debug runs on this machine, in the foreground; instance_type {instance_type!r} does not. Leave it out."
+        )
+
+
+def say_where(record: JobRecord) -> None:
+    """Tell where the files of the run are."""
+    print(f"the run's files: {record.tree(record.hosts[0]).base}", file=sys.stderr)

@@ -1,0 +1,197 @@
+"""A job before it is started: built from an estimator's settings, checked, planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from container import launchers
+from estimators import backends
+from estimators.client import checks, planning, rendering
+from estimators.client.preflight import idle_devices, preflight
+from estimators.client.source import Source, resolve
+from estimators.job import validation
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.inputs import parse_inputs
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.settings import Settings
+from estimators.records.record import jobs_folder
+
+#: Starts nothing that a machine would have to be warned of.
+_FAKE = "local_fake"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A job that could be started.
+
+    Attributes:
+        spec: The job; SageMaker's own rules have been checked.
+        settings: What the estimator was told.
+        source: The user's code; None when the image brings its own, or it is on S3.
+        problems: What a job on SageMaker lacks (a role, credentials), and what to set: it can be planned, not started.
+        remarks: What the user should know of what was found for it.
+    """
+
+    spec: TrainingJobSpec
+    settings: Settings
+    source: Source | None
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @classmethod
+    def make(
+        cls,
+        settings: Settings,
+        inputs: Any,
+        *,
+        name: str,
+        passes_model_dir: bool,
+        experiment: Mapping[str, str] | None = None,
+    ) -> Draft:
+        """Build a job.
+
+        Args:
+            settings: What the estimator was told.
+            inputs: The ``inputs`` of ``fit()``.
+            name: The job's name.
+            passes_model_dir: Whether the script is passed ``--model_dir``.
+            experiment: SageMaker's ``ExperimentConfig``.
+
+        Raises:
+            ConfigurationError: something is wrong with it.
+            UnsupportedError: something cannot be had.
+        """
+        if experiment and settings.is_local:
+            raise UnsupportedError("experiment_config: SageMaker Experiments is a service of AWS.")
+        problems: tuple[str, ...] = ()
+        remarks: tuple[str, ...] = ()
+        if not settings.is_local:
+            from estimators.backends.sagemaker import discovery
+
+            found = discovery.discover(settings)
+            settings, problems, remarks = found.settings, found.problems, found.warnings
+        source = _source(settings)
+        code = _code_on_s3(settings)
+        if source is not None:
+            code = rendering.Code(program=source.program, submit_directory=rendering.submit_directory(settings, name))
+        spec = rendering.build_spec(
+            settings,
+            name=name,
+            channels=parse_inputs(inputs),
+            code=code,
+            passes_model_dir=passes_model_dir,
+            experiment=dict(experiment) if experiment else None,
+        )
+        if not settings.is_local:
+            from estimators.backends.sagemaker import shipping
+            from estimators.backends.sagemaker.options import SageMakerOptions
+
+            toolkit = SageMakerOptions.of(settings.run_options.backend_options).toolkit
+            prefix = rendering.submit_directory(settings, name).rpartition("/")[0]
+            spec = shipping.with_code_channel(spec, toolkit=toolkit, prefix=prefix)
+            remarks = (*remarks, *shipping.warnings(spec))
+        validation.check_spec(spec)
+        return cls(spec=spec, settings=settings, source=source, problems=problems, remarks=remarks)
+
+    @functools.cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know before it runs."""
+        found = list(self.source.warnings()) if self.source is not None else []
+        found += self.remarks
+        if self.spec.instance_type == "local_process":
+            found += checks.version_warnings(self.settings.framework_version, self.settings.py_version)
+        if self.spec.instance_type != _FAKE:
+            found += preflight(self.spec, self.settings.run_options)
+        if (idle := idle_devices(self.spec)) is not None:
+            found.append(idle)
+        market = self.settings.run_options.spot_market
+        if self.spec.spot and self.settings.is_local and (market is None or not market.interrupts):
+            found.append(
+                "use_spot_instances=True: nothing will interrupt this job; RunOptions(spot_market=SpotMarket(…)) "
+                "says when hosts are taken away."
+            )
+        return tuple(found)
+
+    @property
+    def options(self) -> RunOptions:
+        """How it is run."""
+        return rendering.build_options(self.settings, self.warnings)
+
+    def plan(self) -> planning.ClusterPlan:
+        """What would be started, as data."""
+        options = rendering.build_options(self.settings)
+        missing = tuple(f"it cannot be started like this: {problem}" for problem in self.problems)
+        return planning.plan_cluster(self.spec, options, source=self.source, warnings=(*missing, *self.warnings))
+
+    @property
+    def env(self) -> dict[str, str] | None:
+        """The environment of the job's supervisor; None for this process's."""
+        if self.settings.is_local:
+            return None
+        from estimators.backends.sagemaker.aws import supervisor_environment
+
+        return supervisor_environment(self.settings.sagemaker_session)
+
+    def check(self) -> None:
+        """Refuse what cannot run here, before anything is claimed or started.
+
+        Raises:
+            ConfigurationError: a channel, an output or an option of the strategy is wrong.
+            UnsupportedError: the backend or the strategy cannot do something, or this version does not have it.
+        """
+        instance_type = self.spec.instance_type
+        options = rendering.build_options(self.settings)
+        backend = backends.load(options.backend)
+        checks.check_elastic(self.spec, backend)
+        if self.settings.is_local:
+            checks.check_local(self.spec)
+            checks.check_disturbances(self.spec, options)
+        else:
+            checks.refuse_disturbances(instance_type, options)
+        backend.check(self.spec, options)
+        if not self.settings.is_local:
+            if self.problems:
+                raise ConfigurationError(_listed(instance_type, self.problems))
+            self.plan()
+            return
+        if instance_type == _FAKE:
+            return
+        try:
+            launchers.load(launchers.launcher_of(self.spec.strategy))
+        except launchers.LaunchError as error:
+            raise UnsupportedError(f"distribution: {error}") from None
+        self.plan()
+        checks.check_data(self.spec, options.python)  # the last: it asks servers
+
+
+def _listed(instance_type: str, problems: tuple[str, ...]) -> str:
+    if len(problems) == 1:
+        return f"instance_type {instance_type!r}: {problems[0]}"
+    return "\n".join([f"instance_type {instance_type!r}: the job cannot be started:", *(f"- {p}" for p in problems)])
+
+
+def _code_on_s3(settings: Settings) -> rendering.Code | None:
+    """The code of a job on SageMaker that is an archive on S3 already."""
+    location = settings.source_dir
+    if settings.is_local or location is None or not location.startswith("s3://"):
+        return None
+    if settings.entry_point is None:
+        raise ConfigurationError(f"entry_point is missing: name the script in source_dir={location!r}.")
+    if settings.dependencies:
+        raise ConfigurationError(f"dependencies cannot be put beside source_dir={location!r}; pack them with it.")
+    if not location.endswith((".tar.gz", ".tgz")):
+        raise ConfigurationError(f"source_dir={location!r}: code on S3 is an archive, s3://bucket/sourcedir.tar.gz.")
+    return rendering.Code(program=settings.entry_point, submit_directory=location)
+
+
+def _source(settings: Settings) -> Source | None:
+    if _code_on_s3(settings) is not None:
+        return None
+    brings_code = settings.image_uri is not None and settings.instance_type in ("local", "local_gpu")
+    needs_code = settings.is_local and settings.instance_type != _FAKE and not brings_code
+    if settings.entry_point is None and settings.source_dir is None and not needs_code:
+        return None
+    return resolve(settings.entry_point, settings.source_dir, settings.dependencies, without=(jobs_folder().parent,))

@@ -1,0 +1,462 @@
+"""The estimators: what a notebook makes, and what starts training jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from container.contract import hyperparameters as codec
+from container.contract.names import shown, unknown
+from estimators.client import rendering
+from estimators.client.callbacks import check_callbacks
+from estimators.client.draft import Draft
+from estimators.client.launch import launch
+from estimators.client.training_job import TrainingJob
+from estimators.job import naming, validation
+from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
+from estimators.job.errors import ConfigurationError, JobExistsError, PreflightWarning, UnsupportedError
+from estimators.job.faults import Fault
+from estimators.job.faults import check as check_chaos
+from estimators.job.settings import Settings
+
+if TYPE_CHECKING:
+    from estimators.client.analytics import TrainingJobAnalytics
+    from estimators.client.planning import ClusterPlan
+    from estimators.results.result import Result
+
+E = TypeVar("E", bound="Estimator")
+
+#: What ``logs`` of ``fit()`` may be, as in the SDK 2.x.
+_LOGS: dict[str, bool | str] = {"All": "All", "Training": True, "None": False}
+
+#: Methods of the SDK's estimators that have nothing to do with training.
+_NOT_OURS = {
+    "deploy": "fleetfit trains; serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
+    "transformer": "fleetfit trains; batch transforms are SageMaker's",
+    "register": "fleetfit trains; SageMaker's model registry takes model_data",
+    "create_model": "fleetfit trains; the SageMaker SDK makes models of model_data",
+    "compile_model": "SageMaker Neo compiles models",
+    "enable_default_profiling": "SageMaker Profiler is a service of AWS",
+    "disable_profiling": "SageMaker Profiler is a service of AWS",
+    "update_profiler": "SageMaker Profiler is a service of AWS",
+}
+
+#: A generated name that is taken is made again this many times: another process may have the same millisecond.
+_NAME_ATTEMPTS = 20
+
+
+_FIELDS = frozenset(field.name for field in dataclasses.fields(Settings))
+
+
+def _signature(cls: type[Estimator]) -> inspect.Signature:
+    """The constructor's arguments with their defaults, for ``help()`` and Jupyter's tooltips."""
+    defaults = {
+        field.name: field.default if field.default is not dataclasses.MISSING else None
+        for field in dataclasses.fields(Settings)
+    }
+    taken = [item.name for item in ARGUMENTS if item.owner in cls._owners and item.treatment is not Treatment.REFUSED]
+    ordered = [*cls._positional, *(name for name in taken if name not in cls._positional)]
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.POSITIONAL_OR_KEYWORD if name in cls._positional else inspect.Parameter.KEYWORD_ONLY,
+                default=defaults[name],
+            )
+            for name in ordered
+        ]
+    )
+
+
+class Estimator:
+    """Trains: takes the arguments of the SageMaker SDK 2.x, starts training jobs, and keeps their handles.
+
+    Names, meanings and defaults are the SDK's; ``docs/sagemaker-arguments.md`` lists every argument and what is
+    different. The names of the SDK 1.x are taken with a DeprecationWarning. Arguments can be read and set as
+    attributes; setting one checks it as the constructor does.
+
+    Args:
+        image_uri: The container image; names the job, and is not used by ``local_process``.
+        role: IAM role of jobs on SageMaker.
+        instance_count: Number of hosts.
+        instance_type: Where to run: ``local_process`` (processes on this machine), ``local``, ``local_gpu``
+            (containers on it), ``ml.*`` (Amazon SageMaker).
+        **arguments: The others, among them
+
+            - ``entry_point``: the script (``.py``, ``.sh``), module (``pkg.module``) or folder with a ``__main__.py``;
+              relative to ``source_dir`` where that is given;
+            - ``source_dir``, ``dependencies``: the folder with the code, and what is put beside it. Each job keeps a
+              copy. A ``requirements.txt`` at its top is installed for the job, never into this environment;
+            - ``hyperparameters``: become arguments of the script; values keep their types;
+            - ``distribution``: the strategy, ``MPI(processes_per_host=2)`` or SageMaker's dict
+              ``{"mpi": {"enabled": True, "processes_per_host": 2}}``;
+            - ``environment``: variables for the script;
+            - ``output_path``: the model ends up in ``<output_path>/<job>/output/model.tar.gz``; a path, ``file://`` or
+              ``s3://`` URI. Default: the folder of the job's record;
+            - ``checkpoint_s3_uri``: where checkpoints are kept; also a path;
+            - ``max_run``: seconds after which the job is stopped (86,400);
+            - ``metric_definitions``: ``[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]``;
+            - ``base_job_name``: jobs are named ``<base>-<time>``;
+            - ``sagemaker_session``: a boto3 session or one of the SageMaker SDK.
+
+    Raises:
+        ConfigurationError: an argument is wrong (it is a ValueError too).
+        ArgumentNameError: there is no such argument (it is a TypeError too).
+        UnsupportedError: the argument cannot be had; the message says why.
+
+    Attributes:
+        latest_training_job: The handle of the last job, or None.
+        jobs: The handles of all jobs that this estimator started.
+    """
+
+    #: Whose arguments the constructor takes.
+    _owners: ClassVar[tuple[Owner, ...]] = (Owner.ESTIMATOR,)
+    #: Arguments that the SDK's class takes without a name, in its order.
+    _positional: ClassVar[tuple[str, ...]] = ("image_uri", "role", "instance_count", "instance_type")
+    #: The base of job names where neither an image nor ``base_job_name`` gives one.
+    _job_base: ClassVar[str] = "training-job"
+    #: Whether scripts are passed ``--model_dir``.
+    _passes_model_dir: ClassVar[bool] = False
+
+    latest_training_job: TrainingJob | None
+    jobs: list[TrainingJob]
+    _settings: Settings
+    #: What :meth:`attach` read of the job, until an argument is changed.
+    _attached: Settings | None = None
+
+    def __init__(self, *args: Any, **arguments: Any) -> None:
+        name = type(self).__name__
+        if len(args) > len(self._positional):
+            raise TypeError(
+                f"{name}() takes at most {len(self._positional)} arguments without a name "
+                f"({', '.join(self._positional)}), got {len(args)}; name the others."
+            )
+        for argument, value in zip(self._positional, args, strict=False):
+            if argument in arguments:
+                raise TypeError(f"{name}() got {argument} twice: without a name ({shown(value)}) and with it.")
+            arguments[argument] = value
+        values = read_arguments(arguments, constructor=name, owners=self._owners)
+        self._settings = Settings(**values)
+        self.latest_training_job = None
+        self.jobs = []
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" not in cls.__dict__:
+            cls.__signature__ = _signature(cls)  # type: ignore[attr-defined]
+
+    # --- arguments as attributes ---
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._is_argument(name):
+            value = getattr(self._settings, name)
+            return value.copy() if isinstance(value, dict) else value
+        if name in _NOT_OURS:
+            raise UnsupportedError(f"{type(self).__name__}.{name}() is not available: {_NOT_OURS[name]}.")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "hyperparameters":
+            raise AttributeError("hyperparameters is a method; set_hyperparameters(name=value) changes them.")
+        if self._is_argument(name):
+            value = dataclasses.replace(self._settings, **{name: value})
+            name = "_settings"
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def _is_argument(cls, name: str) -> bool:
+        argument = BY_NAME.get(name)
+        return argument is not None and argument.owner in cls._owners and name in _FIELDS
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(item.name for item in ARGUMENTS if self._is_argument(item.name))})
+
+    def __repr__(self) -> str:
+        settings = self._settings
+        given = {
+            field.name: getattr(settings, field.name)
+            for field in dataclasses.fields(settings)
+            if field.name in ("entry_point", "source_dir", "instance_count", "instance_type", "distribution")
+        }
+        values = ", ".join(f"{name}={shown(value)}" for name, value in given.items() if value is not None)
+        return f"{type(self).__name__}({values})"
+
+    def _repr_html_(self) -> str:
+        from estimators.results.display import estimator_html
+
+        job = self.latest_training_job
+        latest = f"{job.name}, {job.status}" if job is not None else None
+        return estimator_html(type(self).__name__, self._settings, latest)
+
+    @property
+    def settings(self) -> Settings:
+        """All arguments as one frozen value."""
+        return self._settings
+
+    # --- hyperparameters ---
+
+    def hyperparameters(self) -> dict[str, str]:
+        """The hyperparameters as a job is sent them: texts, with the strategy's and ``model_dir`` among them.
+
+        What depends on a job's name is that of the latest job, and missing before the first.
+        """
+        values = rendering.build_hyperparameters(
+            self.settings, name=None, code=None, passes_model_dir=self._passes_model_dir
+        )
+        if self.latest_training_job is not None:
+            sent = self.latest_training_job.record.read_request().get("HyperParameters") or {}
+            values = {**{name: text for name, text in sent.items() if _is_platform(name)}, **values}
+        return values
+
+    def set_hyperparameters(self, **values: Any) -> None:
+        """Add or change hyperparameters of the jobs to come."""
+        merged = {**self._settings.hyperparameters, **values}
+        self._settings = dataclasses.replace(self._settings, hyperparameters=merged)
+
+    # --- training ---
+
+    def fit(
+        self,
+        inputs: Any = None,
+        wait: bool = True,
+        logs: bool | str | list[str] = True,
+        job_name: str | None = None,
+        callbacks: Any = None,
+        experiment_config: Mapping[str, str] | None = None,
+        chaos: Any = None,
+    ) -> TrainingJob:
+        """Start a training job.
+
+        Args:
+            inputs: The data: a path, a URI, a TrainingInput (all of which are the channel ``training``), or a dict of
+                channel names to these.
+            wait: Whether to wait for the end, with the job ending if this process does. Without it the job goes on
+                by itself. A job on SageMaker always does: an interrupt ends the waiting only, and ``stop()`` the job.
+            logs: Whether to show the job's output while waiting; also the SDK's ``"All"``, ``"Training"``, ``"None"``.
+                TensorFlow's start-up lines are left out, and a line that several ranks print at once is shown once:
+                ``"All"`` shows every line.
+            job_name: The job's name, used once. Default: ``<base_job_name>-<time>``.
+            callbacks: An :class:`estimators.Callback` or a list of them: told of metrics and events as they come.
+            experiment_config: SageMaker Experiments, for jobs on SageMaker.
+            chaos: Faults to order, to see how the job takes them: a list of :class:`estimators.Kill`,
+                :class:`estimators.RemoveHost` and :class:`estimators.Interrupt`.
+
+        Returns:
+            The job's handle, also as ``latest_training_job``.
+
+        Raises:
+            ConfigurationError: something is wrong; nothing has been started.
+            UnsupportedError: something cannot be had; nothing has been started.
+            JobExistsError: the name is taken.
+            TrainingJobError: the job failed (without ``wait=True`` only where SageMaker did not take it).
+            KeyboardInterrupt: it was interrupted, and has been stopped; on SageMaker it goes on.
+        """
+        show_logs = _parse_logs(logs)
+        checked = check_callbacks(callbacks)
+        if not isinstance(wait, bool):
+            raise ConfigurationError(f"fit(wait=…) must be True or False, got {shown(wait)}.")
+        if checked and not wait:
+            raise ConfigurationError(
+                "fit(callbacks=…) needs wait=True, since callbacks are called while waiting; "
+                "or give them to job.wait(callbacks=…)."
+            )
+        job = self._launch(inputs, job_name, experiment_config, check_chaos(chaos), attached=wait)
+        if wait:
+            job.wait(logs=show_logs, callbacks=checked)
+        return job
+
+    def plan(self, inputs: Any = None, job_name: str | None = None) -> ClusterPlan:
+        """Show what :meth:`fit` would start, without starting anything.
+
+        Args:
+            inputs: As for :meth:`fit`.
+            job_name: As for :meth:`fit`.
+
+        Returns:
+            The plan: every host's processes with their commands and environment. It prints readably.
+
+        Raises:
+            ConfigurationError: something is wrong.
+            UnsupportedError: the strategy cannot be had.
+        """
+        return self._draft(inputs, job_name).plan()
+
+    @classmethod
+    def attach(cls: type[E], training_job_name: str, sagemaker_session: Any = None, **_: Any) -> E:
+        """The estimator and job of an earlier run, also of another process.
+
+        A job on SageMaker that is not on record here, since it was started elsewhere or by another client, gets a
+        record. Does not wait: ``estimator.latest_training_job.wait()`` does.
+
+        Args:
+            training_job_name: The job's name.
+            sagemaker_session: As in the constructor.
+
+        Raises:
+            JobNotFoundError: there is no such job; the message has the nearest name.
+        """
+        from estimators.client.attaching import find_job, settings_of
+
+        job = find_job(training_job_name, sagemaker_session)
+        estimator = cls.__new__(cls)
+        estimator._settings = settings_of(job.record, sagemaker_session, passes_model_dir=cls._passes_model_dir)
+        estimator._attached = estimator._settings
+        estimator.latest_training_job = job
+        estimator.jobs = [job]
+        return estimator
+
+    @property
+    def stands_for_its_job(self) -> bool:
+        """Whether it is as :meth:`attach` made it: ``compare()`` takes its job then, and does not start another."""
+        return self._attached is self._settings and len(self.jobs) == 1
+
+    def _launch(
+        self,
+        inputs: Any,
+        job_name: str | None,
+        experiment: Mapping[str, str] | None,
+        chaos: tuple[Fault, ...],
+        *,
+        attached: bool,
+    ) -> TrainingJob:
+        warned = False
+        for attempt in range(1, _NAME_ATTEMPTS + 1):
+            draft = self._draft(inputs, job_name, experiment, chaos)
+            draft.check()
+            for warning in draft.warnings if not warned else ():
+                warnings.warn(warning, PreflightWarning, stacklevel=3)
+            warned = True
+            try:
+                # A job on SageMaker is paid for: it ends when it is told to, not with whoever started it.
+                tied = attached and draft.settings.is_local
+                started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
+            except JobExistsError:
+                if job_name is not None or attempt == _NAME_ATTEMPTS:
+                    raise
+            else:
+                break
+        job = TrainingJob(*started)
+        self.latest_training_job = job
+        self.jobs.append(job)
+        discovery = getattr(self.settings.distribution, "discovery", None)
+        if callable(discovery):
+            from estimators.client import host_discovery
+
+            host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
+        if not attached and not draft.settings.is_local:
+            job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
+        return job
+
+    def _draft(
+        self,
+        inputs: Any,
+        job_name: str | None,
+        experiment: Mapping[str, str] | None = None,
+        chaos: tuple[Fault, ...] = (),
+    ) -> Draft:
+        settings = self.settings
+        if chaos:
+            options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
+            settings = dataclasses.replace(settings, run_options=options)
+        return Draft.make(
+            settings,
+            inputs,
+            name=self._job_name(job_name),
+            passes_model_dir=self._passes_model_dir,
+            experiment=experiment,
+        )
+
+    def _job_name(self, given: str | None) -> str:
+        if given is not None:
+            problem = validation.job_name_problem(given)
+            if problem is not None:
+                raise ConfigurationError(f"job_name: {problem}")
+            return given
+        settings = self.settings
+        base = settings.base_job_name
+        if base is None:
+            base = naming.base_of_image(settings.image_uri) if settings.image_uri else self._job_base
+        return naming.job_name(base)
+
+    # --- the latest job ---
+
+    @property
+    def model_data(self) -> str | None:
+        """Where the latest job's ``model.tar.gz`` is; None before the first job, and where it left no model."""
+        return self.latest_training_job.model_data if self.latest_training_job is not None else None
+
+    @property
+    def training_job_analytics(self) -> TrainingJobAnalytics:
+        """The latest job's metrics, in the SDK's form: ``.dataframe()``.
+
+        Raises:
+            ConfigurationError: there is no job yet.
+        """
+        from estimators.client.analytics import TrainingJobAnalytics
+
+        return TrainingJobAnalytics(self._job())
+
+    def result(self) -> Result:
+        """What has come of the latest job so far.
+
+        Raises:
+            ConfigurationError: there is no job yet.
+        """
+        return self._job().result()
+
+    def logs(self) -> None:
+        """Show the latest job's logs, until it ends.
+
+        Raises:
+            ConfigurationError: there is no job yet.
+        """
+        self._job().logs(follow=True)
+
+    def _job(self) -> TrainingJob:
+        if self.latest_training_job is None:
+            raise ConfigurationError("there is no training job yet: call fit(), or use attach(name).")
+        return self.latest_training_job
+
+
+class TensorFlow(Estimator):
+    """Trains TensorFlow scripts; see :class:`Estimator` for the arguments that all estimators take.
+
+    Args:
+        py_version: The Python version that is wanted; ``local_process`` runs this one, and warns when they differ.
+        framework_version: The TensorFlow version that is wanted; likewise.
+        model_dir: What the script is passed as ``--model_dir``. Default: ``/opt/ml/model`` with MPI, else
+            ``<output_path>/<job>/model``. False passes none.
+        image_uri: The container image.
+        distribution: The strategy.
+        **arguments: As :class:`Estimator`'s.
+    """
+
+    _owners = (Owner.ESTIMATOR, Owner.TENSORFLOW)
+    _positional = ("py_version", "framework_version", "model_dir", "image_uri", "distribution")
+    _job_base = "tensorflow-training"
+    _passes_model_dir = True
+
+
+Estimator.__signature__ = _signature(Estimator)  # type: ignore[attr-defined]
+
+
+def _parse_logs(logs: Any) -> bool | str:
+    if isinstance(logs, bool):
+        return logs
+    if isinstance(logs, list | tuple) and not any(isinstance(item, list | tuple) for item in logs):
+        parsed = [_parse_logs(item) for item in logs]
+        return "All" if "All" in parsed else any(parsed)
+    if logs == "Rules":
+        raise UnsupportedError("fit(logs='Rules'): SageMaker Debugger is a service of AWS.")
+    if not isinstance(logs, str) or logs not in _LOGS:
+        raise ConfigurationError(unknown("value of fit(logs=…)", logs, (*_LOGS, "True", "False")))
+    return _LOGS[logs]
+
+
+def _is_platform(name: str) -> bool:
+    return codec.is_reserved(name) or name == codec.MODEL_DIR

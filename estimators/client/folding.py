@@ -1,0 +1,197 @@
+"""What of a job's logs is shown: TensorFlow's start-up lines are left out, equal lines of several ranks become one.
+
+Only what people see is folded. The files have every byte, and so has what programs read.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from estimators.records.logs import LogLine
+
+#: How long a line waits for other ranks to say the same, in seconds: less than one notices.
+WINDOW = 0.125
+#: So many lines wait at most.
+_HELD = 4096
+#: Of a line that a rank prints again and again, so many are kept in view for the others.
+_EQUALS = 32
+
+_Key = tuple[str, str | None]
+
+#: When TensorFlow says it, and in which thread: ``I0000 00:00:1795.3 16629 port.cc:153]``, until 2.17
+#: ``2024-01-31 10:00:00.1: I tensorflow/core/util/port.cc:153]``.
+_STAMP = rb"(?:[IWEF]\d{4} [\d:.]+ +\d+ |\d{4}-\d\d-\d\d [\d:.]+: [IWEF] )"
+_STAMPED = re.compile(_STAMP)
+
+#: What every process says that imports TensorFlow, or meets others. What may be a fault on a machine with a GPU is not
+#: among it: "Cannot dlopen some GPU libraries".
+_STARTUP = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    rb"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags\."
+    # Whom its cluster still waits for.
+    rb"|/job:\w+/replica:\d+/task:\d+\s*$"
+    rb"|" + _STAMP + rb"(?:[\w/.-]+/)?(?:"
+    rb"port\.cc:\d+\] oneDNN custom operations are on"
+    rb"|cpu_feature_guard\.cc:\d+\] "
+    rb"|cudart_stub\.cc:\d+\] Could not find cuda drivers"
+    rb"|cuda_(?:fft|dnn|blas)\.cc:\d+\] Unable to register cu\w+ factory"
+    rb"|computation_placer\.cc:\d+\] computation placer already registered"
+    rb"|cuda_(?:platform|driver|executor)\.cc:\d+\] failed call to cuInit: .*\(303\)"
+    rb"|(?:tf2tensorrt/utils/)?py_utils\.cc:\d+\] TF-TRT Warning: Could not find TensorRT"
+    rb"|mlir_graph_optimization_pass\.cc:\d+\] "
+    rb"|grpc_server_lib\.cc:\d+\] Started server with target"
+    rb"|coordination_service\w*\.(?:cc|h):\d+\] "
+    rb"(?:Initializing|.*has connected to|.*successfully connected|Waiting for \d+/\d+ tasks|Example stragglers"
+    rb"|Barrier\(.* has passed with status: OK)"
+    rb"|generator_dataset_op\.cc:\d+\] Memory patch applied"
+    rb")"
+)
+
+#: Shown once, in place of all of them.
+STARTUP_NOTE = b"(TensorFlow's start-up lines are left out; `fleetfit logs --all` or job.logs(all=True) has them)\n"
+
+_TRACEBACK = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
+_CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
+#: Without a letter or a digit a line says nothing by itself: it belongs to those around it.
+_WORD = re.compile(rb"\w")
+
+
+class Shown(NamedTuple):
+    """A line to show.
+
+    Attributes:
+        line: The line, as the first of the ranks printed it.
+        times: How many ranks did.
+    """
+
+    line: LogLine
+    times: int = 1
+
+
+class _Held:
+    """A line that waits for others like it."""
+
+    __slots__ = ("arrived", "foldable", "line", "number", "said_by")
+
+    def __init__(self, line: LogLine, number: int, arrived: float, *, foldable: bool) -> None:
+        self.line = line
+        self.number = number
+        self.arrived = arrived
+        self.said_by = 1
+        self.foldable = foldable
+
+
+class Folding:
+    """Decides what of the lines is shown, and when.
+
+    The order of each process's lines is kept, and none is lost. A line that other ranks may still say is held for
+    :data:`WINDOW`, and what came behind it with it; the same line twice of one rank is never folded, and neither are
+    tracebacks.
+
+    Args:
+        several: Whether there is more than one rank. With one, nothing is ever held.
+        clock: Seconds.
+    """
+
+    def __init__(self, *, several: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        self._several = several
+        self._clock = clock
+        self._queue: deque[_Held] = deque()
+        self._open: dict[tuple[bytes, int], deque[_Held]] = {}  # what others may still say
+        self._newest: dict[_Key, int] = {}  # the last line that a process has a part in
+        self._in_traceback: set[_Key] = set()
+        self._number = 0
+        self._noted = False
+
+    def take(self, lines: Iterable[LogLine]) -> Iterator[Shown]:
+        """Take lines, and give what may be shown now."""
+        now = self._clock()
+        for line in lines:
+            if _STARTUP.match(line.data) is not None:
+                if self._noted:
+                    continue
+                self._noted = True
+                line = line._replace(data=STARTUP_NOTE)
+            if not self._several:
+                yield Shown(line)
+                continue
+            yield from self._release(line.time_ns, now)
+            self._put(line, now)
+        yield from self._release(None, now)
+
+    def rest(self) -> Iterator[Shown]:
+        """Give all that is held: nothing will be added."""
+        while self._queue:
+            yield self._pop()
+
+    @property
+    def due(self) -> float | None:
+        """In how many seconds something is to be shown; None while nothing is held."""
+        if not self._queue:
+            return None
+        return max(0.0, self._queue[0].arrived + WINDOW - self._clock())
+
+    def _put(self, line: LogLine, now: float) -> None:
+        key = (line.host, line.process)
+        foldable = self._is_foldable(line, key)
+        equals = self._open.get(_said(line), ()) if foldable else ()
+        # In front of a line of its own it would lose its place.
+        newest = self._newest.get(key, -1)
+        equal = next((held for held in equals if held.number > newest), None)
+        if equal is not None:
+            equal.said_by += 1
+            if (line.rank or 0) < (equal.line.rank or 0):
+                equal.line = line
+            self._newest[key] = equal.number
+            return
+        held = _Held(line, self._number, now, foldable=foldable)
+        self._number += 1
+        self._newest[key] = held.number
+        self._queue.append(held)
+        if foldable:
+            self._open.setdefault(_said(line), deque(maxlen=_EQUALS)).append(held)
+
+    def _is_foldable(self, line: LogLine, key: _Key) -> bool:
+        data = line.data
+        if _TRACEBACK.match(data) is not None:
+            self._in_traceback.add(key)
+            return False
+        if key in self._in_traceback:
+            if not data.startswith((b" ", b"\t")) and data.strip():
+                self._in_traceback.discard(key)  # the exception itself
+            return False
+        if line.rank is None or not data.endswith(b"\n") or data.startswith(_CHAIN):
+            return False
+        return _WORD.search(data) is not None
+
+    def _release(self, time_ns: int | None, now: float) -> Iterator[Shown]:
+        """Give from the front what is complete, or has waited: by the lines' own times, and by the clock."""
+        queue = self._queue
+        while queue:
+            first = queue[0]
+            waits = first.foldable and len(queue) <= _HELD
+            if waits and time_ns is not None and time_ns - first.line.time_ns > WINDOW * 1e9:
+                waits = False
+            if waits and (time_ns is not None or now - first.arrived < WINDOW):
+                return
+            yield self._pop()
+
+    def _pop(self) -> Shown:
+        held = self._queue.popleft()
+        key = _said(held.line)
+        equals = self._open.get(key)
+        if equals is not None and equals[0] is held:
+            equals.popleft()
+            if not equals:
+                del self._open[key]
+        return Shown(held.line, held.said_by)
+
+
+def _said(line: LogLine) -> tuple[bytes, int]:
+    """What has to be equal; TensorFlow's lines have the time and the thread in front."""
+    return _STAMPED.sub(b"", line.data, count=1) if _STAMPED.match(line.data) else line.data, line.attempt

@@ -1,0 +1,327 @@
+"""Starting a job: claim its record, fill it, and hand it to a supervisor process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from container.contract import variables
+from container.contract.failures import Cause, Failure
+from container.contract.wire import Event
+from estimators import backends
+from estimators.client.checks import check_local
+from estimators.client.supervisor_client import Tie
+from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
+from estimators.job.failure_policy import Ending, Kind
+from estimators.job.instances import is_local
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord, explained, open_private
+
+if TYPE_CHECKING:
+    from estimators.backends.base import HeadStart
+    from estimators.client.source import Source
+
+#: The folder of our packages, for a supervisor that runs in another working directory.
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+#: Not `-m`, which would look into the working directory first, and not the file, whose folder would come first.
+_BOOT = """\
+import gc, sys
+gc.set_threshold(100_000)  # loading modules makes many objects and no garbage, and a job's start waits for it
+root = sys.argv.pop(1)
+if sys.path and not sys.path[0]:
+    del sys.path[0]
+if root not in sys.path:
+    sites = [n for n, p in enumerate(sys.path) if p.endswith(("site-packages", "dist-packages"))]
+    sys.path.insert(sites[0] if sites else len(sys.path), root)
+from estimators.supervisor.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+#: How long processes of an earlier supervisor may take to end, in seconds: two for processes, five for containers.
+_LEFTOVERS = 15.0
+
+#: Supervisors that this process started and that may still run. They are kept so that they are reaped.
+_supervisors: list[subprocess.Popen[bytes]] = []
+
+
+class Started(NamedTuple):
+    """A job whose supervisor has been started.
+
+    Attributes:
+        record: The job's record.
+        tie: What ends the job with this process; None for a job that goes on by itself.
+        process: The supervisor.
+    """
+
+    record: JobRecord
+    tie: Tie | None
+    process: subprocess.Popen[bytes]
+
+
+def launch(
+    spec: TrainingJobSpec,
+    options: RunOptions,
+    *,
+    home: str | Path | None = None,
+    attached: bool = True,
+    source: Source | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Started:
+    """Start a job. Everything must have been checked before.
+
+    Args:
+        spec: What to run.
+        options: How to run it.
+        home: Instead of ``$FLEETFIT_HOME``.
+        attached: Whether the job ends with this process.
+        source: The user's code, of which a snapshot goes into the record.
+        env: The supervisor's environment; default: this process's.
+
+    Returns:
+        The started job; whether it comes up is seen by waiting.
+
+    Raises:
+        ConfigurationError: the name is not possible, or the source cannot be copied.
+        JobExistsError: the name is taken.
+        RecordError: the record cannot be written.
+        BackendError: the supervisor cannot be started.
+    """
+    now = time.time()
+    record = JobRecord.stage(spec.name, home)
+    ours: socket.socket | None = None
+    process: subprocess.Popen[bytes] | None = None
+    head_start: HeadStart | None = None
+    try:
+        fill(record, spec, options, source, now)
+        _hand_over(record, spec, options)
+        record.publish(spec.name)  # until here the name is free: who is killed leaves a whole record or none
+        arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd)]
+        if attached:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                descriptors = [theirs.fileno()]
+                arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
+                # Who does not wait may be gone before it is done.
+                head_start = backends.load(options.backend).head_start(spec, record.path)
+                if head_start is not None:
+                    arguments += ["--head-start-fd", str(head_start.fileno())]
+                    descriptors.append(head_start.fileno())
+                process = _start(record, arguments, descriptors, env)
+                if head_start is not None:
+                    head_start.begin()
+        else:
+            process = _start(record, arguments, [], env)
+        record.release()
+        return Started(record, Tie(ours) if ours is not None else None, process)
+    except BaseException:
+        if ours is not None:
+            ours.close()  # whatever has been started sees this and ends
+        if process is None:
+            if head_start is not None:
+                head_start.close()
+            record.discard()
+        raise
+
+
+def resume(record: JobRecord, *, attached: bool = True) -> Started:
+    """Go on with a job that failed, was stopped, or lost its supervisor: another attempt, with the same record.
+
+    The scripts go on from the last checkpoint, if they made some.
+
+    Args:
+        record: The job's record.
+        attached: Whether the job ends with this process.
+
+    Returns:
+        The job, started again.
+
+    Raises:
+        ConfigurationError: the job runs, or has completed.
+        UnsupportedError: its backend cannot run it here.
+        RecordError: the record cannot be written.
+        BackendError: the supervisor cannot be started, or processes of the job do not end.
+    """
+    from estimators.results import saving
+
+    _check_resumable(record, record.read_status())
+    spec = TrainingJobSpec.from_request(record.read_request())
+    options = RunOptions.from_dict(record.read_options())
+    if not is_local(spec.instance_type):
+        raise UnsupportedError(
+            f"training job {record.name!r} was SageMaker's, which starts no job again: fit() a new one with the same "
+            "checkpoint_s3_uri, and the script goes on from its last checkpoint."
+        )
+    check_local(spec)
+    backends.load(options.backend).check(spec, options)
+    if not record.lock():
+        raise ConfigurationError(f"training job {record.name!r} is being resumed by another process.")
+    ours: socket.socket | None = None
+    try:
+        await_leftovers(record)
+        stored = record.stored_status()
+        _check_resumable(record, stored or {})
+        if stored is None:
+            raise ConfigurationError(f"training job {record.name!r} has never begun: start it again with fit().")
+        record.write_status(_resumed(stored, time.time(), record.last_sign()))
+        (record.path / saving.FILE).unlink(missing_ok=True)  # of the attempts until now
+        _hand_over(record, spec, options)
+        arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd), "--resume"]
+        descriptors = []
+        if attached:
+            ours, theirs = socket.socketpair()
+            arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
+            descriptors.append(theirs.fileno())
+        process = _start(record, arguments, descriptors)
+        if attached:
+            theirs.close()
+        return Started(JobRecord(record.path), Tie(ours) if ours is not None else None, process)
+    except BaseException:
+        if ours is not None:
+            ours.close()
+        raise
+    finally:
+        record.release()
+
+
+def _hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:
+    """Tell the supervisor what the backend's check has just found out."""
+    found = backends.load(options.backend).found(spec)
+    if found is None:
+        record.found_file.unlink(missing_ok=True)
+    else:
+        record.write_json(record.found_file, found)
+
+
+def _check_resumable(record: JobRecord, status: Mapping[str, Any]) -> None:
+    if status.get("TrainingJobStatus") == "Completed":
+        raise ConfigurationError(f"training job {record.name!r} has completed: there is nothing to go on with.")
+    if record.lock_fd is None and not statuses.is_terminal(status):
+        raise ConfigurationError(
+            f"training job {record.name!r} is {status.get('TrainingJobStatus')}: only a job that failed, was stopped "
+            f"or lost its supervisor can be resumed. `fleetfit wait {record.name}` waits for it."
+        )
+
+
+def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, Any]:
+    own = stored.get(statuses.OWN, {})
+    attempt = int(own.get("attempt") or 0)
+    endings = list(own.get("attempts") or [])
+    if not any(values.get("attempt") == attempt for values in endings):
+        # It was stopped, or its supervisor was lost: nobody has noted how that attempt ended.
+        failure = Failure(cause=Cause.INTERNAL, message="the supervisor was lost.")
+        if statuses.is_terminal(stored):
+            failure = statuses.failure_of(stored) or Failure(
+                cause=Cause.TIMEOUT, message=f"it was stopped ({stored.get('SecondaryStatus')})."
+            )
+        endings.append(Ending(attempt=attempt, kind=Kind.FAILURE, failure=failure).to_dict())
+    status = statuses.resumed(stored, now, attempt=attempt + 1, last_sign=last_sign)
+    return statuses.with_own(status, attempts=endings, supervisor_pid=None)
+
+
+def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
+    """Wait for the processes of an earlier supervisor of a job, which end after it by themselves.
+
+    Raises:
+        BackendError: they do not.
+    """
+    until = time.monotonic() + seconds
+    while left := _leftovers(record.path):
+        if time.monotonic() > until:
+            raise BackendError(
+                f"processes of training job {record.name!r} are still running: "
+                f"{', '.join(map(str, sorted(left)))}. They should have ended with their supervisor; end them first."
+            )
+        time.sleep(0.02)
+
+
+def _leftovers(path: Path) -> list[int]:
+    """Processes whose environment or command has the record's folder: toolkits, ranks, agents, a reaper."""
+    ours = f"{variables.BASE_DIR}={path}/".encode()
+    names = (str(path).encode() + b"\0", json.dumps(str(path)).encode())  # an argument, or in a reaper's duty
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            environ = Path(f"/proc/{entry}/environ").read_bytes()
+            argv = Path(f"/proc/{entry}/cmdline").read_bytes()
+        except OSError:
+            continue
+        helper = b"container/__main__.py" in argv or b"docker.reaper" in argv
+        if ours in environ or (helper and any(name in argv for name in names)):
+            found.append(int(entry))
+    return found
+
+
+def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: Source | None, now: float) -> None:
+    """Write what a new record holds before anything runs: request, options, status, source, provenance.
+
+    Raises:
+        RecordError: it cannot be written.
+        ConfigurationError: the source cannot be copied.
+    """
+    from estimators.records.provenance import caller_facts
+
+    request = spec.to_request()
+    record.write_request(request)
+    record.write_options(options.to_dict())
+    record.write_status(statuses.new_status(request, now, warnings=options.warnings))
+    record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
+    if source is not None:
+        with explained(record.source_dir, "copy the source to"):
+            source.copy_to(record.source_dir)
+    code = source.roots[0][1] if source is not None and source.roots else None
+    record.write_json(record.provenance_file, caller_facts(source=code))
+
+
+def start(record: JobRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Hand a filled record, whose lock this process holds, to a supervisor without a tie.
+
+    Args:
+        record: The record; its lock is the supervisor's afterwards.
+        env: The supervisor's environment, which the job's hosts inherit. Default: this process's.
+
+    Raises:
+        BackendError: the supervisor cannot be started.
+    """
+    process = _start(record, ["--record", str(record.path), "--lock-fd", str(record.lock_fd)], [], env)
+    record.release()
+    return process
+
+
+def _start(
+    record: JobRecord, arguments: list[str], descriptors: list[int], env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    if not sys.executable:
+        raise BackendError("the supervisor cannot be started: sys.executable does not name a Python interpreter.")
+    _supervisors[:] = [process for process in _supervisors if process.poll() is None]
+    log = open_private(record.supervisor_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, _ROOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=env,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C in the caller's terminal is the caller's business
+            pass_fds=[record.lock_fd, *descriptors] if record.lock_fd is not None else descriptors,
+        )
+    except OSError as error:
+        raise BackendError(
+            f"the supervisor of training job {record.name!r} cannot be started: {sys.executable}: {error.strerror}. "
+            "Check that the Python that you run still exists, and that there is room for more processes."
+        ) from error
+    finally:
+        os.close(log)
+    _supervisors.append(process)
+    return process

@@ -1,0 +1,286 @@
+"""Log lines for people: prefixes, colours, progress bars, on a terminal, in Jupyter and in files."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable
+from typing import IO, TYPE_CHECKING
+
+from container.contract.membership import natural_key
+from container.contract.wire import prefix
+from estimators.job.text import visible
+
+if TYPE_CHECKING:
+    from estimators.client.folding import Folding, Shown
+    from estimators.records.logs import LogLine
+
+_RESET = "\x1b[0m"
+_DIM = "\x1b[2m"
+#: Readable on dark and on light grounds.
+_COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[91m", "\x1b[96m", "\x1b[95m")
+_SPACES = {ord("\t"): " ", ord("\n"): " "}
+
+#: Progress bars off a terminal: so many states of one process are shown at once, and then one per so many seconds.
+_BURST = 20
+_REFILL_SECONDS = 1.0
+
+#: At most this many progress bars stand under the log on a terminal.
+_MAX_LIVE = 16
+
+_Key = tuple[str, str | None]
+
+
+class LogPrinter:
+    """Prints log lines for people, each with ``[algo-1:rank 0]`` in front, whole at any length.
+
+    Progress bars (pieces that end in ``\\r``) stand under the log on a terminal and are redrawn in place. Elsewhere
+    each state is a line of its own; a bar that is redrawn many times a second is thinned to one state per second, and
+    its last state is always shown. The record has them all.
+    """
+
+    def __init__(
+        self,
+        stream: IO[str] | None = None,
+        *,
+        colour: bool | None = None,
+        mask: Callable[[str], str] | None = None,
+        folding: Folding | None = None,
+    ) -> None:
+        """Print to a stream.
+
+        Args:
+            stream: Default: ``sys.stdout`` as it is now.
+            colour: Whether to colour the prefixes; default: on a terminal and in Jupyter, unless ``NO_COLOR`` is set.
+            mask: Applied to every text before it is shown, to hide secrets.
+            folding: What is left out, and what is shown once; default: every line is shown.
+        """
+        self.stream: IO[str] = stream if stream is not None else sys.stdout
+        self._tty = is_terminal(self.stream)
+        self._colour = wants_colour(self.stream) if colour is None else colour
+        self._mask = mask
+        self._folding = folding
+        # Who reads a pipe or a file wants the text of a bar, not how it was drawn.
+        self._plain = not (self._tty or in_jupyter(self.stream))
+        self._tags: dict[_Key, str] = {}
+        self._open: _Key | None = None  # whose line has been begun and not ended
+        self._decoders: dict[_Key, codecs.IncrementalDecoder] = {}
+        self._live: dict[_Key, str] = {}  # progress bars: what they show now
+        self._drawn = 0  # how many lines of the terminal they take
+        self._budget: dict[_Key, tuple[float, int]] = {}
+
+    def print(self, lines: Iterable[LogLine]) -> None:
+        """Print some lines, in one write.
+
+        Raises:
+            BrokenPipeError: nobody reads the stream any more.
+        """
+        out: list[str] = []
+        if self._folding is None:
+            for line in lines:
+                self._one(line, out)
+        else:
+            self._folded(self._folding.take(lines), out)
+        self._emit(out)
+
+    @property
+    def due(self) -> float | None:
+        """In how many seconds to call :meth:`print` again, with or without lines; None when nothing is held back."""
+        return self._folding.due if self._folding is not None else None
+
+    def message(self, text: str) -> None:
+        """Print a line of our own."""
+        out: list[str] = []
+        if self._folding is not None:
+            self._folded(self._folding.rest(), out)
+        self._end_open_line(out)
+        out.append(f"{text}\n")
+        self._emit(out)
+
+    def finish(self) -> None:
+        """End what is unfinished: what is held back, the last state of progress bars, a line without an end."""
+        out: list[str] = []
+        if self._folding is not None:
+            self._folded(self._folding.rest(), out)
+        self._end_open_line(out)
+        for key, text in self._live.items():
+            out.append(f"{self._tag(key)} {text}\n")
+        self._live.clear()
+        self._emit(out)
+
+    def _folded(self, shown: Iterable[Shown], out: list[str]) -> None:
+        for line, times in shown:
+            self._one(line, out, times)
+
+    def _one(self, line: LogLine, out: list[str], times: int = 1) -> None:
+        key = (line[1], line[2])
+        data = line[4]
+        if data.endswith(b"\n"):
+            text = self._decode(key, data[:-2] if data.endswith(b"\r\n") else data[:-1], final=True)
+            if self._live:
+                self._live.pop(key, None)
+            if self._open == key:
+                out.append(text + "\n")
+                self._open = None
+                return
+            self._end_open_line(out)
+            tag = self._tag(key)
+            if times > 1:
+                head, bracket, tail = tag.rpartition("]")
+                tag = f"{head} ×{times}{bracket}{tail}"
+            out.append(f"{tag} {text}\n")
+        elif data.endswith(b"\r"):
+            self._progress(key, self._decode(key, data[:-1], final=True), line.time_ns, out)
+        else:
+            text = self._decode(key, data, final=False)
+            if self._open != key:
+                self._end_open_line(out)
+                out.append(self._tag(key) + " ")
+                self._open = key
+            out.append(text)
+
+    def _progress(self, key: _Key, text: str, time_ns: int, out: list[str]) -> None:
+        if self._open == key:  # the end of a long line that a carriage return ended
+            out.append(text + "\n")
+            self._open = None
+            return
+        if not text.strip():
+            return  # the carriage return in front of a bar that is redrawn
+        if not self._tty:
+            if not self._affordable(key, time_ns):
+                self._live[key] = text
+                return
+            self._end_open_line(out)
+            out.append(f"{self._tag(key)} {text}\n")
+            self._live.pop(key, None)
+            return
+        self._live.pop(key, None)
+        self._live[key] = text
+
+    def _affordable(self, key: _Key, time_ns: int) -> bool:
+        """A bucket of tokens by the lines' own times."""
+        level, since = self._budget.get(key, (float(_BURST), time_ns))
+        level = min(float(_BURST), level + (time_ns - since) / 1e9 / _REFILL_SECONDS)
+        paid = level >= 1
+        self._budget[key] = (level - 1 if paid else level, time_ns)
+        return paid
+
+    def _end_open_line(self, out: list[str]) -> None:
+        if self._open is not None:
+            rest = self._decode(self._open, b"", final=True)
+            out.append(rest + "\n")
+            self._open = None
+
+    def _decode(self, key: _Key, data: bytes, *, final: bool) -> str:
+        if key not in self._decoders:
+            if final:
+                return self._masked(data.decode("utf-8", "replace"))
+            self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
+        text = self._decoders[key].decode(data, final)
+        if final:
+            del self._decoders[key]
+        return self._masked(text)
+
+    def _masked(self, text: str) -> str:
+        text = visible(text, colours=not self._plain)
+        return self._mask(text) if self._mask is not None else text
+
+    def _tag(self, key: _Key) -> str:
+        tag = self._tags.get(key)
+        if tag is None:
+            tag = prefix(*key)
+            if self._colour:
+                ranks = sum(1 for _, process in self._tags if process is not None)
+                colour = _DIM if key[1] is None else _COLOURS[ranks % len(_COLOURS)]
+                tag = f"{colour}{tag}{_RESET}"
+            self._tags[key] = tag
+        return tag
+
+    def _emit(self, out: list[str]) -> None:
+        if self._tty:
+            if self._drawn and (out or self._live):
+                out.insert(0, f"\x1b[{self._drawn}A\r\x1b[J")
+                self._drawn = 0
+            if self._live and self._open is None:
+                width = shutil.get_terminal_size().columns
+                bars = list(self._live.items())[-_MAX_LIVE:]
+                for key, text in sorted(bars, key=lambda item: natural_key(prefix(*item[0]))):
+                    room = width - 2 - len(prefix(*key))
+                    out.append(f"{self._tag(key)} {fit_columns(text, room)}\n")
+                self._drawn = len(bars)
+        if out:
+            write_text(self.stream, "".join(out))
+
+
+def write_text(stream: IO[str], text: str) -> None:
+    """Write and flush; for characters that the stream's encoding lacks the nearest is written.
+
+    With PYTHONUNBUFFERED there is no buffer below the text layer, which then drops what a write that a signal cut
+    short has left over; so such a stream is written byte by byte count.
+    """
+    encoding = getattr(stream, "encoding", None)
+    raw = getattr(stream, "buffer", None)
+    if isinstance(raw, io.RawIOBase):
+        stream.flush()
+        rest = memoryview(text.encode(encoding or "ascii", "fleetfit.nearest"))
+        while rest:
+            rest = rest[raw.write(rest) or 0 :]
+        return
+    if encoding is not None:  # not left to the stream: standard error would write "\\u2026"
+        text = text.encode(encoding, "fleetfit.nearest").decode(encoding)
+    stream.write(text)
+    stream.flush()
+
+
+def _to_ascii(error: UnicodeError) -> tuple[str, int]:
+    """For ``str.encode``: the nearest that a simple encoding has, so that marks stay apart; else a question mark."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(character, "?") for character in error.object[error.start : error.end]), error.end
+
+
+#: What stands for a character that an encoding lacks.
+_ASCII = {
+    "✓": "+", "✗": "x", "⚠": "!", "·": "|", "•": "*", "…": "...", "×": "x", "÷": "/", "−": "-", "–": "-", "—": "-",
+    "─": "-", "━": "=", "│": "|", "├": "|", "└": "`", "→": "->", "≥": ">=", "≤": "<=", "µ": "u", "†": "*", "‡": "**",
+    "‘": "'", "’": "'", "“": '"', "”": '"', "√": "sqrt", "σ": "sigma",
+}  # fmt: skip
+codecs.register_error("fleetfit.nearest", _to_ascii)
+
+
+def fit_columns(text: str, columns: int) -> str:
+    """The text without escape sequences, cut to so many columns of a terminal."""
+    plain = visible(text).translate(_SPACES)
+    if plain.isascii():
+        return plain[: max(0, columns)]
+    used = 0
+    for index, character in enumerate(plain):
+        wide = unicodedata.east_asian_width(character) in "WF"
+        used += 0 if unicodedata.combining(character) else 2 if wide else 1
+        if used > columns:
+            return plain[:index]
+    return plain
+
+
+def is_terminal(stream: IO[str]) -> bool:
+    """Whether the stream is a terminal on which lines can be redrawn."""
+    try:
+        return stream.isatty() and os.environ.get("TERM") != "dumb" and not in_jupyter(stream)
+    except (AttributeError, ValueError):
+        return False
+
+
+def in_jupyter(stream: IO[str] | None = None) -> bool:
+    """Whether the stream (default: stdout) is that of a Jupyter kernel."""
+    return type(stream if stream is not None else sys.stdout).__module__.partition(".")[0] == "ipykernel"
+
+
+def wants_colour(stream: IO[str]) -> bool:
+    """Whether ANSI colours are welcome: on a terminal and in Jupyter, unless ``NO_COLOR`` is set."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return is_terminal(stream) or in_jupyter(stream)

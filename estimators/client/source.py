@@ -1,0 +1,391 @@
+"""The user's code: what an entry point, a source folder and dependencies mean, and the snapshot that a job runs.
+
+What is an entry point follows SageMaker's training toolkit (``_entry_point_type.py``): ``x.sh`` runs in a shell, in a
+folder with a ``setup.py`` everything else is a module (``python -m``), ``x.py`` is a script, and any other file is a
+command. Modules can also be named without a ``setup.py``: ``pkg.module``, or a folder with a ``__main__.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from container.contract.names import nearest
+from estimators.job.errors import ConfigurationError, UnsupportedError
+
+#: Never part of a job's code.
+SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
+
+#: Our own packages: a module of that name at the top of the code would hide them from the script.
+RESERVED_NAMES = ("container", "estimators")
+
+#: Sources above this size are warned about, in bytes: each job keeps its own copy.
+LARGE_BYTES = 200_000_000
+LARGE_FILES = 20_000
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One thing to copy.
+
+    Attributes:
+        name: Its path in the snapshot.
+        origin: Where it is now; None for a link, which has a target instead.
+        size: Bytes.
+        executable: Whether it may be executed.
+        link: Where a link that stays inside of the source leads, relative to its folder.
+    """
+
+    name: str
+    origin: str | None
+    size: int = 0
+    executable: bool = False
+    link: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """Everything that a snapshot will hold.
+
+    Attributes:
+        entries: Files and links.
+        folders: Folders, each after those that hold it.
+        left_out: Links that lead nowhere, as texts for a warning.
+    """
+
+    entries: tuple[Entry, ...]
+    folders: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.size for entry in self.entries)
+
+    @property
+    def top(self) -> frozenset[str]:
+        """The names at the top."""
+        names = (*self.folders, *(entry.name for entry in self.entries))
+        return frozenset(name.split("/", 1)[0] for name in names)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """The code of a job; make one with :func:`resolve`.
+
+    Attributes:
+        program: The entry point as the toolkit is told: ``train.py``, ``train.sh``, ``pkg.module``.
+        roots: ``(name in the snapshot, path)``; the name is empty for a folder whose content is taken.
+        without: Folders that are never entered: the one that holds job records, should it lie in the source.
+    """
+
+    program: str
+    roots: tuple[tuple[str, Path], ...]
+    without: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def listing(self) -> Listing:
+        """What the snapshot will hold, read once.
+
+        Raises:
+            ConfigurationError: something cannot be part of a job's code; the message names it.
+        """
+        return _list(self.roots, frozenset(self.without))
+
+    def warnings(self) -> list[str]:
+        """What the user should know: a large source, links that were left out."""
+        listing = self.listing
+        found = [f"source_dir: {text}." for text in listing.left_out]
+        if listing.size > LARGE_BYTES or len(listing.entries) > LARGE_FILES:
+            largest = ", ".join(f"{name} ({size / 1e6:.0f} MB)" for name, size in self._largest())
+            found.append(
+                f"the source has {len(listing.entries)} files of {listing.size / 1e6:.0f} MB together, and each job "
+                f"keeps a copy; largest: {largest}. Pass data as a channel, or give a smaller source_dir."
+            )
+        return found
+
+    def _largest(self) -> list[tuple[str, int]]:
+        sizes: dict[str, int] = {}
+        for entry in self.listing.entries:
+            top = entry.name.split("/", 1)[0]
+            sizes[top] = sizes.get(top, 0) + entry.size
+        return sorted(sizes.items(), key=lambda item: -item[1])[:3]
+
+    def copy_to(self, target: str | Path) -> None:
+        """Copy the source into a folder, which is made if it does not exist.
+
+        Modes are the user's only (0600, 0700), but for the permission to execute. Links that stay inside stay links.
+
+        Raises:
+            ConfigurationError: something cannot be read, or vanished meanwhile.
+            OSError: the target cannot be written.
+        """
+        base = os.fspath(target)
+        os.makedirs(base, mode=0o700, exist_ok=True)
+        for folder in self.listing.folders:
+            os.makedirs(os.path.join(base, folder), mode=0o700, exist_ok=True)
+        for entry in self.listing.entries:
+            place = os.path.join(base, entry.name)
+            if entry.link is not None:
+                os.symlink(entry.link, place)
+            else:
+                _copy(entry, place)
+
+
+def resolve(
+    entry_point: str | None,
+    source_dir: str | None = None,
+    dependencies: tuple[str, ...] = (),
+    *,
+    without: tuple[str | os.PathLike[str], ...] = (),
+) -> Source:
+    """Find the user's code and check it.
+
+    Args:
+        entry_point: A file (relative to ``source_dir`` where that is given), a module, or a folder with a
+            ``__main__.py``.
+        source_dir: A folder: all of it is taken. Without it, only the entry point is.
+        dependencies: Files and folders that are put beside the entry point.
+        without: Folders that are never entered.
+
+    Raises:
+        ConfigurationError: something is missing, outside of ``source_dir``, or hides our own packages.
+        UnsupportedError: the source is on S3.
+    """
+    if entry_point is None or not str(entry_point):
+        raise ConfigurationError("entry_point is missing: give the script that trains, e.g. entry_point='train.py'.")
+    entry = _plain("entry_point", entry_point)
+    if source_dir is None:
+        program, root = _alone(entry)
+        roots = [root]
+    else:
+        folder = _folder(_plain("source_dir", source_dir))
+        program = _within(entry, folder)
+        roots = [("", folder)]
+    for dependency in dependencies:
+        path = Path(os.path.abspath(_plain("dependencies", dependency)))
+        if not path.exists():
+            raise ConfigurationError(f"dependencies: {str(dependency)!r} does not exist ({path}).{_near(path)}")
+        if any(name == path.name or (not name and (root / path.name).exists()) for name, root in roots):
+            raise ConfigurationError(
+                f"dependencies: {str(dependency)!r} would overwrite {path.name!r} of the source; rename one of them."
+            )
+        roots.append((path.name, path))
+    _refuse_reserved(roots)
+    return Source(program=program, roots=tuple(roots), without=tuple(os.path.realpath(path) for path in without))
+
+
+def _plain(argument: str, location: str | os.PathLike[str]) -> str:
+    text = os.fspath(location)
+    if "\0" in text:
+        raise ConfigurationError(f"{argument}: a path cannot have a NUL character, got {text!r}.")
+    if text.startswith("s3://"):
+        raise UnsupportedError(f"{argument}={text!r}: code on S3 is for jobs on SageMaker; give a local path.")
+    if text.startswith("file://"):
+        text = text[len("file://") :]
+    return os.path.expanduser(text)
+
+
+def _folder(source_dir: str) -> Path:
+    path = Path(os.path.abspath(source_dir))
+    if not path.exists():
+        raise ConfigurationError(f"source_dir {source_dir!r} does not exist ({path}).{_near(path)}")
+    if not path.is_dir():
+        raise ConfigurationError(f"source_dir {source_dir!r} is not a folder; for a single file give entry_point only.")
+    return path
+
+
+def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
+    """The program and the root of an entry point without a source folder: it alone is taken."""
+    path = Path(os.path.abspath(entry))
+    if path.is_dir():
+        if not (path / "__main__.py").is_file():
+            raise ConfigurationError(
+                f"entry_point {entry!r} is a folder without a __main__.py; name the script in it: "
+                f"source_dir={entry!r}, entry_point='train.py'."
+            )
+        if not _MODULE.fullmatch(path.name):
+            raise ConfigurationError(f"entry_point {entry!r}: the folder's name is not that of a Python package.")
+        return path.name, (path.name, path)
+    if not path.exists():
+        hint = _near(path)
+        if _MODULE.fullmatch(entry) and not hint:
+            hint = " A module needs source_dir, the folder that has it."
+        raise ConfigurationError(f"entry_point {entry!r} does not exist ({path}).{hint}")
+    _check_program(path, path.name, has_setup=False)
+    return path.name, (path.name, path)
+
+
+def _within(entry: str, folder: Path) -> str:
+    """The program for an entry point in a source folder."""
+    relative = os.path.relpath(entry, folder) if os.path.isabs(entry) else os.path.normpath(entry)
+    path = folder / relative
+    if relative == os.pardir or relative.startswith(os.pardir + os.sep):
+        raise ConfigurationError(
+            f"entry_point {entry!r} is outside of source_dir {str(folder)!r}: it must be in it, and is given relative "
+            "to it."
+        )
+    if path.is_file():
+        _check_program(path, relative, has_setup=(folder / "setup.py").is_file())
+        return relative
+    module = relative.replace(os.sep, ".") if path.is_dir() else relative
+    if _MODULE.fullmatch(module) and _is_module(folder, module):
+        return module
+    if path.is_dir():
+        raise ConfigurationError(f"entry_point {entry!r} is a folder without a __main__.py; name the script in it.")
+    doubled = Path(os.path.abspath(entry))
+    if doubled.is_file() and doubled.is_relative_to(folder):
+        hint = f" It is relative to source_dir: entry_point={str(doubled.relative_to(folder))!r}."
+    else:
+        hint = _near(path)
+    raise ConfigurationError(f"entry_point {entry!r} does not exist in source_dir {str(folder)!r}.{hint}")
+
+
+def _is_module(folder: Path, module: str) -> bool:
+    path = folder.joinpath(*module.split("."))
+    return path.with_name(path.name + ".py").is_file() or (path / "__main__.py").is_file()
+
+
+def _check_program(path: Path, name: str, *, has_setup: bool) -> None:
+    """Refuse a file that nothing would run."""
+    if name.endswith((".py", ".sh")) or has_setup:
+        return
+    with open(path, "rb") as file:
+        is_script = file.read(2) == b"#!"
+    if not is_script and not os.access(path, os.X_OK):
+        raise ConfigurationError(
+            f"entry_point {name!r} is neither a Python script (.py), a shell script (.sh), a module nor an executable "
+            "file."
+        )
+
+
+def _refuse_reserved(roots: list[tuple[str, Path]]) -> None:
+    for reserved in RESERVED_NAMES:
+        for name, path in roots:
+            for candidate in (reserved, f"{reserved}.py"):
+                found = path / candidate if not name else path
+                if (not name and found.exists()) or name == candidate:
+                    raise ConfigurationError(
+                        f"{found}: {candidate!r} at the top of a job's code would hide fleetfit's own package of that "
+                        "name from the script; rename it, or choose a source_dir further down."
+                    )
+
+
+def _near(path: Path) -> str:
+    """The most similar name in the folder of a path that does not exist."""
+    try:
+        names = sorted(os.listdir(path.parent))
+    except OSError:
+        return f" There is no folder {str(path.parent)!r}."
+    guess = nearest(path.name, names)
+    return f" Did you mean {guess!r}?" if guess is not None else ""
+
+
+# --- listing and copying ---
+
+
+def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str]) -> Listing:
+    entries: list[Entry] = []
+    folders: list[str] = []
+    left_out: list[str] = []
+    for name, path in roots:
+        real = os.path.realpath(path)
+        if os.path.isdir(real):
+            if name:
+                folders.append(name)
+            for item in _walk(real, name, real, (real,), without, left_out):
+                if isinstance(item, str):
+                    folders.append(item)
+                else:
+                    entries.append(item)
+        else:
+            entries.append(_file(real, name, os.stat(real)))
+    return Listing(tuple(entries), tuple(folders), tuple(left_out))
+
+
+def _walk(
+    folder: str, prefix: str, root: str, above: tuple[str, ...], without: frozenset[str], left_out: list[str]
+) -> Iterator[str | Entry]:
+    """Yield the entries below a folder; a text is a folder.
+
+    Args:
+        folder: The folder, without links in its path.
+        prefix: Its name in the snapshot.
+        root: Links that stay in it stay links.
+        above: The folders that are being listed, ``folder`` the last.
+        without: Folders that are not entered.
+        left_out: Takes what is left out.
+    """
+    try:
+        with os.scandir(folder) as found:
+            items = sorted(found, key=lambda item: item.name)
+    except OSError as error:
+        raise ConfigurationError(f"source_dir: {folder} cannot be read: {error.strerror}.") from error
+    for item in items:
+        if item.name in SKIPPED:
+            continue
+        name = f"{prefix}/{item.name}" if prefix else item.name
+        path = item.path
+        if item.is_symlink():
+            link = _inner_link(path, root)
+            if link is not None:
+                yield Entry(name, None, link=link)
+                continue
+            target = os.path.realpath(path)
+            if not os.path.exists(target):
+                left_out.append(f"{path} links to {os.readlink(path)}, which does not exist; it is left out")
+                continue
+            if target in above or folder.startswith(target.rstrip("/") + "/"):
+                raise ConfigurationError(f"source_dir: {path} links to {target}, which contains it; remove the link.")
+            path = target
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            if path in without:
+                continue
+            yield name
+            inner_root = root if path == item.path else path
+            yield from _walk(path, name, inner_root, (*above, path), without, left_out)
+        else:
+            yield _file(path, name, status)
+
+
+def _file(path: str, name: str, status: os.stat_result) -> Entry:
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
+        raise ConfigurationError(f"source_dir: {path} is {kind}, which cannot be part of a job's code; move it away.")
+    if not os.access(path, os.R_OK):
+        raise ConfigurationError(f"source_dir: {path} cannot be read: permission denied.")
+    return Entry(name, path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
+
+
+def _inner_link(path: str, root: str) -> str | None:
+    """The relative target of a link that stays inside of ``root`` and leads somewhere; None otherwise."""
+    target = os.path.realpath(path)
+    if not os.path.exists(target) or not target.startswith(root.rstrip("/") + "/"):
+        return None
+    inside = os.path.relpath(target, root).split(os.sep)
+    if any(part in SKIPPED for part in inside):
+        return None
+    return os.path.relpath(target, os.path.realpath(os.path.dirname(path)))
+
+
+def _copy(entry: Entry, place: str) -> None:
+    assert entry.origin is not None  # a file has one
+    try:
+        shutil.copyfile(entry.origin, place)
+        status = os.stat(entry.origin)
+    except OSError as error:
+        if error.filename != entry.origin:
+            raise
+        raise ConfigurationError(f"source_dir: {entry.origin} cannot be read: {error.strerror}.") from error
+    os.chmod(place, 0o700 if entry.executable else 0o600)
+    os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,0 +1,519 @@
+"""The handle of a training job that users hold."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from container.contract.failures import Cause, Failure
+from container.contract.membership import natural_key
+from container.contract.names import shown
+from estimators.client import launch, supervisor_client
+from estimators.client.callbacks import EventFeed, check_callbacks
+from estimators.client.interrupts import Interrupts
+from estimators.client.printing import LogPrinter
+from estimators.client.waiting import ENDING_SECONDS, Output, Wait
+from estimators.job.errors import (
+    ConfigurationError,
+    JobUnreachableError,
+    RecordError,
+    TrainingJobError,
+    UnsupportedError,
+)
+from estimators.job.metrics import metrics_frame
+from estimators.job.request import TrainingJobSpec
+from estimators.records import outputs, ranks
+from estimators.records import status as statuses
+from estimators.records.logs import LogLine, LogReader
+from estimators.records.phases import phases
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus, TrainingJobStatus
+from estimators.results.result import Result
+
+if TYPE_CHECKING:
+    import pandas
+
+
+#: How often a job is looked at to which there is no tie, in seconds.
+_POLL_SECONDS = 0.1
+#: How long ending may take where the job is on SageMaker, in seconds: two minutes for the script, then uploading and
+#: giving back the instances.
+_ENDING_ELSEWHERE_SECONDS = 1800.0
+#: How long a handle waits for news of a job elsewhere that nobody followed, in seconds.
+_FIRST_NEWS_SECONDS = 15.0
+
+#: Members of the request that DescribeTrainingJob does not repeat.
+_NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
+
+
+class TrainingJob:
+    """A training job, running or over.
+
+    It holds nothing but the name: everything is read from the job's record when it is asked for, so a handle from
+    another process (``Estimator.attach(name)``) says the same. The handle that started a job with ``wait=True`` also
+    holds the tie that ends the job with this process.
+    """
+
+    def __init__(
+        self,
+        record: JobRecord,
+        tie: supervisor_client.Tie | None = None,
+        process: subprocess.Popen[bytes] | None = None,
+    ) -> None:
+        """Use :meth:`attach`, or what :func:`estimators.client.launch.launch` returns.
+
+        Args:
+            record: The job's record.
+            tie: The connection that ties the job to this process.
+            process: The supervisor, where this process started it.
+        """
+        self.record = record
+        self._tie = tie
+        self._process = process
+
+    @classmethod
+    def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
+        """The handle of a job of this or an earlier process.
+
+        Raises:
+            JobNotFoundError: there is no such job; the message has the nearest name.
+        """
+        job = cls(JobRecord.open(name, home))
+        job.ensure_followed()
+        return job
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TrainingJob.attach, (self.name, self.record.home)
+
+    def __repr__(self) -> str:
+        try:
+            text = str(self.status)
+        except (RecordError, LookupError) as error:
+            text = str(error)
+        return f"<TrainingJob {self.name!r}: {text}>"
+
+    def _repr_html_(self) -> str:
+        from estimators.results.display import job_html
+
+        return job_html(self.result())
+
+    # --- what it is ---
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.record.name
+
+    @property
+    def status(self) -> TrainingJobStatus:
+        """The primary status; it equals its string: ``job.status == "Completed"``.
+
+        Raises:
+            RecordError: a newer fleetfit wrote a status that this one does not know.
+        """
+        value = self._status()["TrainingJobStatus"]
+        try:
+            return TrainingJobStatus(value)
+        except ValueError:
+            raise RecordError(
+                f"training job {self.name!r} has the status {value!r}, which this fleetfit does not know: upgrade it."
+            ) from None
+
+    @property
+    def secondary_status(self) -> SecondaryStatus | str:
+        """What the job is doing; a plain string where a newer fleetfit wrote one that this one does not know."""
+        value = str(self._status()["SecondaryStatus"])
+        try:
+            return SecondaryStatus(value)
+        except ValueError:
+            return value
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it failed, as data; None when it did not."""
+        return statuses.failure_of(self._status())
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the user was warned of, before the start and since."""
+        return list(self._status().get(statuses.OWN, {}).get("warnings") or [])
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts' names, in rank order: all that it has had, or those of an elastic job that are there."""
+        there = [str(host["name"]) for host in self.membership if host["state"] not in ("gone", "spare")]
+        if there:
+            return sorted(there, key=natural_key)
+        count = (self.record.read_request().get("ResourceConfig") or {}).get("InstanceCount") or 0
+        planned = {f"algo-{number}" for number in range(1, int(count) + 1)}
+        return sorted(planned | set(self.record.hosts), key=natural_key)
+
+    @property
+    def model_data(self) -> str | None:
+        """Where the model is (``model.tar.gz``); None while there is none."""
+        return outputs.model_data(self.record)
+
+    @property
+    def checkpoints(self) -> str:
+        """Where the checkpoints are: the job's ``checkpoint_s3_uri``, or a folder of its record."""
+        return outputs.checkpoints(self.record)
+
+    def describe(self) -> dict[str, Any]:
+        """What SageMaker's DescribeTrainingJob would answer, times as seconds since the epoch; secrets are ``***``.
+
+        The key ``Fleetfit`` has what SageMaker has no name for: failure, warnings, attempt.
+        """
+        from estimators.job.secrets import mask_request
+
+        request = self.record.read_request()
+        answer = {name: value for name, value in request.items() if name not in _NOT_DESCRIBED}
+        return mask_request({**answer, **self._status()})
+
+    def phases(self) -> dict[str, float | None]:
+        """Seconds per phase: launch, import, rendezvous, first_step, training, teardown; None where unknown."""
+        return phases(self.record.events())
+
+    def metrics(self) -> pandas.DataFrame:
+        """Every value of every metric: time, elapsed_s (since the job's creation), attempt, rank, name, value, host."""
+        return metrics_frame(self.record.events("metric"), start=self._status().get("CreationTime"))
+
+    def result(self) -> Result:
+        """What has come of the job so far; of a job that is over, as it was saved with it."""
+        from estimators.results import saving
+
+        return saving.result_of(self.record)
+
+    # --- jobs that live elsewhere ---
+
+    @property
+    def lives_elsewhere(self) -> bool:
+        """Whether the job is on SageMaker, where it goes on without anybody on this machine."""
+        return statuses.lives_elsewhere(self.record.stored_status())
+
+    def ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
+        """Follow a job on SageMaker again that nobody follows, since its supervisor was killed; else do nothing.
+
+        Args:
+            env: The new supervisor's environment; default: this process's.
+
+        Raises:
+            BackendError: the supervisor cannot be started.
+        """
+        stored = self.record.stored_status()
+        if not statuses.lives_elsewhere(stored) or statuses.is_terminal(stored or {}) or self.record.is_supervised():
+            return
+        taken = JobRecord(self.record.path)
+        if not taken.lock():
+            return  # somebody else was quicker
+        try:
+            self._process = launch.start(taken, env)
+        finally:
+            taken.release()
+        until = time.monotonic() + _FIRST_NEWS_SECONDS
+        while self._last_seen() == statuses.last_seen(stored) and self.record.is_supervised():
+            if time.monotonic() > until:
+                break
+            time.sleep(_POLL_SECONDS / 2)
+
+    def _last_seen(self) -> float | None:
+        return statuses.last_seen(self.record.stored_status())
+
+    def wait_until_taken(self) -> None:
+        """Wait until SageMaker has taken the job, or refused it; a job of this machine has been taken already.
+
+        Raises:
+            TrainingJobError: it was refused, or did not get there.
+        """
+        while True:
+            self.ensure_followed()
+            status = self._status()
+            if status.get(statuses.OWN, {}).get("taken") or statuses.is_terminal(status):
+                break
+            time.sleep(_POLL_SECONDS / 2)
+        failure = statuses.failure_of(status)
+        if failure is not None and not status.get(statuses.OWN, {}).get("taken"):
+            raise TrainingJobError(self, failure)
+
+    def _status(self) -> dict[str, Any]:
+        if self._process is not None:
+            self._process.poll()  # so that a supervisor that is done does not stay as a zombie
+        return self.record.read_status()
+
+    # --- logs ---
+
+    def logs(self, rank: int | None = None, follow: bool = False, all: bool = False) -> None:
+        """Print the logs.
+
+        TensorFlow's start-up lines are left out, and a line that several ranks print at once is shown once.
+
+        Args:
+            rank: Only this rank's.
+            follow: Go on until the job is over. An interrupt ends this, not the job.
+            all: Show every line.
+
+        Raises:
+            ConfigurationError: the job has no such rank.
+        """
+        printer = self._printer(all=all, one_rank=rank is not None)
+        for lines in self._portions(rank, follow):
+            printer.print(lines)
+        printer.finish()
+
+    def log_lines(self, rank: int | None = None, follow: bool = False) -> Iterator[LogLine]:
+        """The logs as data, merged over processes by time; see :meth:`logs`."""
+        for lines in self._portions(rank, follow):
+            yield from lines
+
+    def check_rank(self, rank: int) -> None:
+        """See that the job has a rank of that number.
+
+        Raises:
+            ConfigurationError: it has none.
+        """
+        known = ranks.known(self.record)
+        if known and rank not in known:
+            raise ConfigurationError(f"training job {self.name!r} has no rank {shown(rank)}: {ranks.span_text(known)}.")
+
+    def _portions(self, rank: int | None, follow: bool) -> Iterator[list[LogLine]]:
+        if rank is not None:
+            self.check_rank(rank)
+        reader = LogReader(self.record, rank)
+        if follow:
+            self.ensure_followed()
+        while True:
+            over = statuses.is_terminal(self._status())
+            yield from reader.drain(final=over)
+            if over or not follow:
+                return
+            yield []  # time goes by
+            time.sleep(_POLL_SECONDS)
+
+    def _printer(self, stream: IO[str] | None = None, *, all: bool = False, one_rank: bool = False) -> LogPrinter:
+        """What prints the logs.
+
+        Args:
+            stream: Default: standard output.
+            all: Whether every line is shown.
+            one_rank: Whether the lines of a single rank are printed.
+        """
+        from estimators.client.folding import Folding
+        from estimators.job.log_redaction import text_mask
+
+        request = self.record.read_request()
+        spec = TrainingJobSpec.from_request(request)
+        several = not one_rank and (spec.instance_count > 1 or spec.strategy is not None)
+        return LogPrinter(stream, mask=text_mask(request), folding=None if all else Folding(several=several))
+
+    # --- ending it ---
+
+    def stop(self, wait: bool = False, *, grace: float | None = None) -> None:
+        """Ask the job to end; the script gets SIGTERM and time to save. Nothing happens to a job that is over.
+
+        Args:
+            wait: Return when it has ended.
+            grace: Seconds that the script has to save; default: the job's ``stop_grace`` (120 s).
+
+        Raises:
+            UnsupportedError: ``grace`` for a job on SageMaker, which gives every script 120 s.
+            JobUnreachableError: the job's supervisor does not answer, or does not end the job.
+        """
+        ending = ENDING_SECONDS
+        if not statuses.is_terminal(self._status()):
+            if self.lives_elsewhere:
+                if grace is not None:
+                    raise UnsupportedError(
+                        f"stop(grace={grace!r}): training job {self.name!r} is on SageMaker, which gives every script "
+                        "120 s to save; leave grace out."
+                    )
+                self.ensure_followed()
+                ending = _ENDING_ELSEWHERE_SECONDS
+            self._ask_to_stop(grace, "stop() was called")
+        if wait:
+            seconds = float(grace if grace is not None else self.record.read_options().get("stop_grace") or 0.0)
+            until = time.monotonic() + seconds + ending
+            while not statuses.is_terminal(self._status()):
+                if time.monotonic() > until:
+                    raise JobUnreachableError(
+                        f"training job {self.name!r} was told to stop and has not ended after "
+                        f"{seconds + ending:g} s: its supervisor (pid {self._supervisor_pid()}) may be "
+                        "stopped."
+                    )
+                time.sleep(_POLL_SECONDS / 5)
+            self._reap()
+
+    def _supervisor_pid(self) -> int | None:
+        pid = (self.record.stored_status() or {}).get(statuses.OWN, {}).get("supervisor_pid")
+        return pid if isinstance(pid, int) else None
+
+    def _ask_to_stop(self, grace: float | None, reason: str) -> None:
+        message = supervisor_client.stop_message(grace, reason)
+        if self._tie is not None and not self._tie.ended and self._tie.send(message):
+            return
+        try:
+            answer = supervisor_client.request(self.record, message)
+        except JobUnreachableError:
+            if statuses.is_terminal(self._status()):
+                return
+            raise
+        if not answer.get("ok"):
+            raise JobUnreachableError(f"training job {self.name!r} was not stopped: {answer.get('error', answer)}")
+
+    # --- an elastic job's hosts ---
+
+    @property
+    def membership(self) -> list[dict[str, Any]]:
+        """The hosts that an elastic job has had: for each its ``name``, ``state`` and ``ranks``, as they are now.
+
+        States: ``starting``, ``ready``, ``leaving``, ``gone``, ``spare``. Empty for a job that is not elastic.
+        """
+        noted = self._status().get(statuses.OWN, {}).get("hosts")
+        return [dict(host) for host in noted] if isinstance(noted, list) else []
+
+    def add_hosts(self, count: int = 1) -> list[str]:
+        """Start more hosts for an elastic job. The others go on training until they are able to join.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Their names.
+
+        Raises:
+            ConfigurationError: the job cannot have that many, or is not elastic.
+            JobUnreachableError: its supervisor does not answer.
+        """
+        return [str(name) for name in self._ask({"op": "add_hosts", "count": count})["hosts"]]
+
+    def remove_host(self, name: str) -> None:
+        """Let a host of an elastic job leave: the others go on without it from their next look on.
+
+        Args:
+            name: The host, such as ``algo-2``.
+
+        Raises:
+            ConfigurationError: there is no such host, too few would be left, or the job is not elastic.
+            JobUnreachableError: its supervisor does not answer.
+        """
+        self._ask({"op": "remove_host", "host": name})
+
+    def interrupt(self, name: str, notice_s: float = 120.0) -> None:
+        """Interrupt a host of an elastic job as the spot market does: it leaves, or is killed when the notice is over.
+
+        Args:
+            name: The host.
+            notice_s: The notice, in seconds.
+
+        Raises:
+            ConfigurationError: there is no such host, or the job is not elastic.
+            JobUnreachableError: its supervisor does not answer.
+        """
+        self._ask({"op": "interrupt", "host": name, "notice_s": notice_s})
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer = supervisor_client.request(self.record, message)
+        if not answer.get("ok"):
+            error = str(answer.get("error", answer))
+            if error.startswith("unknown operation"):
+                error = "its hosts cannot come and go: the strategy is not ElasticHorovod."
+            raise ConfigurationError(f"training job {self.name!r}: {error}")
+        return answer
+
+    # --- going on with it ---
+
+    def resume(self, wait: bool = True, logs: bool | str = True, callbacks: Any = None) -> TrainingJob:
+        """Go on with a job that failed, was stopped, or lost its supervisor: another attempt, with the same record.
+
+        Scripts go on from their last checkpoint. Failures are counted anew, and so is ``max_run``.
+
+        Args:
+            wait: Whether to wait for the end, with the job ending if this process does.
+            logs: Whether to show the job's output while waiting; as for :meth:`wait`.
+            callbacks: As for :meth:`wait`.
+
+        Returns:
+            A new handle of the job.
+
+        Raises:
+            ConfigurationError: the job runs, or has completed.
+            BackendError: it cannot be started.
+            TrainingJobError: it failed again (only with ``wait=True``).
+        """
+        job = TrainingJob(*launch.resume(JobRecord(self.record.path), attached=wait))
+        if wait:
+            job.wait(logs=logs, callbacks=callbacks)
+        return job
+
+    # --- waiting for it ---
+
+    def wait(self, logs: bool | str = True, timeout: float | None = None, callbacks: Any = None) -> None:
+        """Wait until the job is over.
+
+        An interrupt (Ctrl-C, a notebook's stop button) ends a job that is tied to this process: the script has
+        ``interrupt_grace`` (5 s) to save; a second interrupt ends it at once. A job that is not tied goes on, as all
+        jobs on SageMaker do. In both cases KeyboardInterrupt is raised, when the job has ended or at once.
+
+        Args:
+            logs: Whether to print the logs, and a table at the end. ``"All"`` prints every line, also those that
+                :meth:`logs` leaves out.
+            timeout: Give up waiting after this many seconds; the job goes on.
+            callbacks: An :class:`estimators.client.callbacks.Callback`, or a list of them.
+
+        Raises:
+            ConfigurationError: a callback is none.
+            TrainingJobError: the job failed.
+            KeyboardInterrupt: see above.
+            BrokenPipeError: nobody reads the standard output any more; a tied job has been stopped.
+            TimeoutError: it is not over after ``timeout`` seconds.
+        """
+        checked = check_callbacks(callbacks)
+        output = Output(self, sys.stdout if logs else None, all=logs == "All")
+        feed = EventFeed(self, checked if output.pane is None else (output.pane, *checked))
+        deadline = time.monotonic() + timeout if timeout is not None else None
+        self.ensure_followed()
+        with Interrupts() as interrupts:
+            try:
+                if logs and not self._is_over():
+                    output.message(self._opening())
+                Wait(self, output, feed, interrupts, deadline).run()
+            except (TimeoutError, KeyboardInterrupt, BrokenPipeError):
+                raise
+            except BaseException:
+                # Something else went wrong here: a tied job must not go on unwatched.
+                if self._tie is not None and not self._tie.ended:
+                    self._tie.send(supervisor_client.stop_message(self._interrupt_grace(), "its caller failed"))
+                raise
+        status = self._status()
+        if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
+            failure = statuses.failure_of(status)
+            raise TrainingJobError(self, failure or Failure(cause=Cause.INTERNAL, message="unknown"))
+        output.table()
+
+    def _opening(self) -> str:
+        """What a caller sees first: the first line of a script may take a while."""
+        spec = TrainingJobSpec.from_request(self.record.read_request())
+        strategy = spec.strategy
+        shape = f"{spec.instance_count} host{'s' if spec.instance_count > 1 else ''}"
+        if strategy is not None:
+            per_host = strategy.ranks_per_host
+            shape += f" × {per_host} process{'es' if per_host > 1 else ''}, {strategy.name}"
+        return f"training job {self.name}: {shape}, on {spec.instance_type}"
+
+    def _interrupt_grace(self) -> float:
+        value = self.record.read_options().get("interrupt_grace")
+        return float(value) if isinstance(value, int | float) else 5.0
+
+    def _is_over(self) -> bool:
+        """Whether the end is on record. A supervisor with a tie tells when it is worth looking."""
+        if self._tie is not None and not self._tie.ended:
+            return False
+        return statuses.is_terminal(self._status())
+
+    def _reap(self) -> None:
+        if self._tie is not None:
+            self._tie.close()
+        if self._process is not None:
+            self._process.poll()  # it may stay a little to complete the provenance; a later call reaps it

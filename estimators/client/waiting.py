@@ -1,0 +1,261 @@
+"""Waiting for a job: its logs and events are shown, interrupts are heeded, and a supervisor that hangs is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import stat
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+from estimators.client import supervisor_client
+from estimators.client.callbacks import EventFeed
+from estimators.client.interrupts import Interrupts
+from estimators.client.printing import in_jupyter, wants_colour, write_text
+from estimators.job.errors import JobUnreachableError
+from estimators.records.logs import LogReader
+
+if TYPE_CHECKING:
+    from estimators.client.notebook import Pane
+    from estimators.client.training_job import TrainingJob
+
+#: How often a job is looked at to which there is no tie, in seconds.
+_POLL_SECONDS = 0.1
+#: With a tie the supervisor says when there is something; this is in case it cannot.
+_TIED_POLL_SECONDS = 1.0
+#: Between two looks at the logs of a job that writes without pause, in seconds: it shares the machine with us.
+_BREATH_SECONDS = 0.005
+#: How long a supervisor may take to end a job beyond the script's own grace, before it is killed.
+ENDING_SECONDS = 15.0
+
+#: After so many seconds without news a waiting caller asks whether the supervisor is there, and believes so often that
+#: it is only slow.
+_PING_SECONDS = 15.0
+_PINGS = 3
+
+
+class Output:
+    """Where a waiting caller shows the logs: nowhere, or on a stream."""
+
+    def __init__(self, job: TrainingJob, stream: IO[str] | None, *, all: bool = False) -> None:
+        self._job = job
+        self._stream = stream
+        #: A notebook's display, which takes the place of the stream.
+        self.pane: Pane | None = None
+        if stream is not None and in_jupyter(stream):
+            from estimators.client.notebook import pane_for
+
+            self.pane = pane_for(job)
+        target: Any = self.pane.stream if self.pane is not None else stream
+        self._reader = LogReader(job.record) if stream is not None else None
+        self._printer = job._printer(target, all=all) if stream is not None else None
+        #: A pipe on which the logs go, whose reader may go away.
+        self.pipe = _pipe_of(stream)
+
+    def show(self, *, final: bool = False) -> bool:
+        """Print what is new; returns whether there was anything."""
+        if self._reader is None or self._printer is None:
+            return False
+        shown = False
+        for lines in self._reader.drain(final=final):
+            self._printer.print(lines)
+            shown = True
+        if not shown:
+            self._printer.print(())  # what has waited long enough
+        if final:
+            self._printer.finish()
+        if self.pane is not None:
+            self.pane.finish() if final else self.pane.refresh()
+        return shown
+
+    @property
+    def due(self) -> float | None:
+        """In how many seconds there is something to show even if nothing comes; None for none."""
+        return self._printer.due if self._printer is not None else None
+
+    def message(self, text: str) -> None:
+        """Print a line of our own, also without logs."""
+        if self._printer is not None:
+            self._printer.message(text)
+            if self.pane is not None and not self._job._is_over():
+                self.pane.refresh(force=True)
+        elif not self._silent:
+            write_text(sys.stderr, text + "\n")
+
+    _silent = False
+
+    def silence(self) -> None:
+        """Nobody reads: print nothing more."""
+        self._reader = self._printer = self._stream = self.pipe = None
+        self._silent = True
+
+    def table(self) -> None:
+        """Print the table of the end; in a notebook as HTML."""
+        stream = self._stream
+        if stream is None:
+            return
+        if self.pane is not None:
+            return  # the table is in it
+        from estimators.results import display
+
+        columns = shutil.get_terminal_size().columns
+        text = display.job_table(self._job.result(), colour=wants_colour(stream), columns=columns)
+        write_text(stream, text)
+
+
+class Wait:
+    """One call of :meth:`TrainingJob.wait`."""
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        output: Output,
+        feed: EventFeed,
+        interrupts: Interrupts,
+        deadline: float | None,
+    ) -> None:
+        self._job = job
+        self._output = output
+        self._feed = feed
+        self._interrupts = interrupts
+        self._deadline = deadline
+        self._heeded = 0  # interrupts that have been acted on
+        self._kill_at: float | None = None  # when the supervisor has had its time to end the job
+        self._broken: BrokenPipeError | None = None
+        self._ping_at = time.monotonic() + _PING_SECONDS
+        self._unanswered = 0
+
+    def run(self) -> None:
+        """Return when the job is over, or raise as :meth:`TrainingJob.wait` says."""
+        while True:
+            try:
+                if self._interrupts.count > self._heeded:
+                    self._heeded += 1
+                    self._interrupted()
+                if self._step():
+                    break
+            except KeyboardInterrupt:
+                if self._job._tie is None:
+                    raise
+                self._interrupts.count += 1
+            except BrokenPipeError as error:
+                self._output.silence()
+                if self._job._tie is None:
+                    raise
+                self._broken = self._broken or error
+                self._stop(self._job._interrupt_grace(), "its output was closed")
+        self._job._reap()
+        if self._broken is not None:
+            raise self._broken
+        if self._interrupts.count:
+            with contextlib.suppress(BrokenPipeError):
+                self._output.message(f"training job {self._job.name}: {self._job.status}.")
+            raise KeyboardInterrupt
+
+    def _step(self) -> bool:
+        """Show what is new and wait a little; returns whether the job is over."""
+        job, tie = self._job, self._job._tie
+        if tie is not None:
+            tie.drain()
+        over = job._is_over()
+        shown = self._output.show(final=over)
+        if over:
+            self._feed.end()
+            return True
+        shown = self._feed.poll() or shown
+        if shown:
+            self._ping_at = time.monotonic() + _PING_SECONDS
+        elif time.monotonic() >= self._ping_at:
+            self._ping()
+        now = time.monotonic()
+        if self._deadline is not None and now >= self._deadline:
+            raise TimeoutError(f"training job {job.name!r} is still {job.status} ({job.secondary_status}).")
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill()
+        if shown:
+            self._interrupts.wait(_BREATH_SECONDS, watch=self._output.pipe)
+        pause = _TIED_POLL_SECONDS if tie is not None else _POLL_SECONDS
+        for moment in (self._deadline, self._kill_at):
+            if moment is not None:
+                pause = min(pause, max(0.0, moment - now))
+        if (due := self._output.due) is not None:
+            pause = min(pause, due)
+        if tie is not None and not tie.ended:
+            self._interrupts.wait(pause, tie.fileno(), watch=self._output.pipe)
+        else:
+            # With a tie that has ended, the end is a moment away: the supervisor's lock is about to be free.
+            self._interrupts.wait(min(pause, _BREATH_SECONDS) if tie is not None else pause, watch=self._output.pipe)
+        return False
+
+    def _ping(self) -> None:
+        """The job has been silent for a while: see that its supervisor is there, and wait for nobody who is not.
+
+        Raises:
+            JobUnreachableError: it has not answered several times, and nobody's job is tied to us.
+        """
+        job = self._job
+        self._ping_at = time.monotonic() + _PING_SECONDS
+        try:
+            supervisor_client.request(job.record, {"op": "ping"})
+        except JobUnreachableError:
+            self._unanswered += 1
+            job.ensure_followed()
+        else:
+            self._unanswered = 0
+        if self._unanswered < _PINGS or job._is_over():
+            return
+        text = f"the supervisor of training job {job.name} (pid {job._supervisor_pid()}) does not answer"
+        if job._tie is None:
+            raise JobUnreachableError(f"{text}: it is stopped, or the machine is overloaded.")
+        self._output.message(f"{text}; it is ended, and the job with it.")
+        self._kill()
+
+    def _interrupted(self) -> None:
+        job = self._job
+        if job._tie is None:
+            with contextlib.suppress(BrokenPipeError):
+                bill = " at SageMaker, which bills it" if job.lives_elsewhere else ""
+                self._output.message(f"training job {job.name} goes on{bill}; its stop() ends it.")
+            raise KeyboardInterrupt
+        if self._heeded == 1:
+            grace = job._interrupt_grace()
+            self._stop(grace, "interrupted by the user")
+            self._output.message(
+                f"stopping training job {job.name}: it has {grace:g} s to save. Interrupt again to end it at once."
+            )
+        elif self._heeded == 2:
+            self._stop(0.0, "interrupted twice by the user")
+            self._output.message(f"ending training job {job.name} at once.")
+        else:
+            self._kill_at = time.monotonic()
+
+    def _stop(self, grace: float, reason: str) -> None:
+        self._kill_at = time.monotonic() + grace + ENDING_SECONDS
+        tie = self._job._tie
+        if tie is None or tie.ended or not tie.send(supervisor_client.stop_message(grace, reason)):
+            # It is ending by itself, or does not listen: then the end of the tie is what it must notice.
+            self._kill_at = time.monotonic() + ENDING_SECONDS
+
+    def _kill(self) -> None:
+        """The supervisor did not end the job in its time: the kernel does, whatever state it is in."""
+        self._kill_at = None
+        job = self._job
+        if job._process is not None and job._process.poll() is None:
+            os.kill(job._process.pid, signal.SIGKILL)
+        if job._tie is not None:
+            job._tie.close()
+
+
+def _pipe_of(stream: IO[str] | None) -> int | None:
+    """The descriptor of a stream that is a pipe or socket of this process, else None."""
+    if stream is None or in_jupyter(stream):
+        return None
+    try:
+        descriptor = stream.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError, AttributeError):
+        return None
+    return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None

@@ -1,0 +1,387 @@
+"""The constructor's arguments: every one of the SageMaker SDK 2.x, and what becomes of it.
+
+One table, :data:`ARGUMENTS`, says for each argument of ``EstimatorBase``, ``Framework`` and ``TensorFlow`` whether it
+is carried, changed or refused, and why. The constructor reads its arguments by it, and ``docs/sagemaker-arguments.md``
+shows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from container.contract.names import shown, unknown
+from estimators.job.errors import ConfigurationError, UnsupportedError
+
+
+class Treatment(enum.Enum):
+    """What becomes of an argument."""
+
+    CARRIED = "carried"  # same name, meaning and default
+    CHANGED = "changed"  # same name, another default or meaning; the note says which
+    AWS_ONLY = "aws"  # carried into the request for ml.* types, refused for local ones unless it asks for nothing
+    REFUSED = "refused"  # refused whatever the instance type
+    OWN = "own"  # fleetfit's own, unknown to the SDK
+
+
+class Owner(enum.Enum):
+    """Which constructor takes an argument."""
+
+    ESTIMATOR = "Estimator"  # and every class below it
+    TENSORFLOW = "TensorFlow"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Argument:
+    """One argument.
+
+    Attributes:
+        name: Its name in the SDK 2.x.
+        treatment: What becomes of it.
+        note: For users: what is different, or why it is refused and what to do instead.
+        v1_name: Its name in the SDK 1.x, still taken with a DeprecationWarning.
+        owner: Which constructor takes it.
+        neutral: Values that ask for nothing, and are taken although the rest is refused.
+        containers: Whether local containers take it, though processes do not.
+    """
+
+    name: str
+    treatment: Treatment
+    note: str = ""
+    v1_name: str | None = None
+    owner: Owner = Owner.ESTIMATOR
+    neutral: tuple[Any, ...] = (None,)
+    containers: bool = False
+
+
+class ArgumentNameError(ConfigurationError, TypeError):
+    """A constructor does not take an argument of that name."""
+
+
+_CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
+#: Local types whose hosts are containers.
+_CONTAINERS = ("local", "local_gpu")
+_DEBUGGER = "SageMaker Debugger is a service of AWS"
+_TF = Owner.TENSORFLOW
+
+ARGUMENTS: tuple[Argument, ...] = (
+    # where
+    Argument(
+        name="role",
+        treatment=_CHANGED,
+        note="optional: a placeholder locally; on SageMaker it is found as get_execution_role() finds it",
+    ),
+    Argument(
+        name="instance_count", treatment=_CHANGED, v1_name="train_instance_count", note="the default is 1, not an error"
+    ),
+    Argument(
+        name="instance_type",
+        treatment=_CHANGED,
+        v1_name="train_instance_type",
+        note="selects the backend; the default is 'local_process' (processes on this machine), not an error",
+    ),
+    Argument(
+        name="keep_alive_period_in_seconds",
+        treatment=_CARRIED,
+        note="local containers are kept for the next job; without effect on local_process, which starts at once",
+    ),
+    Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
+    Argument(
+        name="volume_size",
+        treatment=_CARRIED,
+        v1_name="train_volume_size",
+        note="without effect locally: jobs share the machine's disk",
+    ),
+    Argument(
+        name="volume_kms_key",
+        treatment=_AWS,
+        v1_name="train_volume_kms_key",
+        note="keys of AWS KMS encrypt AWS's volumes only; use an encrypted disk",
+    ),
+    Argument(name="training_plan", treatment=_AWS, note="training plans reserve capacity of AWS"),
+    Argument(name="instance_placement_config", treatment=_AWS, note="it places instances in AWS's UltraServers"),
+    # code
+    Argument(
+        name="entry_point",
+        treatment=_CHANGED,
+        note="also a module ('pkg.module') or a folder with a __main__.py, without a setup.py",
+    ),
+    Argument(name="source_dir", treatment=_CHANGED, note="code on S3 (a .tar.gz) is for jobs on SageMaker only"),
+    Argument(name="dependencies", treatment=_CHANGED, note="refused when one would overwrite a name of the source"),
+    Argument(
+        name="git_config",
+        treatment=_REFUSED,
+        note="fleetfit clones no repositories: clone it yourself and give its folder as source_dir",
+    ),
+    Argument(
+        name="code_location",
+        treatment=_AWS,
+        note="local code goes into the job's record and is not uploaded anywhere",
+    ),
+    Argument(
+        name="hyperparameters",
+        treatment=_CHANGED,
+        note="values keep their types, and an image without an entry_point gets str() of them, as in the SDK; reserved "
+        "names and values without a JSON form are refused",
+    ),
+    Argument(name="environment", treatment=_CARRIED),
+    Argument(name="container_log_level", treatment=_CARRIED),
+    Argument(
+        name="container_entry_point",
+        treatment=_AWS,
+        note="local containers take it too; processes on this machine have no container, use entry_point",
+        containers=True,
+    ),
+    Argument(
+        name="container_arguments",
+        treatment=_AWS,
+        note="local containers take it too; processes on this machine have no container, use hyperparameters",
+        containers=True,
+    ),
+    # image
+    Argument(
+        name="image_uri",
+        treatment=_CARRIED,
+        v1_name="image_name",
+        note="names the job; without effect on local_process, which runs this Python",
+    ),
+    Argument(
+        name="framework_version",
+        treatment=_CHANGED,
+        owner=_TF,
+        note="optional; local_process runs what is installed, and warns with both versions when they differ",
+    ),
+    Argument(name="py_version", treatment=_CHANGED, owner=_TF, note="as framework_version"),
+    Argument(
+        name="compiler_config",
+        treatment=_REFUSED,
+        owner=_TF,
+        note="SageMaker Training Compiler is part of AWS's images, which no longer have it for TensorFlow",
+    ),
+    Argument(name="training_repository_access_mode", treatment=_AWS, note="it says where SageMaker pulls images from"),
+    Argument(
+        name="training_repository_credentials_provider_arn",
+        treatment=_AWS,
+        note="it says how SageMaker signs in to a registry",
+    ),
+    # data and output
+    Argument(name="input_mode", treatment=_CARRIED, note="'File', 'Pipe' and 'FastFile', on every backend"),
+    Argument(
+        name="model_uri", treatment=_CHANGED, note="also a path; locally the channel is brought like any other one"
+    ),
+    Argument(name="model_channel_name", treatment=_CARRIED),
+    Argument(
+        name="output_path",
+        treatment=_CHANGED,
+        note="also a path or file:// URI; the default locally is the folder of job records",
+    ),
+    Argument(
+        name="output_kms_key", treatment=_AWS, note="keys of AWS KMS encrypt S3 objects only; use an encrypted disk"
+    ),
+    Argument(
+        name="disable_output_compression",
+        treatment=_AWS,
+        note="local outputs are packed as model.tar.gz and output.tar.gz",
+        neutral=(None, False),
+    ),
+    Argument(
+        name="model_dir",
+        treatment=_CHANGED,
+        owner=_TF,
+        note="the same rules; <output_path>/<job>/model is a plain path where the output is local",
+    ),
+    # limits and spot
+    Argument(name="max_run", treatment=_CARRIED, v1_name="train_max_run"),
+    Argument(
+        name="use_spot_instances",
+        treatment=_CARRIED,
+        v1_name="train_use_spot_instances",
+        note="locally `RunOptions(spot_market=SpotMarket(…))` says when hosts are interrupted, and come back",
+    ),
+    Argument(name="max_wait", treatment=_CARRIED, v1_name="train_max_wait"),
+    Argument(
+        name="max_retry_attempts",
+        treatment=_CHANGED,
+        note="locally also after a failure of the script, but for one that would only repeat; "
+        "`RunOptions(failure_policy=FailurePolicy(…))` says more",
+    ),
+    Argument(
+        name="checkpoint_s3_uri", treatment=_CHANGED, note="also a path or file:// URI; the default is the job's record"
+    ),
+    Argument(
+        name="checkpoint_local_path",
+        treatment=_CHANGED,
+        note="local_process takes '/opt/ml/checkpoints' only: scripts find the folder in SM_CHECKPOINT_DIR",
+    ),
+    # observability
+    Argument(
+        name="metric_definitions",
+        treatment=_CHANGED,
+        note="the first group of a regex is the number; a regex without one is refused",
+    ),
+    Argument(name="enable_sagemaker_metrics", treatment=_CARRIED, note="without effect locally: all metrics are kept"),
+    Argument(name="rules", treatment=_REFUSED, note=f"{_DEBUGGER}, as are its rules", neutral=(None, [])),
+    Argument(
+        name="debugger_hook_config",
+        treatment=_REFUSED,
+        note=f"{_DEBUGGER}; None and False are taken",
+        neutral=(None, False),
+    ),
+    Argument(
+        name="tensorboard_output_config",
+        treatment=_REFUSED,
+        note="SageMaker syncs event files to S3 by it; write them below SM_OUTPUT_DATA_DIR",
+    ),
+    Argument(
+        name="profiler_config",
+        treatment=_REFUSED,
+        note="SageMaker Profiler is a service of AWS",
+    ),
+    Argument(
+        name="disable_profiler",
+        treatment=_REFUSED,
+        note="True, False and None are taken and change nothing: nothing profiles",
+        neutral=(None, True, False),
+    ),
+    Argument(
+        name="enable_remote_debug",
+        treatment=_AWS,
+        note="it opens a container of AWS; a local process can be debugged where it runs",
+        neutral=(None, False),
+    ),
+    # network and security
+    Argument(name="subnets", treatment=_AWS, note="a VPC exists on AWS only"),
+    Argument(name="security_group_ids", treatment=_AWS, note="a VPC exists on AWS only"),
+    Argument(
+        name="encrypt_inter_container_traffic",
+        treatment=_AWS,
+        note="processes of one machine talk over its loopback interface",
+        neutral=(None, False),
+    ),
+    Argument(
+        name="enable_network_isolation",
+        treatment=_AWS,
+        note="local containers take it too; processes of this machine share its network",
+        neutral=(None, False),
+        containers=True,
+    ),
+    Argument(
+        name="enable_infra_check",
+        treatment=_AWS,
+        note="SageMaker checks its own instances; `fleetfit doctor` checks this machine",
+        neutral=(None, False),
+    ),
+    Argument(
+        name="enable_session_tag_chaining",
+        treatment=_AWS,
+        note="session tags belong to AWS roles",
+        neutral=(None, False),
+    ),
+    # the rest
+    Argument(
+        name="distribution",
+        treatment=_CHANGED,
+        v1_name="distributions",
+        note="also a strategy (MPI(processes_per_host=2)); unknown keys, two strategies and a missing 'enabled' are "
+        "refused; smdistributed, torch_distributed and pytorchxla are not available",
+    ),
+    Argument(name="base_job_name", treatment=_CARRIED),
+    Argument(
+        name="sagemaker_session",
+        treatment=_CHANGED,
+        note="also a boto3 session; locally only its region is used",
+    ),
+    Argument(name="tags", treatment=_CARRIED, note="without effect locally"),
+    # our own
+    Argument(
+        name="hang_timeout",
+        treatment=_OWN,
+        note="seconds without a sign of life of any rank after which the job fails, with every rank's stack; "
+        "default: none",
+    ),
+    Argument(
+        name="run_options",
+        treatment=_OWN,
+        note="RunOptions: grace times, the interpreter, the backend's options, what is done about ranks that train "
+        "apart and NaN",
+    ),
+)
+
+BY_NAME: Mapping[str, Argument] = {argument.name: argument for argument in ARGUMENTS}
+BY_V1_NAME: Mapping[str, Argument] = {item.v1_name: item for item in ARGUMENTS if item.v1_name is not None}
+
+
+def read_arguments(
+    given: Mapping[str, Any], *, constructor: str, owners: Iterable[Owner], stacklevel: int = 3
+) -> dict[str, Any]:
+    """Read the keywords of a constructor: rename v1's names, refuse what nobody takes.
+
+    Args:
+        given: The keywords.
+        constructor: What the constructor is called in errors.
+        owners: Whose arguments it takes.
+        stacklevel: Of the DeprecationWarning for v1's names, so that it shows the user's line.
+
+    Returns:
+        The values by their v2 names; what is refused and was given as a value that asks for nothing is left out.
+
+    Raises:
+        ArgumentNameError: nobody takes the name; the message has the nearest one.
+        ConfigurationError: an argument is given by its old and its new name.
+        UnsupportedError: the argument is refused; the message says why.
+    """
+    allowed = {item.name: item for item in ARGUMENTS if item.owner in set(owners)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        argument = allowed.get(name)
+        renamed = BY_V1_NAME.get(name)
+        if renamed is not None and renamed.name in allowed:
+            if renamed.name in given:
+                raise ConfigurationError(
+                    f"{constructor}: {name} is the old name of {renamed.name}, and both are given "
+                    f"({shown(given[name])} and {shown(given[renamed.name])}); keep {renamed.name} only."
+                )
+            warnings.warn(
+                f"{name} is its name in the SageMaker SDK 1.x; it is called {renamed.name} now.",
+                DeprecationWarning,
+                stacklevel=stacklevel,
+            )
+            argument = renamed
+        if argument is None:
+            other = BY_NAME.get(name)
+            if other is not None:
+                raise ArgumentNameError(f"{constructor}: {name} is an argument of {other.owner.value} only.")
+            names = [item.name for item in allowed.values() if item.treatment is not Treatment.REFUSED]
+            raise ArgumentNameError(unknown(f"argument of {constructor}", name, names))
+        if argument.treatment is Treatment.REFUSED:
+            if not asks_for_nothing(argument, value):
+                raise UnsupportedError(f"{constructor}: {argument.name}={shown(value)} is refused: {argument.note}.")
+            continue
+        values[argument.name] = value
+    return values
+
+
+def asks_for_nothing(argument: Argument, value: Any) -> bool:
+    """Whether the value is one of the argument's neutral ones."""
+    return any(value is neutral or (type(value) is type(neutral) and value == neutral) for neutral in argument.neutral)
+
+
+def refuse_locally(values: Mapping[str, Any], instance_type: str) -> None:
+    """Refuse, for a local instance type, what only AWS can do and would be missed.
+
+    Raises:
+        UnsupportedError: names the argument, the reason and what is done instead.
+    """
+    for argument in ARGUMENTS:
+        if argument.treatment is not Treatment.AWS_ONLY or argument.name not in values:
+            continue
+        if argument.containers and instance_type in _CONTAINERS:
+            continue
+        value = values[argument.name]
+        if not asks_for_nothing(argument, value):
+            raise UnsupportedError(
+                f"{argument.name}={shown(value)} cannot be had with instance_type={instance_type!r}: {argument.note}."
+            )

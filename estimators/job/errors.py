@@ -1,0 +1,165 @@
+"""What can go wrong, as exceptions.
+
+::
+
+    FleetfitError                         everything that fleetfit raises on purpose
+    ├── TrainingJobError                  a job failed; carries host, rank, exit code, traceback, hints
+    ├── JobExistsError                    the name of a job is taken
+    ├── JobNotFoundError                  there is no job of that name
+    ├── JobUnreachableError               the job's supervisor does not answer
+    ├── RecordError                       a job's record cannot be read or written
+    ├── BackendError                      a backend cannot run jobs here, or could not start one
+    └── ConfigurationError (ValueError)   an argument, a file or a request is wrong
+        └── UnsupportedError              what was asked for exists, but not here: refused by name
+
+    PreflightWarning (UserWarning)        a job will run, but perhaps not as it was meant to
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from container.contract.errors import ConfigurationError as ConfigurationError
+from container.contract.errors import FleetfitError as FleetfitError
+
+if TYPE_CHECKING:
+    from container.contract.failures import Failure
+
+
+for _error in (FleetfitError, ConfigurationError):
+    _error.__module__ = __name__  # where users find them; the toolkit, which raises them too, cannot import this
+
+#: Whose frames say nothing to users.
+_NOT_THE_USERS = ("estimators", "container", "IPython", "ipykernel", "traitlets", "nbclient", "concurrent", "asyncio")
+
+
+def _in_ipython(error: BaseException) -> list[str]:
+    """What IPython shows of an error: the frames of the user's code and the message, without fleetfit's own frames."""
+    from IPython.core.getipython import get_ipython
+
+    cause, suppressed = error.__cause__, error.__suppress_context__
+    try:
+        error.__cause__, error.__suppress_context__ = None, True  # what led to it inside, the message says
+        formatter = get_ipython().InteractiveTB
+        return list(formatter.structured_traceback(type(error), error, _users_frames(error), tb_offset=0))
+    finally:
+        error.__cause__, error.__suppress_context__ = cause, suppressed
+
+
+def _users_frames(error: BaseException) -> types.TracebackType | None:
+    """A traceback of the frames that are neither fleetfit's nor the notebook's."""
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS:
+            frames.append(trace)
+        trace = trace.tb_next
+    made = None
+    for one in reversed(frames):
+        made = types.TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return made
+
+
+FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # the name that IPython asks for
+
+
+class TrainingJobError(FleetfitError):
+    """A training job failed.
+
+    The message says where and what, then the hints, then where the logs are; the user's traceback comes last, as it
+    does when the script is run by hand.
+
+    Attributes:
+        job: The job's handle, or its name where there is no handle.
+        failure: The first failure of the job, as data.
+    """
+
+    def __init__(self, job: Any, failure: Failure) -> None:
+        self.job = job
+        self.failure = failure
+        super().__init__(_message(job, failure))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.job, self.failure)
+
+    @property
+    def job_name(self) -> str:
+        """The job's name."""
+        return self.job if isinstance(self.job, str) else self.job.name
+
+    @property
+    def host(self) -> str | None:
+        """The host on which it happened, if it has one."""
+        return self.failure.host
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that failed first, if it was one."""
+        return self.failure.rank
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit status, if a process exited with an error."""
+        return self.failure.exit_code
+
+    @property
+    def signal(self) -> int | None:
+        """The number of the signal that killed a process, if one did."""
+        return self.failure.signal
+
+    @property
+    def traceback(self) -> str | None:
+        """The user's traceback, if there was one."""
+        return self.failure.traceback
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What the user may do about it."""
+        return self.failure.hints
+
+
+class JobExistsError(FleetfitError):
+    """The name of a job is taken: a job's name is used once."""
+
+
+class JobNotFoundError(FleetfitError, LookupError):
+    """There is no record of a job of that name."""
+
+
+class JobUnreachableError(FleetfitError):
+    """The supervisor of a running job does not answer."""
+
+
+class RecordError(FleetfitError):
+    """A job's record cannot be read or written: a full disk, missing permissions, a newer version's format."""
+
+
+class BackendError(FleetfitError):
+    """A backend cannot run jobs here, or could not start one."""
+
+
+class UnsupportedError(ConfigurationError):
+    """What was asked for exists, but not on this backend or with this strategy."""
+
+
+class PreflightWarning(UserWarning):
+    """The job will run, but perhaps not as it was meant to."""
+
+
+def _message(job: Any, failure: Failure) -> str:
+    """The exception's text, which ends on somebody's terminal, with what a script has said in it."""
+    from estimators.job.text import visible
+
+    return visible(_failure_message(job, failure))
+
+
+def _failure_message(job: Any, failure: Failure) -> str:
+    name = job if isinstance(job, str) else job.name
+    parts = [f"training job {name!r} failed: {failure.summary()}"]
+    parts += [f"hint: {hint}" for hint in failure.hints]
+    if not isinstance(job, str):
+        parts.append(f"logs: {job.record.hosts_dir}")
+    if detail := failure.detail():
+        parts += ["", detail]
+    return "\n".join(parts)

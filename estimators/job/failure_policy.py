@@ -1,0 +1,370 @@
+"""Whether a job is started again after an attempt has ended, when, and on which hosts: pure deciders over values.
+
+An *attempt* is one start of a job. It ends by a failure (a crash, a lost host, a time limit of its start) or by a
+preemption (a host was taken away, after a notice). The two are counted apart: a preemption is nobody's fault.
+
+All times are seconds on one clock, whichever; nothing here reads one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from container.contract.failures import Cause, Failure
+from container.contract.names import cut, shown, unknown
+from estimators.job.bounds import is_seconds, range_text
+from estimators.job.errors import ConfigurationError
+
+#: SageMaker's limits of RetryStrategy.MaximumRetryAttempts.
+RETRIES = (1, 30)
+
+#: An attempt that raised within this time of training, in seconds, failed "at once".
+_AT_ONCE_S = 60.0
+
+#: Exceptions that another attempt with the same code meets again.
+_FAULTS_OF_CODE = frozenset(
+    {"SyntaxError", "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "NameError"}
+)
+
+#: How much of a traceback is kept with an earlier attempt, in characters.
+_TRACEBACK_LIMIT = 2000
+
+#: The exit codes of a shell whose command cannot be run or found.
+_NO_COMMAND = (126, 127)
+
+_EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*\.)?([A-Za-z_]\w*)(?::|$)")
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cooldown:
+    """A pause that grows with each failure in a row: ``lower``, twice that, … up to ``upper``.
+
+    Attributes:
+        lower: The first pause in seconds.
+        upper: The longest in seconds.
+    """
+
+    lower: float = 0.5
+    upper: float = 60.0
+
+    def __post_init__(self) -> None:
+        for value in (self.lower, self.upper):
+            if not is_seconds(value):
+                raise ConfigurationError(
+                    f"cooldown: the seconds must be numbers, {range_text(value)}; got {shown(value)}."
+                )
+        if self.upper < self.lower:
+            raise ConfigurationError(
+                f"cooldown: the longest pause, {shown(self.upper)} s, is below the first, {shown(self.lower)} s."
+            )
+
+    def after(self, failures: int) -> float:
+        """The pause in seconds after as many failures in a row, of which there is one at least."""
+        return min(self.upper, self.lower * 2.0 ** min(max(failures, 1) - 1, 60))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailurePolicy:
+    """What becomes of a job whose attempt failed or was preempted.
+
+    Attributes:
+        max_failures: How many failed attempts are followed by another one. None: ``max_retry_attempts`` of the
+            estimator, or 0 without it.
+        max_preemptions: The same for preempted attempts. None: as many as there are, as on SageMaker.
+        cooldown: Seconds of the first pause before an attempt that follows a failure, and of the longest one: the pause
+            doubles while attempts fail without a new checkpoint. After a preemption there is none.
+        min_hosts: The fewest hosts to go on with when some are gone. None: all of them, so that the job waits for a
+            host that comes back and fails when one does not.
+    """
+
+    max_failures: int | None = None
+    max_preemptions: int | None = None
+    cooldown: tuple[float, float] = (0.5, 60.0)
+    min_hosts: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_failures", 0), ("max_preemptions", 0), ("min_hosts", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ConfigurationError(
+                    f"FailurePolicy({name}=…) must be a whole number, {least} or more, or None; got {shown(value)}."
+                )
+        given: Any = self.cooldown
+        if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != 2:
+            raise ConfigurationError(
+                f"FailurePolicy(cooldown=…) must be two numbers of seconds, (first, longest); got {shown(given)}."
+            )
+        object.__setattr__(self, "cooldown", (given[0], given[1]))
+        Cooldown(*self.cooldown)
+
+    @classmethod
+    def from_dict(cls, values: Any) -> FailurePolicy:
+        """Read what ``dataclasses.asdict`` gave.
+
+        Raises:
+            ConfigurationError: there is no such option, or one is out of range.
+        """
+        policy: FailurePolicy = read_options(cls, values, "FailurePolicy")
+        return policy
+
+    def with_retries(self, attempts: int | None) -> FailurePolicy:
+        """The policy with SageMaker's ``max_retry_attempts`` where it says nothing itself."""
+        return dataclasses.replace(self, max_failures=attempts or 0) if self.max_failures is None else self
+
+
+def read_options(cls: type[Any], values: Any, name: str) -> Any:
+    """Make a dataclass of the keys of a JSON object.
+
+    Raises:
+        ConfigurationError: it is no object, or has a key that the class does not know; the message has the nearest.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"{name}: expected a JSON object, got {shown(values)}.")
+    known = [field.name for field in dataclasses.fields(cls) if field.init]
+    for key in values:
+        if key not in known:
+            raise ConfigurationError(unknown(f"option of {name}", key, known))
+    return cls(**values)
+
+
+# --- how an attempt ended ---
+
+
+class Kind(enum.Enum):
+    """What an attempt ended by."""
+
+    FAILURE = "failure"
+    PREEMPTION = "preemption"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How one attempt ended.
+
+    Attributes:
+        attempt: Its number, from 0.
+        kind: By what.
+        failure: The failure; None after a preemption.
+        hosts: The hosts that it ran on; after a preemption ``taken`` names those that were taken away.
+        taken: See there.
+        progressed: Whether it left a new checkpoint.
+        seconds: How long it trained.
+    """
+
+    attempt: int
+    kind: Kind
+    failure: Failure | None = None
+    hosts: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    progressed: bool = False
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """One line for people: what ended it, after how long."""
+        return f"attempt {self.attempt}, after {self.seconds:.1f} s: {cut(self.what(), 199)}"
+
+    def what(self) -> str:
+        """What ended it, in a line."""
+        if self.kind is Kind.PREEMPTION:
+            return f"{', '.join(self.taken) or 'a host'} was interrupted"
+        return " ".join(self.failure.summary().split()) if self.failure is not None else "it failed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-serialisable form; :meth:`from_dict` reads it back."""
+        failure = self.failure
+        if failure is not None:  # there may be thirty of them; the logs have everything
+            shortened = failure.traceback[-_TRACEBACK_LIMIT:] if failure.traceback else None
+            failure = dataclasses.replace(failure, traceback=shortened, log_tail=None, places=None, attempts=())
+        return {
+            "attempt": self.attempt,
+            "kind": self.kind.value,
+            "failure": failure.to_dict() if failure is not None else None,
+            "hosts": list(self.hosts),
+            "taken": list(self.taken),
+            "progressed": self.progressed,
+            "seconds": round(self.seconds, 3),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Ending:
+        """Read what :meth:`to_dict` gave."""
+        failure = values.get("failure")
+        return cls(
+            attempt=int(values["attempt"]),
+            kind=Kind(values["kind"]),
+            failure=Failure.from_dict(failure) if failure else None,
+            hosts=tuple(values.get("hosts") or ()),
+            taken=tuple(values.get("taken") or ()),
+            progressed=bool(values.get("progressed")),
+            seconds=float(values.get("seconds") or 0.0),
+        )
+
+
+# --- the decision ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Again:
+    """Start another attempt.
+
+    Attributes:
+        pause_s: After as many seconds.
+    """
+
+    pause_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Final:
+    """Start no other one.
+
+    Attributes:
+        why: For users; empty where nobody asked for another attempt.
+    """
+
+    why: str = ""
+
+
+def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
+    """Whether another attempt follows.
+
+    A failure that another attempt would meet again is final, however many retries are left: see :func:`never_again`
+    and :func:`place_of`.
+
+    Args:
+        policy: What the user wants.
+        endings: How the attempts ended so far, the last of which has just done so.
+    """
+    last = endings[-1]
+    of_kind = [ending for ending in endings if ending.kind is last.kind]
+    if last.kind is Kind.PREEMPTION:
+        if policy.max_preemptions is not None and len(of_kind) > policy.max_preemptions:
+            return Final(f"it was preempted {_times(len(of_kind))}, and max_preemptions is {policy.max_preemptions}.")
+        return Again()
+    allowed = policy.max_failures or 0
+    if not allowed or last.failure is None:
+        return Final()
+    reason = never_again(last.failure)
+    if reason:
+        return Final(f"it was not tried again: {reason}.")
+    before = endings[-2] if len(endings) > 1 else None
+    if before is not None and before.failure is not None and _repeats(before, last):
+        return Final(
+            "it was not tried once more: two attempts in a row raised the same at the same place, at once and without "
+            "a new checkpoint."
+        )
+    if len(of_kind) > allowed:
+        return Final(f"it failed {_times(len(of_kind))}, and max_failures is {allowed}.")
+    return Again(Cooldown(*policy.cooldown).after(in_a_row(endings)))
+
+
+def never_again(failure: Failure) -> str:
+    """Why another attempt would fail as this one did; empty when it may not.
+
+    Wrong files and arguments, what ``on_undistributed`` and ``on_nan`` notice, faults of fleetfit itself, code that
+    cannot be run (``SyntaxError``, ``ImportError``, ``NameError``, a command that is not there), and arguments that the
+    script's parser refused.
+    """
+    if failure.cause is Cause.CONFIGURATION:
+        return "the job's files or arguments are wrong"
+    if failure.cause is Cause.UNSOUND:
+        return "it did run, and would do the same again"
+    if failure.cause is Cause.INTERNAL:
+        return "it is a fault of fleetfit"
+    raised = exception_of(failure)
+    if raised in _FAULTS_OF_CODE:
+        return f"{raised} is a fault of the code"
+    if raised is None and failure.exit_code in _NO_COMMAND:
+        return f"exit code {failure.exit_code} says that its command cannot be run"
+    if raised is None and failure.exit_code == 2 and "usage: " in (failure.log_tail or ""):
+        return "the script does not take its arguments"
+    return ""
+
+
+def exception_of(failure: Failure) -> str | None:
+    """The name of the exception that a traceback ends with, without its module; None without a traceback."""
+    for line in reversed((failure.traceback or "").splitlines()):
+        if line and not line[0].isspace() and (match := _EXCEPTION.match(line)) is not None:
+            return match[1]
+    return None
+
+
+def place_of(failure: Failure) -> tuple[str | None, str, int] | None:
+    """What was raised and where: exception, file, line; None where no traceback says it.
+
+    The message does not count: it often holds numbers that differ.
+    """
+    frames = _FRAME.findall(failure.traceback or "")
+    if not frames:
+        return None
+    file, line = frames[-1]
+    return exception_of(failure), file.rpartition("/")[2], int(line)
+
+
+def _repeats(before: Ending, last: Ending) -> bool:
+    if before.failure is None or last.failure is None or last.progressed or last.seconds > _AT_ONCE_S:
+        return False
+    place = place_of(last.failure)
+    return place is not None and place == place_of(before.failure)
+
+
+def in_a_row(endings: Sequence[Ending]) -> int:
+    """How many attempts failed in a row, back to the last one that left a new checkpoint."""
+    count = 0
+    for ending in reversed(endings):
+        if ending.kind is not Kind.FAILURE:
+            break
+        count += 1
+        if ending.progressed:
+            break
+    return max(count, 1)
+
+
+def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") -> Failure:
+    """The failure of a job, with how its earlier attempts ended, and why there is no other one."""
+    earlier = tuple(ending.line() for ending in endings)
+    hints = (*failure.hints, why[:1].upper() + why[1:]) if why else failure.hints
+    return dataclasses.replace(failure, attempts=earlier, hints=hints)
+
+
+# --- who is there ---
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """Which of a job's hosts are there.
+
+    Attributes:
+        hosts: All of them, in rank order.
+        gone: Those that are not there -> when they are back; infinite for never.
+    """
+
+    hosts: tuple[str, ...]
+    gone: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def without(self, host: str, *, until: float = math.inf) -> Fleet:
+        """The fleet when a host is gone."""
+        return dataclasses.replace(self, gone={**self.gone, host: until})
+
+    def returned(self, host: str) -> Fleet:
+        """The fleet when a host is back."""
+        return dataclasses.replace(self, gone={name: until for name, until in self.gone.items() if name != host})
+
+    def present(self, now: float) -> tuple[str, ...]:
+        """The hosts that are there, in rank order."""
+        return tuple(host for host in self.hosts if self.gone.get(host, -math.inf) <= now)
+
+    def enough_at(self, least: int, now: float) -> float:
+        """When at least ``least`` hosts are there: ``now``, later, or infinite for never."""
+        times = sorted(max(now, self.gone.get(host, now)) for host in self.hosts)
+        return times[least - 1] if 0 < least <= len(times) else (now if least <= 0 else math.inf)
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

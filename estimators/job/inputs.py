@@ -1,0 +1,252 @@
+"""Input channels, with the names and defaults of the SageMaker SDK 2.x (``sagemaker.inputs``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract.names import shown, unknown
+from estimators.job.bounds import items_of
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import Channel
+
+#: The channel of inputs that are not a dict.
+DEFAULT_CHANNEL = "training"
+
+_DISTRIBUTIONS = ("FullyReplicated", "ShardedByS3Key")
+_DATA_TYPES = ("S3Prefix", "ManifestFile", "AugmentedManifestFile")
+_INPUT_MODES = ("File", "Pipe", "FastFile")
+_COMPRESSIONS = ("Gzip", "None")
+_WRAPPINGS = ("RecordIO", "None")
+_FILE_SYSTEMS = ("EFS", "FSxLustre")
+_ACCESS_MODES = ("ro", "rw")
+
+
+class ShuffleConfig:
+    """Shuffles the order in which a channel's objects and manifest entries are read.
+
+    Args:
+        seed: Seed of the order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ConfigurationError(f"ShuffleConfig(seed=…) must be a whole number, got {shown(seed)}.")
+        self.seed = seed
+
+    def __repr__(self) -> str:
+        return f"ShuffleConfig(seed={self.seed})"
+
+
+class TrainingInput:
+    """Where a channel's data is and how it is read.
+
+    Args:
+        s3_data: ``s3://bucket/prefix``, ``file:///folder`` or a path; relative paths are those of this process.
+        distribution: ``"FullyReplicated"``: every host sees everything; ``"ShardedByS3Key"``: each host sees its share
+            of the objects.
+        compression: ``"Gzip"`` in Pipe mode.
+        content_type: MIME type, for the script.
+        record_wrapping: ``"RecordIO"`` in Pipe mode.
+        s3_data_type: ``"S3Prefix"``, ``"ManifestFile"`` or ``"AugmentedManifestFile"``.
+        instance_groups: Names of the instance groups that get the data.
+        input_mode: ``"File"``, ``"Pipe"`` or ``"FastFile"``, over the estimator's.
+        attribute_names: The attributes to read from an augmented manifest.
+        target_attribute_name: Carried for SageMaker AutoML only; refused by ``CreateTrainingJob``.
+        shuffle_config: Shuffles.
+
+    Attributes:
+        config: The channel as ``CreateTrainingJob`` has it, without its name.
+    """
+
+    def __init__(
+        self,
+        s3_data: str | os.PathLike[str],
+        distribution: str | None = None,
+        compression: str | None = None,
+        content_type: str | None = None,
+        record_wrapping: str | None = None,
+        s3_data_type: str = "S3Prefix",
+        instance_groups: list[str] | None = None,
+        input_mode: str | None = None,
+        attribute_names: list[str] | None = None,
+        target_attribute_name: str | None = None,
+        shuffle_config: ShuffleConfig | None = None,
+    ) -> None:
+        _one_of("TrainingInput(distribution=…)", distribution, _DISTRIBUTIONS)
+        _one_of("TrainingInput(compression=…)", compression, _COMPRESSIONS)
+        _one_of("TrainingInput(record_wrapping=…)", record_wrapping, _WRAPPINGS)
+        _one_of("TrainingInput(s3_data_type=…)", s3_data_type, _DATA_TYPES)
+        _one_of("TrainingInput(input_mode=…)", input_mode, _INPUT_MODES)
+        if target_attribute_name is not None:
+            raise ConfigurationError(
+                f"TrainingInput(target_attribute_name={shown(target_attribute_name)}): it is for SageMaker AutoML; "
+                "training jobs have no such member."
+            )
+        if shuffle_config is not None and not hasattr(shuffle_config, "seed"):
+            raise ConfigurationError(
+                f"TrainingInput(shuffle_config=…) must be a ShuffleConfig(seed), got {shown(shuffle_config)}."
+            )
+        source: dict[str, Any] = {
+            "S3DataType": s3_data_type,
+            "S3Uri": normalise_uri(s3_data),
+            "S3DataDistributionType": distribution or "FullyReplicated",
+        }
+        _text("TrainingInput(content_type=…)", content_type)
+        if attribute_names is not None:
+            source["AttributeNames"] = _texts("TrainingInput(attribute_names=…)", attribute_names)
+        if instance_groups is not None:
+            source["InstanceGroupNames"] = _texts("TrainingInput(instance_groups=…)", instance_groups)
+        self.config: dict[str, Any] = {"DataSource": {"S3DataSource": source}}
+        for member, value in (
+            ("CompressionType", compression),
+            ("ContentType", content_type),
+            ("RecordWrapperType", record_wrapping),
+            ("InputMode", input_mode),
+        ):
+            if value is not None:
+                self.config[member] = value
+        if shuffle_config is not None:
+            self.config["ShuffleConfig"] = {"Seed": shuffle_config.seed}
+
+    def __repr__(self) -> str:
+        return f"TrainingInput({self.config['DataSource']['S3DataSource']['S3Uri']!r})"
+
+
+class FileSystemInput:
+    """A folder of an Amazon EFS or FSx for Lustre file system, for jobs on SageMaker.
+
+    Args:
+        file_system_id: ``fs-…``.
+        file_system_type: ``"EFS"`` or ``"FSxLustre"``.
+        directory_path: The folder, absolute.
+        file_system_access_mode: ``"ro"`` or ``"rw"``.
+        content_type: MIME type, for the script.
+
+    Attributes:
+        config: The channel as ``CreateTrainingJob`` has it, without its name.
+    """
+
+    def __init__(
+        self,
+        file_system_id: str,
+        file_system_type: str,
+        directory_path: str,
+        file_system_access_mode: str = "ro",
+        content_type: str | None = None,
+    ) -> None:
+        _one_of("FileSystemInput(file_system_type=…)", file_system_type, _FILE_SYSTEMS)
+        _one_of("FileSystemInput(file_system_access_mode=…)", file_system_access_mode, _ACCESS_MODES)
+        for name, value in (
+            ("file_system_id", file_system_id),
+            ("directory_path", directory_path),
+            ("content_type", content_type),
+        ):
+            _text(f"FileSystemInput({name}=…)", value)
+        self.config: dict[str, Any] = {
+            "DataSource": {
+                "FileSystemDataSource": {
+                    "FileSystemId": file_system_id,
+                    "FileSystemType": file_system_type,
+                    "DirectoryPath": directory_path,
+                    "FileSystemAccessMode": file_system_access_mode,
+                }
+            }
+        }
+        if content_type:
+            self.config["ContentType"] = content_type
+
+    def __repr__(self) -> str:
+        source = self.config["DataSource"]["FileSystemDataSource"]
+        return f"FileSystemInput({source['FileSystemId']!r}, {source['FileSystemType']!r}, {source['DirectoryPath']!r})"
+
+
+def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
+    """Read the ``inputs`` argument of ``fit()``.
+
+    Args:
+        inputs: None; a path, a URI, a :class:`TrainingInput` or a :class:`FileSystemInput` (of this package or of the
+            SageMaker SDK), which become the channel ``training``; or a dict of channel names to these.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if inputs is None:
+        return ()
+    if not isinstance(inputs, Mapping):
+        return (_channel(DEFAULT_CHANNEL, inputs),)
+    for name in inputs:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"inputs: the name of a channel must be a text, got {shown(name)}.")
+    return tuple(_channel(name, value) for name, value in inputs.items())
+
+
+def model_channel(model_uri: str | os.PathLike[str], name: str) -> Channel:
+    """The channel of a pre-trained model (``model_uri``, ``model_channel_name``)."""
+    given = TrainingInput(model_uri, input_mode="File", content_type="application/x-sagemaker-model")
+    return Channel.from_request({**given.config, "ChannelName": name})
+
+
+def normalise_uri(location: Any) -> str:
+    """A URI as it is; a path made absolute.
+
+    Raises:
+        ConfigurationError: it is neither, or a ``file://`` URI of another machine or without an absolute path.
+    """
+    if not isinstance(location, str | os.PathLike) or isinstance(location, bytes):
+        raise ConfigurationError(
+            f"{shown(location)} is not where data can be: give a path, file:///folder, s3://bucket/prefix, a "
+            "TrainingInput or a FileSystemInput."
+        )
+    text = os.fspath(location)
+    if not text or "\0" in text:
+        raise ConfigurationError(f"{shown(text)} is not a path or a URI.")
+    if text.startswith("file://"):
+        path = text[len("file://") :]
+        if path.startswith("localhost/"):
+            path = path[len("localhost") :]
+        if not path.startswith("/"):
+            raise ConfigurationError(
+                f"{shown(text)}: a file:// URI has an absolute path, as in 'file:///home/me/data'."
+            )
+        return f"file://{path}"
+    if "://" in text:
+        return text
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _channel(name: str, value: Any) -> Channel:
+    config: Any
+    if isinstance(value, str | os.PathLike):
+        config = TrainingInput(value).config
+    else:
+        config = getattr(value, "config", None)
+        if not isinstance(config, Mapping):
+            raise ConfigurationError(
+                f"inputs: channel {name!r} is {shown(value)}; give a path, a URI, a TrainingInput or a FileSystemInput."
+            )
+    channel = Channel.from_request({**config, "ChannelName": name})
+    source = channel.source.s3
+    if source is not None:  # the SDK's own classes know no relative paths
+        config = channel.to_request()
+        config["DataSource"]["S3DataSource"]["S3Uri"] = normalise_uri(source.uri)
+        channel = Channel.from_request(config)
+    return channel
+
+
+def _text(what: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{what} must be a text, got {shown(value)}.")
+
+
+def _texts(what: str, value: Any) -> list[str]:
+    items = items_of(what, value)
+    for item in items:
+        _text(f"each of {what}", item)
+    return items
+
+
+def _one_of(what: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise ConfigurationError(unknown(what, value, allowed))

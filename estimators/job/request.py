@@ -1,0 +1,619 @@
+"""A training job as values: SageMaker's ``CreateTrainingJob`` request, typed, and what only the supervisor needs.
+
+:class:`TrainingJobSpec` renders to the request (:meth:`~TrainingJobSpec.to_request`) and reads back equal
+(:meth:`~TrainingJobSpec.from_request`). Members of the request that fleetfit does not look into are carried verbatim in
+``others``, so nothing of a client's request is lost. Absent members are None or empty.
+
+:class:`RunOptions` is saved beside the request; backends and the supervisor take these two values and nothing else.
+"""
+
+# ruff: noqa: RUF009 - `_member` is `dataclasses.field` with the metadata that renders and reads a member.
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from container.contract import hyperparameters as codec
+from container.contract.names import shown, unknown
+from container.contract.strategies import Distribution, strategy_from_hyperparameters
+from estimators.job import bounds
+from estimators.job.errors import ConfigurationError
+from estimators.job.failure_policy import FailurePolicy
+from estimators.job.faults import Fault, Interrupt
+from estimators.job.faults import check as check_chaos
+from estimators.job.spot_market import SpotMarket
+
+S = TypeVar("S", bound="_Shape")
+
+#: What may be done about something that is noticed in a job.
+NOTICED = ("warn", "fail")
+
+#: The cluster's hosts are ``algo-1`` … ``algo-N``, as on SageMaker.
+HOST_PREFIX = "algo-"
+
+
+def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False, default: Any = None) -> Any:
+    """A field that is one member of a request's structure.
+
+    Args:
+        name: SageMaker's name of the member.
+        shape: The dataclass of its value, when the value is a structure.
+        many: Whether the member is a list (a tuple here; the empty one is absent from the request).
+        default: Value when the member is absent; ``dict`` for a map.
+    """
+    metadata = {"member": name, "shape": shape, "many": many}
+    if many:
+        return dataclasses.field(default=(), metadata=metadata)
+    if default is dict:
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class _Shape:
+    """Base of the structures: renders and reads itself by its fields' metadata.
+
+    Comparing and showing is written once, here: generating it for each of the structures would double the time of
+    importing this module, which every job's start waits for.
+
+    Attributes:
+        others: Members of the structure that fleetfit does not look into, by SageMaker's names, verbatim.
+    """
+
+    others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, field.name, _copy(value))
+            elif isinstance(value, list):
+                object.__setattr__(self, field.name, tuple(value))
+            if field.metadata.get("member") in self.others:
+                raise ConfigurationError(
+                    f"{type(self).__name__}(others=…): {field.metadata['member']} has a field of its own, {field.name}."
+                )
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__dataclass_fields__)
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_request(), sort_keys=True, default=repr))
+
+    def __repr__(self) -> str:
+        """What is not at its default."""
+        shown = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default and not (value == {} and field.default is dataclasses.MISSING):
+                shown.append(f"{field.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def to_request(self) -> dict[str, Any]:
+        """The structure as the request has it; absent members are left out."""
+        request: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            if "member" not in field.metadata:
+                continue
+            value = getattr(self, field.name)
+            if value is None or (isinstance(value, tuple | dict) and not value):
+                continue
+            request[field.metadata["member"]] = _render(value)
+        request.update(_copy(self.others))
+        return request
+
+    @classmethod
+    def from_request(cls: type[S], request: Mapping[str, Any]) -> S:
+        """Read the structure of a request.
+
+        Raises:
+            ConfigurationError: a member has the wrong type; :mod:`estimators.job.validation` says it with its path.
+        """
+        if not isinstance(request, Mapping):
+            raise ConfigurationError(f"{cls.__name__}: expected a structure, got {shown(request)}.")
+        rest = dict(request)
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            name = field.metadata.get("member")
+            if name not in rest:
+                continue
+            value = rest.pop(name)
+            if value is not None:
+                values[field.name] = _parse(f"{cls.__name__}.{name}", value, field)
+        return cls(**values, others=_copy(rest))
+
+
+def _parse(where: str, value: Any, field: dataclasses.Field[Any]) -> Any:
+    shape: type[_Shape] | None = field.metadata["shape"]
+    if not field.metadata["many"]:
+        return shape.from_request(value) if shape is not None else _copy(value)
+    if not isinstance(value, list | tuple):
+        raise ConfigurationError(f"{where}: expected a list, got {shown(value)}.")
+    if shape is None:
+        return tuple(_copy(item) for item in value)
+    return tuple(shape.from_request(item) for item in value)
+
+
+def _render(value: Any) -> Any:
+    if isinstance(value, _Shape):
+        return value.to_request()
+    if isinstance(value, tuple):
+        return [_render(item) for item in value]
+    return _copy(value)
+
+
+def _copy(value: Any, depth: int = 0) -> Any:
+    """A copy of a JSON-like value that shares nothing that can be changed."""
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if depth >= codec.MAX_DEPTH:
+        raise ConfigurationError(
+            f"the job's request: a value is nested more than {codec.MAX_DEPTH} levels deep, or holds itself."
+        )
+    if isinstance(value, Mapping):
+        return {name: _copy(item, depth + 1) for name, item in value.items()}
+    return [_copy(item, depth + 1) for item in value]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class MetricDefinition(_Shape):
+    """A metric that is read from the logs.
+
+    Attributes:
+        name: The metric's name.
+        regex: A regular expression whose first group matches the number.
+    """
+
+    name: str = _member("Name", default="")
+    regex: str = _member("Regex", default="")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Algorithm(_Shape):
+    """What runs: ``AlgorithmSpecification``.
+
+    Attributes:
+        input_mode: ``File``, ``Pipe`` or ``FastFile``, for channels without their own.
+        image: URI of the container image.
+        name: Name or ARN of a SageMaker algorithm, instead of an image.
+        metric_definitions: Metrics to read from the logs.
+        enable_metrics_time_series: SageMaker's metrics time series.
+        entry_point: The container's entry point, instead of the image's.
+        arguments: The container's arguments.
+    """
+
+    input_mode: str = _member("TrainingInputMode", default="File")
+    image: str | None = _member("TrainingImage")
+    name: str | None = _member("AlgorithmName")
+    metric_definitions: tuple[MetricDefinition, ...] = _member("MetricDefinitions", shape=MetricDefinition, many=True)
+    enable_metrics_time_series: bool | None = _member("EnableSageMakerMetricsTimeSeries")
+    entry_point: tuple[str, ...] = _member("ContainerEntrypoint", many=True)
+    arguments: tuple[str, ...] = _member("ContainerArguments", many=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class S3DataSource(_Shape):
+    """Data under a URI; locally ``file://`` URIs and plain paths too.
+
+    Attributes:
+        uri: ``s3://bucket/prefix``, ``file:///path`` or ``/path``.
+        data_type: ``S3Prefix``, ``ManifestFile`` or ``AugmentedManifestFile``.
+        distribution: ``FullyReplicated`` or ``ShardedByS3Key``.
+        attribute_names: The attributes to read from an augmented manifest.
+        instance_groups: The instance groups that get the data.
+    """
+
+    uri: str = _member("S3Uri", default="")
+    data_type: str = _member("S3DataType", default="S3Prefix")
+    distribution: str | None = _member("S3DataDistributionType")
+    attribute_names: tuple[str, ...] = _member("AttributeNames", many=True)
+    instance_groups: tuple[str, ...] = _member("InstanceGroupNames", many=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class FileSystemDataSource(_Shape):
+    """A folder of an EFS or FSx file system.
+
+    Attributes:
+        file_system_id: ``fs-…``.
+        file_system_type: ``EFS`` or ``FSxLustre``.
+        directory_path: The folder.
+        access_mode: ``ro`` or ``rw``.
+    """
+
+    file_system_id: str = _member("FileSystemId", default="")
+    file_system_type: str = _member("FileSystemType", default="EFS")
+    directory_path: str = _member("DirectoryPath", default="")
+    access_mode: str = _member("FileSystemAccessMode", default="ro")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class DataSource(_Shape):
+    """Where a channel's data is: one of the two."""
+
+    s3: S3DataSource | None = _member("S3DataSource", shape=S3DataSource)
+    file_system: FileSystemDataSource | None = _member("FileSystemDataSource", shape=FileSystemDataSource)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Shuffle(_Shape):
+    """``ShuffleConfig``.
+
+    Attributes:
+        seed: Seed of the order.
+    """
+
+    seed: int = _member("Seed", default=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Channel(_Shape):
+    """One input channel.
+
+    Attributes:
+        name: The channel's name: ``training``.
+        source: Where the data is.
+        input_mode: Overrides the job's.
+        content_type: MIME type, for the script.
+        compression: ``None`` or ``Gzip``.
+        record_wrapper: ``None`` or ``RecordIO``.
+        shuffle: Shuffles the order of objects and of manifest entries.
+    """
+
+    name: str = _member("ChannelName", default="")
+    source: DataSource = _member("DataSource", shape=DataSource, default=DataSource())
+    input_mode: str | None = _member("InputMode")
+    content_type: str | None = _member("ContentType")
+    compression: str | None = _member("CompressionType")
+    record_wrapper: str | None = _member("RecordWrapperType")
+    shuffle: Shuffle | None = _member("ShuffleConfig", shape=Shuffle)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class OutputConfig(_Shape):
+    """Where outputs go: ``OutputDataConfig``.
+
+    Attributes:
+        path: Outputs go to ``<path>/<job>/output/``.
+        kms_key: Key that encrypts them.
+        compression: ``GZIP`` or ``NONE``.
+    """
+
+    path: str = _member("S3OutputPath", default="")
+    kms_key: str | None = _member("KmsKeyId")
+    compression: str | None = _member("CompressionType")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Resources(_Shape):
+    """What it runs on: ``ResourceConfig``.
+
+    Attributes:
+        instance_type: ``local_process``, ``local``, ``ml.p3.2xlarge`` …
+        instance_count: Number of hosts.
+        volume_size_gb: Storage of each instance in GB.
+        volume_kms_key: Key that encrypts it.
+        keep_alive_s: How long SageMaker keeps the instances warm, in seconds.
+        training_plan: ARN of a training plan.
+    """
+
+    instance_type: str | None = _member("InstanceType")
+    instance_count: int | None = _member("InstanceCount")
+    volume_size_gb: int | None = _member("VolumeSizeInGB")
+    volume_kms_key: str | None = _member("VolumeKmsKeyId")
+    keep_alive_s: int | None = _member("KeepAlivePeriodInSeconds")
+    training_plan: str | None = _member("TrainingPlanArn")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class VpcConfig(_Shape):
+    """The job's private network on AWS."""
+
+    security_group_ids: tuple[str, ...] = _member("SecurityGroupIds", many=True)
+    subnets: tuple[str, ...] = _member("Subnets", many=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class StoppingCondition(_Shape):
+    """How long the job may take.
+
+    Attributes:
+        max_run_s: Training time in seconds, after which it is stopped.
+        max_wait_s: Time in seconds including the wait for spot capacity.
+        max_pending_s: Time in seconds that it may wait for capacity of a training plan.
+    """
+
+    max_run_s: int | None = _member("MaxRuntimeInSeconds")
+    max_wait_s: int | None = _member("MaxWaitTimeInSeconds")
+    max_pending_s: int | None = _member("MaxPendingTimeInSeconds")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class CheckpointConfig(_Shape):
+    """Where checkpoints are kept.
+
+    Attributes:
+        uri: Kept in step with ``local_path`` while the job runs.
+        local_path: The folder in the container; None is ``/opt/ml/checkpoints``.
+    """
+
+    uri: str = _member("S3Uri", default="")
+    local_path: str | None = _member("LocalPath")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class RetryStrategy(_Shape):
+    """Retries after a failure of the platform.
+
+    Attributes:
+        max_attempts: How many, 1 to 30.
+    """
+
+    max_attempts: int = _member("MaximumRetryAttempts", default=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Tag(_Shape):
+    """A tag of the job."""
+
+    key: str = _member("Key", default="")
+    value: str = _member("Value", default="")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class TrainingJobSpec(_Shape):
+    """A training job: a ``CreateTrainingJob`` request as a value.
+
+    It is not checked here; :func:`estimators.job.validation.check_request` does that on the rendered form, which is
+    also what clients of other languages send.
+
+    Attributes:
+        name: The job's name.
+        role: ARN of the IAM role; a placeholder locally.
+        algorithm: What runs.
+        hyperparameters: Name -> text, verbatim (JSON text where the client was fleetfit or SageMaker's SDK 2.x).
+        inputs: The channels.
+        output: Where outputs go.
+        resources: What it runs on.
+        vpc: The private network on AWS.
+        stopping: How long it may take.
+        tags: Tags.
+        network_isolation: No network for the containers.
+        encrypt_traffic: Encrypt the traffic between hosts.
+        spot: Use spot capacity.
+        checkpoint: Where checkpoints are kept.
+        environment: Variables for the containers.
+        retry: Retries.
+        present: The hosts of an attempt that has not all of them; not part of the request.
+    """
+
+    name: str = _member("TrainingJobName", default="")
+    role: str = _member("RoleArn", default="")
+    algorithm: Algorithm = _member("AlgorithmSpecification", shape=Algorithm, default=Algorithm())
+    hyperparameters: Mapping[str, str] = _member("HyperParameters", default=dict)
+    inputs: tuple[Channel, ...] = _member("InputDataConfig", shape=Channel, many=True)
+    output: OutputConfig = _member("OutputDataConfig", shape=OutputConfig, default=OutputConfig())
+    resources: Resources = _member("ResourceConfig", shape=Resources, default=Resources())
+    vpc: VpcConfig | None = _member("VpcConfig", shape=VpcConfig)
+    stopping: StoppingCondition = _member("StoppingCondition", shape=StoppingCondition, default=StoppingCondition())
+    tags: tuple[Tag, ...] = _member("Tags", shape=Tag, many=True)
+    network_isolation: bool | None = _member("EnableNetworkIsolation")
+    encrypt_traffic: bool | None = _member("EnableInterContainerTrafficEncryption")
+    spot: bool | None = _member("EnableManagedSpotTraining")
+    checkpoint: CheckpointConfig | None = _member("CheckpointConfig", shape=CheckpointConfig)
+    environment: Mapping[str, str] = _member("Environment", default=dict)
+    retry: RetryStrategy | None = _member("RetryStrategy", shape=RetryStrategy)
+    present: tuple[str, ...] = ()
+
+    def with_hosts(self, hosts: tuple[str, ...]) -> TrainingJobSpec:
+        """The job on some of its hosts, which keep their names.
+
+        Args:
+            hosts: In rank order.
+        """
+        resources = dataclasses.replace(self.resources, instance_count=len(hosts))
+        return dataclasses.replace(self, resources=resources, present=hosts)
+
+    @property
+    def instance_type(self) -> str:
+        """The instance type, which selects the backend."""
+        return self.resources.instance_type or ""
+
+    @property
+    def instance_count(self) -> int:
+        """The number of hosts."""
+        return self.resources.instance_count or 1
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts' names in rank order."""
+        return self.present or tuple(f"{HOST_PREFIX}{number}" for number in range(1, self.instance_count + 1))
+
+    @property
+    def decoded_hyperparameters(self) -> dict[str, Any]:
+        """All hyperparameters with their types."""
+        return codec.decode(self.hyperparameters)
+
+    @property
+    def user_hyperparameters(self) -> dict[str, Any]:
+        """The user's own hyperparameters with their types."""
+        return {name: value for name, value in self.decoded_hyperparameters.items() if not codec.is_reserved(name)}
+
+    @property
+    def strategy(self) -> Distribution | None:
+        """The distribution strategy, or None.
+
+        Raises:
+            ValueError: the hyperparameters enable several, or an option is out of range.
+        """
+        return strategy_from_hyperparameters(self.decoded_hyperparameters)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        strategy = self.strategy
+        return self.instance_count * (strategy.ranks_per_host if strategy is not None else 1)
+
+    @property
+    def program(self) -> str | None:
+        """The entry point, relative to the source; None when the image brings its own."""
+        return codec.program(self.hyperparameters, self.environment)
+
+    @property
+    def hang_timeout(self) -> float | None:
+        """Seconds without a sign of life of any rank after which the job fails, if it does."""
+        value = codec.decode_value(self.hyperparameters.get(codec.HANG_TIMEOUT))
+        return float(value) if value else None
+
+    @property
+    def submit_directory(self) -> str | None:
+        """Where the source is (``file://`` of the record's ``source/``, or an archive on S3), if there is one."""
+        return codec.submit_directory(self.hyperparameters, self.environment)
+
+
+def _json_options(value: Any) -> dict[str, Any]:
+    """The backend's options as the record will have them: in the types of JSON."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ConfigurationError(
+            f"RunOptions(backend_options=…) must be a dict with names as keys; got {shown(value)}."
+        )
+    try:
+        options: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        raise ConfigurationError(
+            f"RunOptions(backend_options=…) must hold what JSON can: texts, numbers, lists, dicts; got {shown(value)}."
+        ) from None
+    return options
+
+
+#: Fields of :class:`RunOptions` that JSON does not give back as they were.
+_OPTION_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "failure_policy": FailurePolicy.from_dict,
+    "spot_market": lambda value: SpotMarket.from_dict(value) if value is not None else None,
+    "chaos": check_chaos,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What only the supervisor and the backend need to run a job.
+
+    Attributes:
+        backend: Name of the backend.
+        python: Interpreter for the toolkit and the user's script, where the backend uses this machine's.
+        stop_grace: Seconds that the script has to save after ``stop()``, ``max_run`` and SageMaker's stop.
+        interrupt_grace: The same after Ctrl-C or a kernel interrupt.
+        start_timeout: Seconds in which all hosts must have come up.
+        warnings: What the user was told before the start; kept in the job's status.
+        framework_version: The framework version that was asked for; backends with images choose by it.
+        py_version: The Python version that was asked for.
+        backend_options: What only that backend understands; it checks them itself.
+        asked_instance_type: The instance type that a client of the endpoint asked for, and scripts are told; None: the
+            one that the job runs on.
+        failure_policy: What becomes of the job when an attempt fails or is preempted.
+        spot_market: With ``use_spot_instances``, when hosts are interrupted.
+        chaos: Faults to order, as of ``fit(chaos=…)``.
+        on_undistributed: ``warn`` or ``fail`` when the ranks of a strategy never join each other, or exchange nothing.
+        on_nan: ``warn`` or ``fail`` when a reported metric is not a number, or a loss infinite.
+    """
+
+    backend: str = "local_process"
+    python: str = dataclasses.field(default_factory=lambda: sys.executable)
+    stop_grace: float = 120.0
+    interrupt_grace: float = 5.0
+    start_timeout: float = 60.0
+    warnings: tuple[str, ...] = ()
+    framework_version: str | None = None
+    py_version: str | None = None
+    backend_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    asked_instance_type: str | None = None
+    failure_policy: FailurePolicy = FailurePolicy()
+    spot_market: SpotMarket | None = None
+    chaos: tuple[Fault, ...] = ()
+    on_undistributed: str = "warn"
+    on_nan: str = "warn"
+
+    def __post_init__(self) -> None:
+        for name in ("backend", "python"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ConfigurationError(f"RunOptions({name}=…) must be a text, got {shown(value)}.")
+        for name in ("stop_grace", "interrupt_grace", "start_timeout"):
+            value = getattr(self, name)
+            if not bounds.is_seconds(value):
+                raise ConfigurationError(
+                    f"RunOptions({name}=…) must be a number of seconds, {bounds.range_text(value)}; got {shown(value)}."
+                )
+        for name in ("framework_version", "py_version", "asked_instance_type"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigurationError(f"RunOptions({name}=…) must be a text, got {shown(value)}.")
+        for name in ("on_undistributed", "on_nan"):
+            if getattr(self, name) not in NOTICED:
+                raise ConfigurationError(unknown(f"RunOptions({name}=…)", getattr(self, name), NOTICED))
+        warnings = bounds.items_of("RunOptions(warnings=…)", self.warnings, "['the disk is nearly full']")
+        for warning in warnings:
+            if not isinstance(warning, str):
+                raise ConfigurationError(f"RunOptions(warnings=…) must be a list of texts, got {shown(warning)} in it.")
+        object.__setattr__(self, "warnings", tuple(warnings))
+        object.__setattr__(self, "backend_options", _json_options(self.backend_options))
+        object.__setattr__(self, "chaos", check_chaos(self.chaos))
+        for name, kind in (("failure_policy", FailurePolicy), ("spot_market", SpotMarket)):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, name, value := kind.from_dict(value))
+            if not isinstance(value, kind) and not (value is None and name == "spot_market"):
+                raise ConfigurationError(f"RunOptions({name}=…) must be a {kind.__name__}(…), got {shown(value)}.")
+
+    @property
+    def longest_grace(self) -> float:
+        """The longest time in seconds that scripts may get after SIGTERM: after a stop, or after a notice."""
+        notices = [fault.notice_s for fault in self.chaos if isinstance(fault, Interrupt)]
+        if self.spot_market is not None:
+            notices.append(self.spot_market.notice_s)
+        return max(self.stop_grace, *notices, 0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-serialisable form; :meth:`from_dict` reads it back equal."""
+        return {
+            **dataclasses.asdict(self),
+            "warnings": list(self.warnings),
+            "chaos": [fault.to_dict() for fault in self.chaos],
+        }
+
+    def to_json(self) -> str:
+        """The JSON text of :meth:`to_dict`."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunOptions:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ConfigurationError: it is not JSON, or see :meth:`from_dict`.
+        """
+        try:
+            return cls.from_dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise ConfigurationError(f"run options are not valid JSON: {error}.") from error
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunOptions:
+        """Read what :meth:`to_dict` gave.
+
+        Raises:
+            ConfigurationError: an option that this version does not know, or one out of range.
+        """
+        if not isinstance(values, Mapping):
+            raise ConfigurationError(f"run options must be a JSON object, got {shown(values)}.")
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ConfigurationError(unknown("run option", name, known))
+        return cls(**{name: _OPTION_READERS.get(name, lambda value: value)(value) for name, value in values.items()})

@@ -1,0 +1,72 @@
+"""Hides values whose names look secret wherever a job is shown: logs, plans, HTML, ``describe()``.
+
+What is hidden is only the showing: scripts get the values, and the record's files are the user's only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from estimators.job.redaction import MASK, looks_secret, mask_argv, mask_text
+
+__all__ = ["MASK", "looks_secret", "mask_argv", "mask_mapping", "mask_request", "mask_text", "mask_value"]
+
+#: Members of a CreateTrainingJob request (and of what describes one) that map the user's own names to values.
+_USER_MAPS = ("HyperParameters", "Environment")
+
+
+def mask_value(name: str, value: Any) -> Any:
+    """``***`` when the name looks secret; otherwise the value, with secret names inside of it masked.
+
+    Text that is JSON is looked into as well: a hyperparameter may be a dict, and ``SM_HPS`` repeats them all.
+    """
+    if looks_secret(name) and value not in (None, "", "null", '""'):
+        return MASK
+    if isinstance(value, Mapping):
+        return mask_mapping(value)
+    if isinstance(value, str):
+        return _mask_string(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return _mask_sequence(value)
+    return value
+
+
+def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the mapping with secret values masked."""
+    return {name: mask_value(str(name), value) for name, value in values.items()}
+
+
+def mask_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a CreateTrainingJob request, or of a description of a job, with the user's secrets masked.
+
+    SageMaker's own names (``RoleArn``, ``EnableSageMakerMetricsTimeSeries``) are left alone.
+    """
+    return {
+        name: mask_mapping(value) if name in _USER_MAPS and isinstance(value, Mapping) else value
+        for name, value in request.items()
+    }
+
+
+def _mask_sequence(values: Sequence[Any]) -> list[Any]:
+    if all(isinstance(value, str) for value in values):
+        return mask_argv(list(values))
+    return [mask_value("", value) for value in values]
+
+
+def _mask_string(text: str) -> str:
+    stripped = text.lstrip()
+    if stripped[:1] in ("{", "["):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return _mask_words(text)
+        masked = mask_value("", value)
+        return text if masked == value else json.dumps(masked, separators=(",", ":"))
+    return _mask_words(text)
+
+
+def _mask_words(text: str) -> str:
+    """Mask what looks like assignments, and options in what looks like a command line (``custom_mpi_options``)."""
+    return " ".join(mask_argv(mask_text(text).split(" ")))

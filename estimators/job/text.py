@@ -1,0 +1,46 @@
+"""Text of scripts, made fit to be shown: it gives the terminal no orders."""
+
+from __future__ import annotations
+
+import re
+
+_RESET = "\x1b[0m"
+#: What a terminal does not show but obeys: sequences (CSI, strings such as OSC, others) and single characters.
+#: Backspaces are not among them: they take effect.
+_ORDERS = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]+[0-~]|\x1b[0-~]|[\x00-\x07\x0b-\x1f\x7f-\x9f]"
+)
+#: The one kind that only changes how text looks.
+_LOOKS = re.compile(r"\x1b\[[0-9;:]*m")
+
+
+def visible(text: str, *, colours: bool = False) -> str:
+    """The text without what a terminal would obey (to clear itself, say), and without what backspaces wrote over.
+
+    Args:
+        text: Lines; tabs and newlines stay.
+        colours: Whether colours and other looks stay, too; they end with the text.
+    """
+    rubbed = "\b" in text
+    if not rubbed and _ORDERS.search(text) is None:
+        return text
+    if rubbed or not colours:
+        text = _ORDERS.sub("", text)
+        return "\n".join(map(_overwritten, text.split("\n"))) if rubbed else text
+    kept = _ORDERS.sub(lambda match: match[0] if _LOOKS.fullmatch(match[0]) else "", text)
+    last = kept.rfind("\x1b")
+    return kept if last < 0 or kept.startswith((_RESET, "\x1b[m"), last) else kept + _RESET
+
+
+def _overwritten(line: str) -> str:
+    """A line as a terminal would leave it whose backspaces go back to write anew."""
+    shown: list[str] = []
+    place = 0
+    for character in line:
+        if character == "\b":
+            place = max(0, place - 1)
+        else:
+            shown[place : place + 1] = [character]
+            place += 1
+    return "".join(shown)

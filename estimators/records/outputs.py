@@ -1,0 +1,31 @@
+"""Where what a job has made is, by its record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from estimators.records.record import JobRecord
+
+
+def model_data(record: JobRecord) -> str | None:
+    """Return where the model is (``model.tar.gz``), or None while there is none."""
+    artifacts = record.read_status().get("ModelArtifacts") or {}
+    if artifacts.get("S3ModelArtifacts"):
+        return str(artifacts["S3ModelArtifacts"])
+    model = record.output_dir / "model.tar.gz"
+    return str(model) if model.is_file() else None
+
+
+def checkpoints(record: JobRecord) -> str:
+    """Return where the checkpoints are: the job's ``checkpoint_s3_uri``, or a folder of its record."""
+    uri = (record.read_request().get("CheckpointConfig") or {}).get("S3Uri")
+    return str(uri) if uri else str(record.checkpoints_dir)
+
+
+def has_checkpoints(record: JobRecord) -> bool:
+    """Return whether there may be checkpoints: those on S3 are not looked for."""
+    place = checkpoints(record)
+    if "://" in place:
+        return True
+    folder = Path(place)
+    return folder.is_dir() and any(folder.iterdir())

@@ -1,0 +1,170 @@
+"""What only the caller knows: how it was started, and from which notebook cell.
+
+This runs inside ``fit()``: no subprocess, no heavy import, a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from estimators.job.redaction import MASK, looks_secret, mask_argv, mask_text
+from estimators.records.provenance import repository
+
+#: The shares that :func:`estimators.records.provenance.collecting.collect` adds, in the order in which it does.
+SHARES = ("git", "software", "machine", "packages", "data")
+
+_SEED = re.compile(r"(?:^|[^a-z])(?:[a-z]+_)*(?:seeds?|random_?state)(?:$|[^a-z])", re.IGNORECASE)
+_SEED_VARIABLES = ("PYTHONHASHSEED", "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC")
+_VARIABLE_PREFIXES = (
+    "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_REGION", "CONDA_DEFAULT_ENV", "CONDA_PREFIX",
+    "CUDA_", "FLEETFIT_", "GRPC_", "HOROVOD_", "KERAS_", "KMP_", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LD_PRELOAD",
+    "MKL_", "NCCL_", "NVIDIA_VISIBLE_DEVICES", "OMPI_MCA_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PRTE_MCA_", "PYTHONPATH",
+    "SLURM_JOB_ID", "TF_", "TZ", "VIRTUAL_ENV", "XLA_",
+)  # fmt: skip
+#: Handed from process to process, of no meaning for a rerun.
+_NOT_VARIABLES = frozenset({"FLEETFIT_JOB_TOKEN", "FLEETFIT_CONTROL_FD", "FLEETFIT_LIFELINE_FD", "FLEETFIT_EVENTS"})
+#: Terraform's share TensorFlow's prefix.
+_NOT_PREFIXES = ("TF_CLI_", "TF_VAR_")
+_VALUE_LIMIT = 4096
+_CELL_LIMIT = 256 << 10
+_EARLIER_CELLS_LIMIT = 256 << 10
+
+
+def caller_facts(
+    *, source: str | os.PathLike[str] | None = None, hyperparameters: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The first share of ``provenance.json``, as the caller's process knows it.
+
+    Args:
+        source: The user's code (a folder, or the entry point): its repository is the job's. Default: the working
+            directory.
+        hyperparameters: The user's own, decoded, to find seeds among them;
+        :func:`~estimators.records.provenance.collect`
+            finds those of the request by itself.
+
+    Returns:
+        A JSON-serialisable dict; :mod:`estimators.records.provenance` describes it.
+    """
+    cwd = _cwd()
+    return {
+        "format": 1,
+        "complete": False,
+        "pending": list(SHARES),
+        "errors": {},
+        "time": time.time(),
+        "caller": {**_invocation(cwd), "cwd": cwd, "user": _user(), "hostname": os.uname().nodename},
+        "python": {
+            "version": sys.version.split()[0],
+            "implementation": sys.implementation.name,
+            "executable": sys.executable,
+            "prefix": sys.prefix,
+        },
+        "seeds": seeds(hyperparameters or {}),
+        "environment": visible_environment(os.environ),
+        "code": os.path.abspath(source) if source is not None else None,
+        # The commit as of now: by the time that the rest is collected, the user may have switched branches.
+        "git": repository.head(Path(os.path.abspath(source)) if source is not None else Path(cwd) if cwd else None),
+    }
+
+
+def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Hyperparameters that are called a seed, and the variables that make runs repeatable."""
+    found = {name: value for name, value in hyperparameters.items() if _SEED.search(name.replace("-", "_"))}
+    found.update({name: environment[name] for name in _SEED_VARIABLES if name in environment})
+    return found
+
+
+def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change how a training behaves, sorted; secrets masked, long values cut."""
+    kept: dict[str, str] = {}
+    for name in sorted(environment):
+        if name.startswith(_VARIABLE_PREFIXES) and not name.startswith(_NOT_PREFIXES) and name not in _NOT_VARIABLES:
+            value = environment[name]
+            kept[name] = MASK if looks_secret(name) else mask_text(value[:_VALUE_LIMIT])
+    return kept
+
+
+def _invocation(cwd: str | None) -> dict[str, Any]:
+    argv = mask_argv(sys.orig_argv)
+    facts: dict[str, Any] = {"kind": "command", "argv": argv, "command": shlex.join(argv)}
+    shell = _ipython()
+    if shell is not None:
+        facts.update(_cells(shell))
+        facts["kind"] = "notebook" if hasattr(shell, "kernel") else "ipython"
+        if facts["kind"] == "notebook":
+            facts["notebook"] = _notebook(shell, cwd)
+        return facts
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if main is not None:
+        facts["script"] = _script(Path(os.path.abspath(main)))
+    elif hasattr(sys, "ps1") or len(sys.orig_argv) == 1:
+        facts["kind"] = "interactive"
+    return facts
+
+
+def _ipython() -> Any:
+    """IPython's shell if this process runs in one; IPython is never imported for it."""
+    module = sys.modules.get("IPython")
+    get = getattr(module, "get_ipython", None)
+    return get() if get is not None else None
+
+
+def _cells(shell: Any) -> dict[str, Any]:
+    """The executed cell and those before it, from IPython's input history (``HistoryManager.input_hist_raw``)."""
+    manager = getattr(shell, "history_manager", None)
+    raw = [str(cell) for cell in getattr(manager, "input_hist_raw", None) or []]
+    if not raw:
+        return {"cell": None, "execution_count": None, "earlier_cells": []}
+    earlier: list[list[Any]] = []
+    room = _EARLIER_CELLS_LIMIT
+    for count in range(len(raw) - 2, 0, -1):
+        room -= len(raw[count])
+        if room < 0:
+            break
+        earlier.insert(0, [count, mask_text(raw[count])])
+    return {"cell": mask_text(raw[-1][:_CELL_LIMIT]), "execution_count": len(raw) - 1, "earlier_cells": earlier}
+
+
+def _notebook(shell: Any, cwd: str | None) -> str | None:
+    """The notebook's path: VS Code sets a variable in the kernel, jupyter_server an environment variable."""
+    named = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
+    if not isinstance(named, str) or not named:
+        return None
+    if os.path.isabs(named) and os.path.exists(named):
+        return named
+    # jupyter_server gives the path below its own root, which a kernel does not know; kernels start in the notebook's
+    # folder.
+    parts = Path(named.lstrip("/")).parts
+    for start in range(len(parts)):
+        candidate = os.path.join(cwd or "", *parts[start:])
+        if os.path.isfile(candidate):
+            return candidate
+    return named
+
+
+def _script(path: Path) -> dict[str, Any] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None  # ``python - < file``, or a script that is gone already
+    # hashlib alone would double the cost of all this: the digest is added later, if the file is still the same.
+    return {"path": str(path), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None  # it was removed under the process
+
+
+def _user() -> str:
+    # `pwd` may ask a directory service over the network.
+    return os.environ.get("LOGNAME") or os.environ.get("USER") or str(os.getuid())

@@ -1,0 +1,221 @@
+"""Turns a job's provenance into the commands that run it again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from estimators.job.redaction import MASK
+
+
+def part(name: str, facts: Mapping[str, Any]) -> str | None:
+    """One part of the provenance as a file's text; None when it is not on record.
+
+    Args:
+        name: ``patch``, ``requirements``, ``conda``, ``cell`` or ``session``.
+        facts: The contents of ``provenance.json``.
+    """
+    caller, packages = facts.get("caller") or {}, facts.get("packages") or {}
+    if name == "patch":
+        git = facts.get("git") or {}
+        # An empty patch is an answer, unless the true one was left out.
+        return git["diff"] if isinstance(git.get("diff"), str) and not git.get("diff_truncated") else None
+    if name in ("requirements", "conda"):
+        lines = packages.get("freeze" if name == "requirements" else "conda")
+        return "\n".join(lines) + "\n" if lines else None
+    if name == "cell":
+        return _text(caller.get("cell"))
+    if name == "session":
+        cells = [*(caller.get("earlier_cells") or []), [caller.get("execution_count"), caller.get("cell")]]
+        texts = [f"# In[{count}]:\n{source}\n" for count, source in cells if source]
+        return "\n".join(texts) or None
+    raise ValueError(f"unknown part {name!r}")
+
+
+def why_missing(name: str, facts: Mapping[str, Any]) -> str:
+    """Why :func:`part` is None, as the end of a sentence."""
+    share = {"patch": "git", "requirements": "packages", "conda": "packages"}.get(name)
+    if share is not None and share in (facts.get("pending") or []):
+        return ": the job ended before it was collected"
+    if share is not None and share in (facts.get("errors") or {}):
+        return f": {facts['errors'][share]}"
+    if name == "patch":
+        git = facts.get("git")
+        return f": {git['diff_truncated']}" if git and git.get("diff_truncated") else ": it was outside a repository"
+    if name in ("cell", "session"):
+        return ": it was not started from a notebook"
+    return ""
+
+
+def script(job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | None = None) -> str:
+    """A shell script that runs a job again; what cannot be repeated is said in its comments.
+
+    Args:
+        job: The job's name.
+        facts: The contents of ``provenance.json``.
+        request: The job's description, for what the provenance does not repeat.
+    """
+    lines = ["#!/bin/sh", f"# Runs training job {job} again, in a folder of its own.", "set -e", ""]
+    pending = [str(share) for share in facts.get("pending") or []]
+    if pending:
+        lines += [f"# Not on record, because the job ended before it was collected: {', '.join(pending)}.", ""]
+    folder = f"rerun-{job}"
+    code, inside = _code(job, facts, folder)
+    lines += [*code, "", *_environment(job, facts), "", *_data(facts), *_seeds(facts), *_variables(facts)]
+    lines += _command(job, facts, inside)
+    if request is not None and MASK in str(request.get("HyperParameters")):
+        lines += ["", f"# Some hyperparameters looked secret and are {MASK} here; give them again."]
+    return "\n".join(lines) + "\n"
+
+
+def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], bool]:
+    """The commands that get the code, and whether they end in a folder that has it."""
+    git = facts.get("git") or {}
+    snapshot = f"# The job's own copy of the code that ran is in its record: $FLEETFIT_HOME/jobs/{job}/source"
+    if not git.get("commit"):
+        why = "before the first commit of its repository" if git else "outside a git repository"
+        return [f"# 1. The code: the job was started {why}.", snapshot], False
+    root, commit = str(git.get("root")), str(git["commit"])
+    branch = f" ({git['branch']})" if git.get("branch") else ""
+    lines = [
+        f"# 1. The code: commit {commit[:12]}{branch}" + (", with uncommitted changes" if git.get("dirty") else "")
+    ]
+    checkout = f'git -C {_quote(root)} worktree add --detach "$PWD/{folder}" {commit}'
+    if git.get("remote"):
+        lines += [
+            f"if [ -d {_quote(root)} ]; then",
+            f"  {checkout}",
+            "else",
+            f"  git clone {_quote(str(git['remote']))} {folder} && git -C {folder} checkout --detach {commit}",
+            "fi",
+        ]
+    else:
+        lines.append(checkout)
+    lines.append(f"cd {folder}")
+    if git.get("diff"):
+        lines.append(f"fleetfit describe {job} --reproduce patch | git apply")
+    if git.get("diff_truncated"):
+        lines.append(f"# The changes are not on record: {git['diff_truncated']}.")
+    left_out = [str(name) for name in git.get("untracked_left_out") or []]
+    if left_out:
+        shown = ", ".join(left_out[:5]) + (" …" if len(left_out) > 5 else "")
+        lines.append(f"# Untracked files that were too large to be kept: {shown}")
+    return [*lines, snapshot], True
+
+
+def _environment(job: str, facts: Mapping[str, Any]) -> list[str]:
+    python, packages = facts.get("python") or {}, facts.get("packages") or {}
+    version = str(python.get("version") or "3")
+    short = ".".join(version.split(".")[:2])
+    lines = [f"# 2. The environment: Python {version}"]
+    software = facts.get("software") or {}
+    versions = [f"{name} {software[name]}" for name in ("tensorflow", "tensorflow-cpu", "horovod", "mpirun")
+                if name in software]  # fmt: skip
+    if versions:
+        lines[0] += f", {', '.join(versions)}"
+    if not packages.get("freeze"):
+        return [*lines, "# The packages are not on record."]
+    # Written before the new environment is active, which has no fleetfit yet.
+    lines.append(f"fleetfit describe {job} --reproduce requirements > requirements-rerun.txt")
+    if packages.get("conda"):
+        lines += [
+            f"fleetfit describe {job} --reproduce conda | grep -v pypi > conda-rerun.txt",
+            "conda create --yes --prefix ./env-rerun --file conda-rerun.txt",
+            '. "$(conda info --base)/etc/profile.d/conda.sh" && conda activate ./env-rerun',
+        ]
+    else:
+        lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
+    if any(line.startswith("horovod") for line in packages["freeze"]):
+        lines.append("grep -v '^horovod' requirements-rerun.txt | python -m pip install --requirement /dev/stdin")
+        lines.append("fleetfit install horovod  # its wheel is built for the environment, it is not on the index")
+    else:
+        lines.append("python -m pip install --requirement requirements-rerun.txt")
+    return lines
+
+
+def _data(facts: Mapping[str, Any]) -> list[str]:
+    data = facts.get("data") or {}
+    lines: list[str] = []
+    for channel, entry in data.items():
+        if "digest" not in entry:
+            lines.append(f"#    {channel}: {entry.get('path')} ({entry.get('error', 'unknown')})")
+            continue
+        whole = "" if entry.get("complete") else ", contents known in part"
+        lines.append(
+            f"#    {channel}: {entry['path']}, {entry['files']} files, {entry['bytes']} bytes{whole}, "
+            f"digest {entry['digest']}"
+        )
+    return ["# The data was:", *lines, ""] if lines else []
+
+
+def _seeds(facts: Mapping[str, Any]) -> list[str]:
+    seeds = facts.get("seeds") or {}
+    if not seeds:
+        return ["# No seed was given: numbers will differ from run to run.", ""]
+    return [f"# Seeds: {', '.join(f'{name}={value}' for name, value in seeds.items())}", ""]
+
+
+def _variables(facts: Mapping[str, Any]) -> list[str]:
+    # Those that name places of this machine are left to the environment that step 2 makes.
+    places = ("VIRTUAL_ENV", "CONDA_", "FLEETFIT_", "LD_", "PYTHONPATH")
+    values = {n: v for n, v in (facts.get("environment") or {}).items() if not n.startswith(places)}
+    lines = [
+        f"# export {name}=…  (it looked secret)" if value == MASK else f"export {name}={_quote(str(value))}"
+        for name, value in values.items()
+    ]
+    return ["# The variables that mattered", *lines, ""] if lines else []
+
+
+def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
+    caller = facts.get("caller") or {}
+    lines = ["# 3. The run"]
+    cwd, root = caller.get("cwd"), (facts.get("git") or {}).get("root")
+    if cwd and inside and root and Path(cwd).is_relative_to(root):
+        below = Path(cwd).relative_to(root)
+        if str(below) != ".":
+            lines.append(f"cd {_quote(str(below))}")
+    elif cwd:
+        lines.append(f"cd {_quote(str(cwd))}")
+    if caller.get("kind") in ("notebook", "ipython"):
+        where = f"notebook {caller['notebook']}" if caller.get("notebook") else "a notebook"
+        lines += [
+            f"# It was started from {where}, cell {caller.get('execution_count')}:",
+            *(f"#     {line}" for line in str(caller.get("cell") or "").splitlines()),
+            "# To run that cell after the ones that were executed before it:",
+            f"fleetfit describe {job} --reproduce session > rerun.py && ipython rerun.py",
+        ]
+        return lines
+    argv = [str(argument) for argument in caller.get("argv") or []]
+    if caller.get("kind") == "interactive" or len(argv) < 2 or argv[1] == "-":
+        lines.append(f"# It was started from an interactive Python or from standard input: {shlex.join(argv)}")
+        return lines
+    if MASK in " ".join(argv):
+        lines.append(f"# An argument looked secret and is {MASK} here; give it again.")
+    if any(argument.split("=")[0] == "--name" for argument in argv):
+        lines.append("# The name of a job is used once: give another --name.")
+    lines.append(shlex.join(_portable(argv, str(cwd) if cwd else None, str(root) if inside and root else None)))
+    return lines
+
+
+def _portable(argv: list[str], cwd: str | None, root: str | None) -> list[str]:
+    """The command with programs by name and paths of the repository relative, so that it runs in another place."""
+    program = Path(argv[1])
+    console_script = program.name == "fleetfit" and program.parent.name == "bin"
+    rest = argv[2:] if console_script else argv[1:]
+    if root is not None and cwd is not None and Path(cwd).is_relative_to(root):
+        rest = [os.path.relpath(item, cwd) if item.startswith(root + os.sep) else item for item in rest]
+    return ["fleetfit" if console_script else "python", *rest]
+
+
+def _quote(text: str) -> str:
+    return shlex.quote(text)
+
+
+def _text(value: Any) -> str | None:
+    if not value:
+        return None
+    text = str(value)
+    return text if text.endswith("\n") else text + "\n"

@@ -1,0 +1,633 @@
+"""A job's record: everything that is known of a job, as files under ``$FLEETFIT_HOME/jobs/<name>/``.
+
+Guarantees:
+
+* A name is claimed by one creator only, and a record is seen only with its lock held.
+* The lock is held from the creation until the supervisor is gone, without a gap: it belongs to an open file
+  description that the creator hands to the supervisor. A record whose lock is free and whose status is not terminal
+  reads as Failed, "supervisor lost".
+* The supervisor alone writes once it runs; any number of readers, in any process, see whole files.
+* All files are the user's only (folders 0700, files 0600).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from container.contract.layout import MLTree
+from container.contract.membership import natural_key
+from container.contract.names import nearest, shown
+from container.contract.wire import Event
+from container.system import locks
+from container.system.removing import remove_tree
+from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
+from estimators.records import status as statuses
+
+#: Names the folder that holds jobs. Default ``~/.fleetfit``.
+HOME_VARIABLE = "FLEETFIT_HOME"
+
+#: SageMaker's pattern for TrainingJobName.
+#: In a record: the hosts that a function of the caller has named, one a line, for the supervisor to read.
+DISCOVERED = "discovered"
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+
+#: Given back to the file system when it is full, so that the last status can still be written.
+_RESERVE_BYTES = 256 << 10
+
+
+class JobRecord:
+    """The record of one job.
+
+    Make one with :meth:`create`, :meth:`open` or, in the supervisor, :meth:`adopt`.
+
+    Attributes:
+        path: The record's folder.
+        lock_fd: The descriptor that holds the lock, in its creator and in the supervisor; None in readers.
+    """
+
+    def __init__(self, path: Path, *, lock_fd: int | None = None) -> None:
+        self.path = path
+        self.lock_fd = lock_fd
+        self._torn = False
+        self._events_fd: int | None = None
+
+    def __repr__(self) -> str:
+        return f"JobRecord({str(self.path)!r})"
+
+    # --- making and finding ---
+
+    @classmethod
+    def create(cls, name: str, home: str | Path | None = None) -> JobRecord:
+        """Claim a name and take the record's lock; arguments and errors are those of :meth:`stage`."""
+        record = cls.stage(name, home)
+        try:
+            record.publish(name)
+        except BaseException:
+            record.discard()
+            raise
+        return record
+
+    @classmethod
+    def stage(cls, name: str, home: str | Path | None = None) -> JobRecord:
+        """Make a record that nobody sees, to be filled and then put in its place by :meth:`publish`.
+
+        Who is killed before that leaves the name free, and a folder that ``fleetfit clean`` removes.
+
+        Args:
+            name: The job's name.
+            home: Instead of ``$FLEETFIT_HOME``.
+
+        Raises:
+            ConfigurationError: SageMaker would refuse the name.
+            JobExistsError: the name is taken.
+            RecordError: the folder cannot be written.
+        """
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"job name {name!r} is not one that SageMaker would take: 1 to 63 letters, digits and dashes, "
+                "beginning and ending with a letter or digit."
+            )
+        jobs = jobs_folder(home)
+        path = jobs / name
+        aside = jobs / f".{name}.{os.urandom(6).hex()}"
+        with _explained(path, "create"):
+            try:
+                jobs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                jobs.mkdir(mode=0o700, exist_ok=True)
+            except FileNotFoundError as error:  # a file system in which nobody can make folders
+                raise OSError(errno.EACCES, "no folder can be made there") from error
+            if path.exists():
+                raise _taken(path)
+            aside.mkdir(mode=0o700)
+            lock_fd = None
+            try:
+                lock_fd = _open(aside / "lock", os.O_RDWR | os.O_CREAT)
+                fcntl.flock(lock_fd, fcntl.LOCK_EX)
+                _reserve(aside / ".reserve")
+                for folder in ("hosts", "output", "checkpoints"):
+                    (aside / folder).mkdir(mode=0o700)
+            except BaseException:
+                if lock_fd is not None:
+                    os.close(lock_fd)
+                remove_tree(aside, ignore_errors=True)
+                raise
+        return cls(aside, lock_fd=lock_fd)
+
+    def publish(self, name: str) -> None:
+        """Put a staged record, whose lock is held, in its place. That is one step, which only one creator can do.
+
+        Raises:
+            JobExistsError: the name is taken; the record is still staged.
+            RecordError: the folder cannot be written.
+        """
+        path = self.path.with_name(name)
+        with _explained(path, "create"):
+            try:
+                os.rename(self.path, path)  # which fails where a record is already: none is empty
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise _taken(path) from None
+                raise
+        self.path = path
+
+    @classmethod
+    def open(cls, name: str, home: str | Path | None = None) -> JobRecord:
+        """Find the record of a job.
+
+        Raises:
+            JobNotFoundError: there is none; the message has the nearest name.
+        """
+        if not isinstance(name, str):
+            raise ConfigurationError(f"the name of a training job is a text; got {shown(name)}.")
+        path = jobs_folder(home) / name
+        if not _NAME.fullmatch(name) or not path.is_dir():
+            guess = nearest(name, job_names(home))
+            hint = f" Did you mean {guess!r}?" if guess else ""
+            raise JobNotFoundError(f"there is no training job {name!r} under {path.parent}.{hint}")
+        return cls(path)
+
+    @classmethod
+    def adopt(cls, path: str | Path, lock_fd: int) -> JobRecord:
+        """The supervisor's view of a record whose lock it was handed; the lock is kept from its children."""
+        os.set_inheritable(lock_fd, False)
+        return cls(Path(path), lock_fd=lock_fd)
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.path.name
+
+    @property
+    def home(self) -> Path:
+        """The folder that ``FLEETFIT_HOME`` names."""
+        return self.path.parent.parent
+
+    # --- the lock ---
+
+    def lock(self) -> bool:
+        """Take the lock of a record that has no supervisor (any more).
+
+        Returns:
+            Whether it could be taken.
+
+        Raises:
+            RecordError: the record is gone, or cannot be written.
+        """
+        with _explained(self.lock_file, "open"):
+            descriptor = _open(self.lock_file, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self.lock_fd = descriptor
+        return True
+
+    def release(self) -> None:
+        """Close this process's descriptors; the lock is free when the last copy of it is closed."""
+        for descriptor in (self.lock_fd, self._events_fd):
+            if descriptor is not None:
+                os.close(descriptor)
+        self.lock_fd = self._events_fd = None
+
+    def is_supervised(self) -> bool:
+        """Whether the lock is held: a supervisor (or a creator that is about to start one) lives."""
+        if self.lock_fd is not None:
+            return True
+        return locks.is_held(self.lock_file)
+
+    def discard(self) -> None:
+        """Remove a record whose job was never started, so that its name is free again."""
+        remove_tree(self.path, ignore_errors=True)
+        self.release()
+
+    # --- files and folders ---
+
+    @property
+    def lock_file(self) -> Path:
+        """Held while the job has a supervisor."""
+        return self.path / "lock"
+
+    @property
+    def request_file(self) -> Path:
+        """The CreateTrainingJob request."""
+        return self.path / "request.json"
+
+    @property
+    def options_file(self) -> Path:
+        """The RunOptions."""
+        return self.path / "options.json"
+
+    @property
+    def status_file(self) -> Path:
+        """The last status."""
+        return self.path / "status.json"
+
+    @property
+    def events_file(self) -> Path:
+        """One JSON object per line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def provenance_file(self) -> Path:
+        """Where the job came from."""
+        return self.path / "provenance.json"
+
+    @property
+    def found_file(self) -> Path:
+        """What the caller found out for the supervisor; see :meth:`estimators.backends.base.Backend.found`."""
+        return self.path / "found.json"
+
+    @property
+    def source_dir(self) -> Path:
+        """The snapshot of the user's code."""
+        return self.path / "source"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """What the supervisor itself printed: empty unless something is wrong with it."""
+        return self.path / "supervisor.log"
+
+    @property
+    def control_socket(self) -> Path:
+        """The supervisor's socket; connect by :mod:`estimators.client.supervisor_client`, since the path may be too
+        long."""
+        return self.path / "control.sock"
+
+    @property
+    def queued_file(self) -> Path:
+        """There while the job waits in an endpoint's queue: it has no supervisor yet, and is not lost."""
+        return self.path / "queued"
+
+    @property
+    def hosts_dir(self) -> Path:
+        """One folder per host."""
+        return self.path / "hosts"
+
+    @property
+    def output_dir(self) -> Path:
+        """``model.tar.gz`` and ``output.tar.gz``."""
+        return self.path / "output"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """The checkpoints of a job that names no other place for them."""
+        return self.path / "checkpoints"
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that have a folder, in natural order."""
+        return sorted(_subfolders(self.hosts_dir), key=natural_key)
+
+    def host_dir(self, host: str) -> Path:
+        """One host's folder.
+
+        Raises:
+            ValueError: the name cannot be a host's (it would lead out of the record).
+        """
+        if not _HOST.fullmatch(host):
+            raise ValueError(f"{host!r} is not a host's name.")
+        return self.hosts_dir / host
+
+    def tree(self, host: str) -> MLTree:
+        """One host's ``/opt/ml``."""
+        return MLTree(self.host_dir(host) / "ml")
+
+    def log_dir(self, host: str, attempt: int = 0) -> Path:
+        """The logs of one host's processes in one attempt."""
+        return self.host_dir(host) / "logs" / f"attempt-{attempt}"
+
+    def processes(self, host: str) -> set[str | None]:
+        """The processes of a host that have printed something, in any attempt; None is the toolkit itself."""
+        found = self.host_dir(host).glob("logs/attempt-*/*.times")
+        return {process_of(path.name.removesuffix(".times")) for path in found}
+
+    def log_file(self, host: str, process: str | None, attempt: int = 0) -> Path:
+        """The raw output of one process (None: the toolkit's own words): ``rank-3.log``, ``toolkit.log``, ``ps.log``.
+
+        The time of each piece is beside it, in :func:`times_file`.
+        """
+        return self.log_dir(host, attempt) / f"{log_stem(process)}.log"
+
+    # --- request, options, status ---
+
+    def write_request(self, request: dict[str, Any]) -> None:
+        """Keep the CreateTrainingJob request."""
+        self.write_json(self.request_file, request)
+
+    def read_request(self) -> dict[str, Any]:
+        """The CreateTrainingJob request; empty for a record that was left before it had one."""
+        return self.read_json(self.request_file) or {}
+
+    def write_options(self, options: dict[str, Any]) -> None:
+        """Keep the RunOptions' JSON form."""
+        self.write_json(self.options_file, options)
+
+    def read_options(self) -> dict[str, Any]:
+        """The RunOptions' JSON form; empty for a record that was left before it had one."""
+        return self.read_json(self.options_file) or {}
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        """Replace the status; readers see the old one or the new one, whole.
+
+        Raises:
+            RecordError: it cannot be written, not even with the space that was kept for this.
+        """
+        self.write_json(self.status_file, status)
+
+    def stored_status(self) -> dict[str, Any] | None:
+        """The status as it was last written, or None; :meth:`read_status` is what users should see.
+
+        Raises:
+            RecordError: a newer fleetfit wrote it in a form that this one cannot read.
+        """
+        stored: dict[str, Any] | None = self.read_json(self.status_file)
+        version = (stored or {}).get(statuses.OWN, {}).get("record_version", statuses.RECORD_VERSION)
+        if isinstance(version, int) and version > statuses.RECORD_VERSION:
+            raise RecordError(
+                f"training job {self.name!r} was written by a newer fleetfit (record version {version}; this one reads "
+                f"up to {statuses.RECORD_VERSION}): upgrade fleetfit to read it. It is in {self.path}."
+            )
+        return stored
+
+    def read_status(self) -> dict[str, Any]:
+        """The status, in DescribeTrainingJob's shape; a job without a living supervisor is never "in progress".
+
+        Raises:
+            JobNotFoundError: the record has been removed.
+            RecordError: see :meth:`stored_status`.
+        """
+        stored = self.stored_status()
+        if stored is not None and statuses.is_terminal(stored):
+            return stored
+        if self.is_supervised() or (stored is not None and self.queued_file.exists()):
+            return stored or statuses.new_status({"TrainingJobName": self.name}, self.last_sign())
+        if not self.path.is_dir():
+            raise JobNotFoundError(f"the record of training job {self.name!r} is gone: {self.path}.")
+        stored = self.stored_status()  # again: the supervisor may have finished between the two looks
+        if stored is not None and statuses.is_terminal(stored):
+            return stored
+        if stored is not None and statuses.lives_elsewhere(stored):
+            return statuses.unfollowed(stored)
+        when = self.last_sign()
+        stored = stored or statuses.new_status({"TrainingJobName": self.name}, when)
+        return statuses.lost(stored, when, _tail(self.supervisor_log))
+
+    def last_sign(self) -> float:
+        """When something was last written to the record, in seconds since the epoch."""
+        times = [0.0]
+        for path in (self.lock_file, self.status_file, self.events_file, self.supervisor_log):
+            with contextlib.suppress(OSError):
+                times.append(path.stat().st_mtime)
+        return max(times)
+
+    # --- events ---
+
+    def append_event(self, event: Event) -> None:
+        """Add one event; see :meth:`append_events`."""
+        self.append_events((event,))
+
+    def append_events(self, events: Iterable[Event]) -> None:
+        """Add events, a line each, in one write.
+
+        Raises:
+            RecordError: they cannot be written.
+        """
+        lines = b"".join(json.dumps(vars(event), separators=(",", ":")).encode() + b"\n" for event in events)
+        if not lines:
+            return
+        if self._torn:
+            lines = b"\n" + lines
+        with _explained(self.events_file, "write"):
+            if self._events_fd is None:
+                self._events_fd = _open(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            self._torn = True  # until all of it is written; an empty line does no harm
+            view = memoryview(lines)
+            while view:
+                view = view[os.write(self._events_fd, view) :]
+            self._torn = False
+
+    def events(self, kind: str | None = None) -> Iterator[Event]:
+        """The events on record, in the order in which they arrived; a torn line is left out.
+
+        Args:
+            kind: Only those of this kind.
+        """
+        mark = json.dumps(kind).encode() if kind is not None else b""
+        try:
+            file = self.events_file.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            for line in file:
+                if mark not in line:  # saves parsing the others
+                    continue
+                try:
+                    event = Event.from_dict(json.loads(line))
+                except (ValueError, TypeError):
+                    continue
+                if kind is None or event.kind == kind:
+                    yield event
+
+    # --- JSON files ---
+
+    def write_json(self, path: Path, value: Any) -> None:
+        """Replace a JSON file of the record atomically, using the reserve where the disk is full.
+
+        Raises:
+            RecordError: it cannot be written.
+        """
+        data = json.dumps(value, indent=1).encode() + b"\n"
+        with _explained(path, "write"):
+            while True:
+                try:
+                    _replace(path, data)
+                    return
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _give_back(self.path / ".reserve"):
+                        raise
+
+    def read_json(self, path: Path) -> Any:
+        """A JSON file of the record; None when it does not exist.
+
+        Raises:
+            RecordError: it cannot be read.
+        """
+        try:
+            with _explained(path, "read"):
+                return json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RecordError(f"{path} is damaged: {error}. Remove the job's folder if you do not need it.") from error
+
+
+def _taken(path: Path) -> JobExistsError:
+    return JobExistsError(
+        f"a training job named {path.name!r} exists already: {path}. Choose another job_name, or leave it out to get a "
+        "new one."
+    )
+
+
+def jobs_folder(home: str | Path | None = None) -> Path:
+    """The folder of all records: ``<home>/jobs``, ``home`` being ``$FLEETFIT_HOME`` or ``~/.fleetfit`` if not given."""
+    chosen = home if home is not None else os.environ.get(HOME_VARIABLE) or "~/.fleetfit"
+    return Path(os.path.abspath(os.path.expanduser(chosen))) / "jobs"
+
+
+def is_job_name(name: str) -> bool:
+    """Whether SageMaker would take it as a job's name; only such a name is ever a path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def job_names(home: str | Path | None = None) -> list[str]:
+    """The names of all jobs on record, sorted."""
+    return sorted(name for name in _subfolders(jobs_folder(home)) if _NAME.fullmatch(name))
+
+
+# --- logs: names of files ---
+
+_PLAIN = re.compile(rb"[A-Za-z0-9._]")
+
+
+def log_stem(process: str | None) -> str:
+    """A process's name as part of a file name, and back by :func:`process_of`: ``rank-3`` for ``rank 3``.
+
+    A space becomes a dash; what else is not a letter, digit, dot or underscore becomes ``%XX``.
+    """
+    if process is None:
+        return "toolkit"
+    stem = "".join(
+        "-" if byte == 0x20 else chr(byte) if _PLAIN.match(bytes([byte])) else f"%{byte:02X}"
+        for byte in process.encode("utf-8", "surrogateescape")
+    )
+    if stem == "toolkit" or not stem or stem.startswith("."):
+        return f"%{ord(stem[0]):02X}{stem[1:]}" if stem else "%"
+    return stem
+
+
+def process_of(stem: str) -> str | None:
+    """The process whose file name has this stem; None for the toolkit itself."""
+    if stem == "toolkit":
+        return None
+    if stem == "%":
+        return ""
+    spaced = stem.replace("-", " ").encode()
+    plain = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes([int(match.group(1), 16)]), spaced)
+    return plain.decode("utf-8", "surrogateescape")
+
+
+def times_file(log_file: Path) -> Path:
+    """The file of times beside a log: 16-byte little-endian records (time in ns since the epoch, end offset)."""
+    return log_file.with_suffix(".times")
+
+
+# --- file primitives ---
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open or create a file that only the user may read; not inherited by children."""
+    return _open(path, flags)
+
+
+@contextlib.contextmanager
+def explained(path: Path, verb: str) -> Iterator[None]:
+    """Turn a full disk, a missing permission and the like into a :class:`RecordError` that names file and remedy.
+
+    FileNotFoundError passes through: callers know what it means to them.
+    """
+    with _explained(path, verb):
+        yield
+
+
+def _open(path: Path, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+@contextlib.contextmanager
+def _explained(path: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        text = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "Free some space (`fleetfit clean --free 5G` removes the oldest jobs)"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            remedy = "Make the folder writable for you"
+        else:
+            remedy = "Look at the folder"
+        raise RecordError(
+            f"cannot {verb} {path}: {text}. {remedy}, or set {HOME_VARIABLE} to a folder on another disk."
+        ) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        descriptor = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _reserve(path: Path) -> None:
+    descriptor = _open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.posix_fallocate(descriptor, 0, _RESERVE_BYTES)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # This file system cannot reserve space; the record then does without.
+    finally:
+        os.close(descriptor)
+
+
+def _give_back(reserve: Path) -> bool:
+    """Free half of what is reserved: others may be quicker to take it, so not all of it at once."""
+    try:
+        size = reserve.stat().st_size
+        if size < 8192:
+            reserve.unlink()
+        else:
+            os.truncate(reserve, size // 2)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _subfolders(path: Path) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _tail(path: Path, size: int = 4000) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,385 @@
+"""``recommend()``: which strategy, on which hosts, and why. Pure, but for reading a calibration."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from container.contract.names import unknown
+from estimators.job import instances
+from estimators.job.errors import ConfigurationError
+from estimators.results.advice import calibration as calibrations
+from estimators.results.advice.model import CPU, GPU, Constants, Fleet, Prediction, Workload, predict
+from estimators.results.advice.published import MODELS, KnownModel
+from estimators.results.result import Result
+from estimators.results.summary import bytes_text, dollars_text, percent_text, time_text
+
+if TYPE_CHECKING:
+    from estimators.results.plots import Plot
+
+STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
+#: Speeds that differ by less than this are alike: then one host before several, then the order of :data:`STRATEGIES`.
+_ALIKE = 0.01
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+    """A strategy on hosts, and what to expect of it.
+
+    Attributes:
+        strategy: Its name; ``none`` for a single process.
+        hosts: How many hosts.
+        processes_per_host: Processes on each.
+        instance_type: Their type, or None.
+        prediction: What to expect.
+        dollars_per_million: Price of a million records, in US dollars; None without a price.
+    """
+
+    strategy: str
+    hosts: int
+    processes_per_host: int
+    instance_type: str | None
+    prediction: Prediction
+    dollars_per_million: float | None = None
+
+    @property
+    def title(self) -> str:
+        """``mpi on 2 × 4 processes, ml.p3.8xlarge``."""
+        where = f", {self.instance_type}" if self.instance_type else ""
+        return f"{self.strategy} on {self.hosts} × {self.processes_per_host} processes{where}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Recommendation:
+    """What to take, and what else was considered.
+
+    Attributes:
+        options: All of them, the best first.
+        reasons: Why the first one, in sentences.
+    """
+
+    options: tuple[Option, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def choice(self) -> Option:
+        """What to take."""
+        return self.options[0]
+
+    @property
+    def strategy(self) -> str:
+        """The strategy to take."""
+        return self.choice.strategy
+
+    @property
+    def distribution(self) -> Any:
+        """What to give to an estimator as ``distribution``; None for a single process."""
+        from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
+
+        if self.choice.hosts * self.choice.processes_per_host == 1:
+            return None
+        if self.strategy == "parameter_server":
+            return ParameterServer()
+        kind = MPI if self.strategy == "mpi" else CollectiveAllReduce
+        return kind(processes_per_host=self.choice.processes_per_host)
+
+    def __repr__(self) -> str:
+        return f"<Recommendation: {self.choice.title}>"
+
+    def rows(self) -> list[list[str]]:
+        """The table as texts, its head first."""
+        found = [["", "step", "waiting", "exchange", "samples/s", "efficiency", "limited by", "$ per million"]]
+        for option in self.options:
+            one = option.prediction
+            found.append(
+                [
+                    option.title, time_text(one.step_s), time_text(one.waiting_s), time_text(one.exchange_s),
+                    f"{one.samples_per_second:,.4g}", percent_text(one.efficiency), one.limit,
+                    dollars_text(option.dollars_per_million),
+                ]
+            )  # fmt: skip
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([f"take {self.choice.title}", *(f"  {reason}" for reason in self.reasons), "", *lines])
+
+    def plot(self) -> Plot:
+        """A bar for each option: what its step is made of.
+
+        Raises:
+            UnsupportedError: matplotlib is not installed.
+        """
+        from estimators.results.plots.advice import draw
+
+        return draw(self)
+
+    def _repr_html_(self) -> str:
+        head, *rows = self.rows()
+        cell = "padding:3px 10px;text-align:left;border-bottom:1px solid rgba(128,128,128,.35)"
+        body = "".join(
+            "<tr>" + "".join(f'<td style="{cell}">{html.escape(text)}</td>' for text in row) + "</tr>" for row in rows
+        )
+        titles = "".join(f'<th style="{cell}">{html.escape(text)}</th>' for text in head)
+        reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in self.reasons)
+        return (
+            f'<div class="fleetfit-recommendation"><b>Take {html.escape(self.choice.title)}</b><ul>{reasons}</ul>'
+            f'<table style="border-collapse:collapse"><tr>{titles}</tr>{body}</table></div>'
+        )
+
+
+def recommend(
+    model: Any,
+    *,
+    hosts: int = 1,
+    processes_per_host: int | None = None,
+    instance_type: str | None = None,
+    bandwidth_gbps: float | None = None,
+    device: str | None = None,
+    compute_s: float | None = None,
+    batch_size: int | None = None,
+    strategies: Sequence[str] = STRATEGIES,
+    constants: Constants | None = None,
+    calibration: calibrations.Calibration | None = None,
+) -> Recommendation:
+    """Say which strategy to take, by what a step will take under each.
+
+    Args:
+        model: A :class:`~estimators.Result` of a run (best of one process), a Keras model, the name of a published one
+            (``vgg16``, ``resnet50`` …), or a number of parameters.
+        hosts: How many hosts there are. With an ``instance_type`` of which there is a bigger one, that one is
+            considered as well, alone.
+        processes_per_host: Processes (devices) on each; default: the type's GPUs, else 1.
+        instance_type: SageMaker's type, for devices, network and prices.
+        bandwidth_gbps: Of a host's link, in Gbit/s; default: the instance type's.
+        device: ``"cpu"`` or ``"gpu"``; default: what the instance type has, else ``"cpu"``.
+        compute_s: Seconds that one process needs for its part of a step, alone. Default: what the result says.
+        batch_size: Records of one process's part of a step. Default: what the result says, else 1.
+        strategies: Those to choose from.
+        constants: What machines and libraries are like, instead of the assumptions for the device.
+        calibration: What ``fleetfit calibrate`` measured; default: that of the instance type, if there is one.
+
+    Raises:
+        ConfigurationError: something is missing, unknown or out of range; the message says what.
+    """
+    workload = _workload(model, compute_s, batch_size)
+    known = instances.describe(instance_type) if instance_type is not None else None
+    for name in strategies:
+        if name not in STRATEGIES:
+            raise ConfigurationError(unknown("strategy", name, STRATEGIES))
+    if not strategies:
+        raise ConfigurationError(f"recommend(strategies=…) is empty; of {', '.join(STRATEGIES)}.")
+    per_host = processes_per_host or (known.gpus if known is not None and known.gpus else 1)
+    for what, count in (("hosts", hosts), ("processes_per_host", per_host)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigurationError(f"recommend({what}=…) must be a whole number, 1 or more; got {count!r}.")
+    kind = device or ("gpu" if known is not None and known.gpus else "cpu")
+    if kind not in ("cpu", "gpu"):
+        raise ConfigurationError(unknown("device", kind, ("cpu", "gpu")))
+    gbps = bandwidth_gbps if bandwidth_gbps is not None else (known.network_gbps if known is not None else None)
+    if gbps is not None and not (isinstance(gbps, int | float) and gbps > 0 and math.isfinite(gbps)):
+        raise ConfigurationError(f"recommend(bandwidth_gbps=…) must be a number over 0, got {gbps!r}.")
+    local = instance_type is not None and instances.is_local(instance_type)
+    if calibration is None and instance_type is not None:
+        calibration = calibrations.load(instance_type)
+    if hosts > 1 and gbps is None and calibration is None and not local:
+        raise ConfigurationError(
+            "recommend() needs bandwidth_gbps= (of a host's link, in Gbit/s), or an instance_type= whose network is "
+            f"known: {', '.join(instances.offered()[:4])} …"
+        )
+    assumed = constants or (GPU if kind == "gpu" else CPU)
+    fleet = Fleet(hosts=hosts, processes_per_host=per_host, bandwidth=(gbps or 80.0) * 1e9 / 8)
+    price = known.on_demand if known is not None else None
+    options = [
+        _option(name, workload, fleet, instance_type, price, assumed, calibration)
+        for name in strategies
+        if not (name == "parameter_server" and per_host > 1 and hosts == 1)
+    ]
+    for bigger in bigger_hosts(instance_type, hosts * per_host, kind) if hosts > 1 else ():
+        alone = Fleet(hosts=1, processes_per_host=fleet.size if kind == "gpu" else 1)
+        scaled = workload if kind == "gpu" else _joined(workload, fleet.size)
+        options += [
+            _option(name, scaled, alone, bigger.name, bigger.on_demand, assumed, None)
+            for name in strategies
+            if name != "parameter_server" and (kind == "gpu" or name == strategies[0])
+        ]
+    ranked = _ranked(options)
+    return Recommendation(tuple(ranked), tuple(_reasons(ranked, workload, calibration, hosts)))
+
+
+def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list[instances.InstanceType]:
+    """Types of which one host does what several of the given one do: the smallest such one. Pure.
+
+    Args:
+        instance_type: The type of the several.
+        processes: How many devices, or hosts without, they have in all.
+        device: ``cpu`` or ``gpu``.
+    """
+    mine = instances.describe(instance_type) if instance_type is not None else None
+    if mine is None:
+        return []
+    candidates = [found for name in instances.offered() if (found := instances.describe(name)) is not None]
+    if device == "gpu":
+        fit = [one for one in candidates if one.device == mine.device and one.gpus >= processes and one.gpus]
+        fit.sort(key=lambda one: (one.gpus, one.on_demand or math.inf))
+    else:
+        family = mine.name.split(".")[1]
+        wanted = (mine.vcpus or 0) * processes
+        fit = [one for one in candidates if one.name.split(".")[1] == family and (one.vcpus or 0) >= wanted > 0]
+        fit.sort(key=lambda one: one.vcpus or 0)
+    return [one for one in fit if one.name != mine.name][:1]
+
+
+def _workload(model: Any, compute_s: float | None, batch_size: int | None) -> Workload:
+    if compute_s is not None and not (isinstance(compute_s, int | float) and 0 < compute_s < math.inf):
+        raise ConfigurationError(f"recommend(compute_s=…) must be a number of seconds over 0, got {compute_s!r}.")
+    if isinstance(model, Result):
+        if model.model is None:
+            raise ConfigurationError(
+                f"the result of {model.job_name!r} does not tell the model's size: train with cluster.callbacks(), or "
+                "give the number of parameters and compute_s=."
+            )
+        seconds = compute_s if compute_s is not None else calibrations.own_s(model)
+        if not seconds:
+            raise ConfigurationError(f"the result of {model.job_name!r} tells no step times; give compute_s=.")
+        batch = (model.global_batch_size or 1) // (model.processes if model.strategy != "parameter_server" else 1)
+        return Workload(
+            compute_s=seconds,
+            gradient_bytes=model.model.gradient_bytes,
+            largest_bytes=model.model.largest_bytes,
+            tensors=max(1, model.model.tensors),
+            batch_size=batch_size or max(1, batch),
+        )
+    if isinstance(model, str):
+        if model not in MODELS:
+            raise ConfigurationError(unknown("model", model, tuple(MODELS)))
+        return _sized(MODELS[model], compute_s, batch_size)
+    if isinstance(model, KnownModel):
+        return _sized(model, compute_s, batch_size)
+    variables = getattr(model, "trainable_variables", None)
+    if variables:
+        sizes = [math.prod(int(size) for size in variable.shape) for variable in variables]
+        described = KnownModel(
+            name="model", parameters=float(sum(sizes)), largest=float(max(sizes)), tensors=len(sizes)
+        )  # fmt: skip
+        return _sized(described, compute_s, batch_size)
+    if isinstance(model, int | float) and not isinstance(model, bool) and 0 < model < math.inf:
+        described = KnownModel(name="model", parameters=float(model), largest=float(model) / 10, tensors=50)
+        return _sized(described, compute_s, batch_size)
+    raise ConfigurationError(
+        "recommend() takes a result, a built Keras model, a published model's name "
+        f"({', '.join(MODELS)}) or a number of parameters; got {model!r}."
+    )
+
+
+def _sized(model: KnownModel, compute_s: float | None, batch_size: int | None) -> Workload:
+    if compute_s is None:
+        raise ConfigurationError(
+            "recommend() needs compute_s=: the seconds that one process needs for its part of a step, alone. A short "
+            "run of one process tells: recommend(job.result(), …)."
+        )
+    return model.workload(compute_s=compute_s, batch_size=batch_size or 1)
+
+
+def _joined(workload: Workload, processes: int) -> Workload:
+    """What several hosts compute, as one process of a host that is as large as all of them."""
+    return dataclasses.replace(workload, batch_size=workload.batch_size * processes)
+
+
+def _option(
+    strategy: str,
+    workload: Workload,
+    fleet: Fleet,
+    instance_type: str | None,
+    price: float | None,
+    constants: Constants,
+    calibration: calibrations.Calibration | None,
+) -> Option:
+    if calibration is not None and strategy in calibration.strategies and fleet.size > 1:
+        found = _calibrated(strategy, workload, fleet, calibration)
+    else:
+        found = predict(strategy, workload, fleet, constants)
+    dollars = None
+    if price is not None:
+        dollars = 1e6 / found.samples_per_second / 3600.0 * price * fleet.hosts
+    return Option(
+        strategy=strategy if fleet.size > 1 else "none",
+        hosts=fleet.hosts,
+        processes_per_host=fleet.processes_per_host,
+        instance_type=instance_type,
+        prediction=found,
+        dollars_per_million=dollars,
+    )
+
+
+def _calibrated(strategy: str, workload: Workload, fleet: Fleet, calibration: calibrations.Calibration) -> Prediction:
+    step_s = calibration.step_s(
+        strategy, alone_s=workload.compute_s, gradient_bytes=workload.gradient_bytes, processes=fleet.size
+    )
+    compute_s = calibration.compute_s(strategy, workload.compute_s, fleet.size)
+    exchange_s = step_s - compute_s
+    return Prediction(
+        strategy=strategy,
+        step_s=step_s,
+        compute_s=compute_s,
+        waiting_s=0.0,
+        exchange_s=exchange_s,
+        limit="computing" if exchange_s < 0.05 * compute_s else "links",
+        samples_per_second=fleet.size * workload.batch_size / step_s,
+        efficiency=workload.compute_s / step_s,
+    )
+
+
+def _ranked(options: Sequence[Option]) -> list[Option]:
+    """The fastest first; of those that are alike, one host before several, then the cheaper, then the given order."""
+    best = max(option.prediction.samples_per_second for option in options)
+    alike = [option for option in options if option.prediction.samples_per_second >= best * (1 - _ALIKE)]
+    alike.sort(key=lambda option: (option.hosts, option.dollars_per_million or 0.0))
+    others = [option for option in options if option not in alike]
+    others.sort(key=lambda option: -option.prediction.samples_per_second)
+    return [*alike, *others]
+
+
+_WHY = {
+    "mpi": "Horovod reduces gradients in a ring while others are still being computed",
+    "collective_all_reduce": "CollectiveAllReduce reduces gradients in a ring, packed",
+    "parameter_server": "parameter servers wait for no slow process",
+    "none": "one process exchanges nothing",
+}
+
+
+def _reasons(
+    ranked: Sequence[Option], workload: Workload, calibration: calibrations.Calibration | None, hosts: int
+) -> list[str]:
+    choice = ranked[0]
+    found = [
+        f"{_WHY[choice.strategy]}: {percent_text(choice.prediction.efficiency)} of the speed of processes that "
+        f"exchange nothing, limited by {choice.prediction.limit}."
+    ]
+    if choice.hosts == 1 and hosts > 1:
+        found.append(f"One host with as many devices comes before {hosts}: gradients do not leave it.")
+    for other in ranked[1:]:
+        if other.strategy != choice.strategy or other.hosts != choice.hosts:
+            ratio = choice.prediction.samples_per_second / other.prediction.samples_per_second
+            found.append(
+                f"{other.title}: {ratio:.2f} times slower, limited by {other.prediction.limit} "
+                f"({bytes_text(workload.gradient_bytes)} of gradients, {time_text(workload.compute_s)} of computing)."
+            )
+            break
+    if choice.strategy == "parameter_server":
+        found.append("Their updates are asynchronous: each step may need a smaller learning rate to learn as much.")
+    if calibration is None:
+        found.append("By assumptions on links and libraries; `fleetfit calibrate` measures them.")
+    elif calibration.error is None:
+        found.append("By measured costs (fleetfit calibrate), which were not checked.")
+    else:
+        found.append(
+            "By measured costs (fleetfit calibrate), which were off by "
+            f"{percent_text(calibration.error)} in runs that they were not fitted to."
+        )
+    return found

@@ -1,0 +1,433 @@
+"""Several runs side by side, as a value: groups of results, what differs between them, and a table. Pure.
+
+Runs that failed are in it with their cause. A number of a group is the median of its completed runs, with the lowest
+and the highest beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from container.contract.names import unknown
+from estimators.results.result import Result
+from estimators.results.summary import bytes_text, count_text, dollars_text, percent_text, time_text
+
+if TYPE_CHECKING:
+    import pandas
+
+    from estimators.results.plots import Plot
+
+#: Marks of a group, and what each says.
+OTHER_DATA = "†"
+OTHER_BATCH = "‡"
+MARKS = {
+    OTHER_DATA: "other data than the first row's: losses and accuracies do not compare",
+    OTHER_BATCH: "another global batch size than the first row's: curves against samples and step times do not compare",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """A number of several runs.
+
+    Attributes:
+        median: The median.
+        low: The lowest.
+        high: The highest.
+        count: Of how many.
+    """
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Of those that are known; None if none is."""
+        known = [float(value) for value in values if value is not None]
+        return cls(statistics.median(known), min(known), max(known), len(known)) if known else None
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """``12 (11 – 13)``; alone where there is one value."""
+        if self.count == 1 or show(self.low) == show(self.high):
+            return show(self.median)
+        return f"{show(self.median)} ({show(self.low)} – {show(self.high)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Runs of one configuration.
+
+    Attributes:
+        name: What the table calls it.
+        results: Its runs, in the order in which they ran; failed ones too.
+    """
+
+    name: str
+    results: tuple[Result, ...]
+
+    @property
+    def completed(self) -> tuple[Result, ...]:
+        """The runs that completed."""
+        return tuple(result for result in self.results if result.status == "Completed")
+
+    @property
+    def failed(self) -> tuple[Result, ...]:
+        """The runs that ended without completing."""
+        return tuple(result for result in self.results if result.status in ("Failed", "Stopped"))
+
+    @property
+    def first(self) -> Result:
+        """A run that stands for them: one that completed, if there is one."""
+        return (self.completed or self.results)[0]
+
+    def spread(self, value: Callable[[Result], float | None]) -> Spread | None:
+        """A number over the completed runs."""
+        return Spread.of(value(result) for result in self.completed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        title: What it says at its head.
+        value: The number of a run.
+        show: The number as text.
+    """
+
+    title: str
+    value: Callable[[Result], float | None]
+    show: Callable[[float], str]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _step(share: float) -> Callable[[Result], float | None]:
+    return lambda result: result.step_times.quantile(share)
+
+
+def _parameters(result: Result) -> float | None:
+    return result.model.parameters if result.model is not None else None
+
+
+class Comparison:
+    """Runs side by side.
+
+    It shows itself: as text, as HTML in a notebook, as a single file by :meth:`report`, as plots by :meth:`plot`.
+
+    Args:
+        groups: The runs, by configuration.
+        prices: Instance type -> US dollars per host and hour, instead of the published ones.
+
+    Attributes:
+        groups: The runs, by configuration.
+        warnings: What keeps rows from being compared, in words.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, prices: Mapping[str, float] | None = None) -> None:
+        self.groups = tuple(groups)
+        self.prices = dict(prices or {})
+        self._marks = _marks(self.groups)
+        self.warnings = tuple(_warnings(self.groups, self._marks))
+
+    def __repr__(self) -> str:
+        runs = sum(len(group.results) for group in self.groups)
+        return f"<Comparison of {len(self.groups)} configurations, {runs} runs>"
+
+    def __getitem__(self, name: str) -> Group:
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise KeyError(unknown("row", name, [group.name for group in self.groups]))
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """All runs."""
+        return tuple(result for group in self.groups for result in group.results)
+
+    def marks(self, group: Group) -> str:
+        """The marks of a row; see :data:`MARKS`."""
+        return self._marks[group.name]
+
+    def cost(self, result: Result) -> float | None:
+        """What a run cost, in US dollars."""
+        found = result.cost(per_hour=self.prices.get(result.instance_type or ""))
+        return found.total if found is not None else None
+
+    def baseline(self, group: Group) -> Group | None:
+        """The group of one process that a group's scaling is held against: of the same kind of host and model."""
+        mine = group.first
+        singles = [
+            other
+            for other in self.groups
+            if other.completed
+            and other.first.processes == 1
+            and other.first.instance_type == mine.instance_type
+            and _parameters(other.first) == _parameters(mine)
+        ]
+        same = [other for other in singles if other.first.strategy == mine.strategy]
+        found = same or singles
+        return found[0] if found else None
+
+    def efficiency(self, group: Group) -> Spread | None:
+        """Scaling efficiency against one process, by the medians; None without a run of one process.
+
+        Hosts without a strategy each train by themselves: nothing scales there.
+        """
+        if group.first.strategy is None and group.first.hosts > 1:
+            return None
+        baseline = self.baseline(group)
+        alone = baseline.spread(lambda result: result.samples_per_second) if baseline is not None else None
+        if alone is None or not alone.median:
+            return None
+        return group.spread(
+            lambda result: (
+                result.samples_per_second / result.processes / alone.median
+                if result.samples_per_second is not None
+                else None
+            )
+        )
+
+    # --- tables ---
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that have something in them."""
+        metrics: dict[str, None] = {}
+        for result in self.results:
+            for name in result.metrics:
+                if name not in ("epoch", "samples_per_second"):
+                    metrics[name] = None
+        all_columns = [
+            Column("samples/s", lambda result: result.samples_per_second, _number),
+            *(Column(name, _metric(name), lambda value: f"{value:.4g}") for name in list(metrics)[:4]),
+            Column("total", lambda result: result.seconds, time_text),
+            Column("steps/s", lambda result: result.steps_per_second, _number),
+            Column("step, median", _step(0.5), time_text),
+            Column("step, p95", _step(0.95), time_text),
+            Column("to first step", lambda result: result.to_first_step_s, time_text),
+            Column("parameters", _parameters, count_text),
+            Column("sent per step", lambda result: result.link_bytes, bytes_text),
+            Column("peak memory", lambda result: result.peak_memory_bytes, bytes_text),
+            Column("cost", self.cost, dollars_text),
+        ]
+        return tuple(
+            column for column in all_columns if any(column.value(result) is not None for result in self.results)
+        )
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """The table as texts: the head, and a row for each group."""
+        scaled = [self.efficiency(group) for group in self.groups]
+        head = ["", "hosts × processes", "runs", *(column.title for column in self.columns)]
+        if any(scaled):
+            head.append("efficiency")
+        rows = []
+        for group, efficiency in zip(self.groups, scaled, strict=True):
+            first = group.first
+            runs = str(len(group.completed))
+            if group.failed:
+                runs += f" of {len(group.results)}"
+            cells = [
+                f"{group.name} {self.marks(group)}".rstrip(), f"{first.hosts} × {first.processes_per_host}", runs
+            ]  # fmt: skip
+            for column in self.columns:
+                found = group.spread(column.value)
+                cells.append(found.text(column.show) if found is not None else "–")
+            if any(scaled):
+                cells.append(efficiency.text(percent_text) if efficiency is not None else "–")
+            rows.append(cells)
+        return head, rows
+
+    def notes(self) -> list[str]:
+        """What the marks in the table mean, who holds the others up, and why runs failed."""
+        used = "".join(self._marks.values())
+        lines = [f"{mark} {text}" for mark, text in MARKS.items() if mark in used]
+        for group in self.groups:
+            for result in group.completed:
+                if (slow := result.straggler) is not None:
+                    lines.append(
+                        f"{group.name}: rank {slow.rank} on {slow.host} held the others up ({result.job_name})"
+                    )
+            lines += [f"{group.name}: {result.job_name} {cause(result)}" for result in group.failed]
+        return lines
+
+    def table(self) -> pandas.DataFrame:
+        """Medians, a row for each group, numbers in plain units (seconds, bytes, US dollars)."""
+        import pandas
+
+        rows = []
+        for group in self.groups:
+            row: dict[str, Any] = {
+                "name": group.name,
+                "marks": self.marks(group),
+                "strategy": group.first.strategy or "none",
+                "instance_type": group.first.instance_type,
+                "hosts": group.first.hosts,
+                "processes": group.first.processes,
+                "runs": len(group.results),
+                "completed": len(group.completed),
+            }
+            for column in self.columns:
+                found = group.spread(column.value)
+                name = column.title.replace(", ", "_").replace("/", "_per_").replace(" ", "_")
+                row[name] = found.median if found is not None else None
+                if len(group.completed) > 1:
+                    row[f"{name}_low"], row[f"{name}_high"] = (found.low, found.high) if found else (None, None)
+            efficiency = self.efficiency(group)
+            row["efficiency"] = efficiency.median if efficiency is not None else None
+            row["failure"] = "; ".join(cause(result) for result in group.failed) or None
+            rows.append(row)
+        return pandas.DataFrame(rows).set_index("name") if rows else pandas.DataFrame()
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Every value of every metric of every run: the columns of ``Result.to_frame`` and ``group``, ``job``."""
+        import pandas
+
+        frames = [
+            result.to_frame().assign(group=group.name, job=result.job_name)
+            for group in self.groups
+            for result in group.results
+            if result.series
+        ]
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-serialisable form; :meth:`from_dict` reads it."""
+        return {
+            "groups": [
+                {"name": group.name, "results": [result.to_dict() for result in group.results]}
+                for group in self.groups
+            ],
+            "prices": self.prices,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Comparison:
+        """Read what :meth:`to_dict` gave.
+
+        Raises:
+            RecordError: it is something else.
+        """
+        from estimators.job.errors import RecordError
+
+        try:
+            groups = [
+                Group(str(group["name"]), tuple(Result.from_dict(result) for result in group["results"]))
+                for group in values["groups"]
+            ]
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"this is not a comparison: {error}.") from error
+        return cls(groups, prices=values.get("prices"))
+
+    def __str__(self) -> str:
+        from estimators.results.comparison.text import text_table
+
+        return text_table(self)
+
+    def _repr_html_(self) -> str:
+        from estimators.results.comparison.html import comparison_html
+
+        return comparison_html(self)
+
+    # --- pictures ---
+
+    def plot(self, kind: str = "throughput", **options: Any) -> Plot:
+        """A plot: ``curves``, ``throughput``, ``phases``, ``scaling`` or ``steps``.
+
+        Args:
+            kind: Which.
+            options: ``curves`` takes ``metrics`` (names; default: losses and accuracies) and ``against``
+                (``"time"``, ``"samples"``; default: both).
+
+        Raises:
+            ValueError: there is no such plot; the message has the nearest one.
+            UnsupportedError: matplotlib is not installed.
+        """
+        from estimators.results.plots import KINDS
+
+        if kind not in KINDS:
+            raise ValueError(unknown("plot", kind, tuple(KINDS)))
+        return KINDS[kind](self, **options)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a single HTML file with the table and all plots; it needs nothing else, and no network.
+
+        Args:
+            path: Where to.
+        """
+        from estimators.results.comparison.report import report_html
+
+        file = Path(path)
+        file.write_text(report_html(self), encoding="utf-8")
+        return file
+
+
+def cause(result: Result) -> str:
+    """Why a run did not complete, in one line."""
+    if result.status == "Stopped":
+        detail = f" ({result.secondary_status})" if result.secondary_status != "Stopped" else ""
+        return f"was stopped{detail}"
+    lines = [line.strip() for line in (result.failure_reason or "").splitlines() if line.strip()]
+    if not lines:
+        return "failed: the record does not say why"
+    # A script's own last words, where the first line only says that it ended.
+    last = f" ({lines[-1][:150]})" if len(lines) > 1 and lines[-1] not in lines[0] else ""
+    return f"failed: {lines[0][:300]}{last}"
+
+
+def _metric(name: str) -> Callable[[Result], float | None]:
+    return lambda result: result.metrics.get(name)
+
+
+# --- what differs ---
+
+
+def same_data(one: Result, other: Result) -> bool:
+    """Whether two runs had the same data, as far as is known: by their digests, else by where it was."""
+    if set(one.data) != set(other.data):
+        return False
+    for name, mine in one.data.items():
+        theirs = other.data[name]
+        kind = "digest" if mine.get("digest") and theirs.get("digest") else "uri"
+        if mine.get(kind) != theirs.get(kind):
+            return False
+    return True
+
+
+def _marks(groups: Sequence[Group]) -> dict[str, str]:
+    if not groups:
+        return {}
+    first = groups[0].first
+    found = {}
+    for group in groups:
+        marks = ""
+        if not all(same_data(first, result) for result in group.results):
+            marks += OTHER_DATA
+        sizes = {result.global_batch_size for result in group.results} - {None}
+        if first.global_batch_size is not None and sizes - {first.global_batch_size}:
+            marks += OTHER_BATCH
+        found[group.name] = marks
+    return found
+
+
+def _warnings(groups: Sequence[Group], marks: Mapping[str, str]) -> Iterable[str]:
+    for mark, words in ((OTHER_DATA, "data"), (OTHER_BATCH, "global batch sizes")):
+        others = [group for group in groups if mark in marks[group.name]]
+        if others:
+            detail = ""
+            if mark == OTHER_BATCH:
+                sizes = [f"{group.name}: {group.first.global_batch_size}" for group in (groups[0], *others)]
+                detail = f" ({', '.join(sizes)})"
+            yield (
+                f"runs with different {words} are compared{detail}: {', '.join(group.name for group in others)} "
+                f"differ{'s' if len(others) == 1 else ''} from {groups[0].name}; the table marks them with {mark}."
+            )

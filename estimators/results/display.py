@@ -1,0 +1,202 @@
+"""How a job looks at its end: a small table on a terminal, HTML in a notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import textwrap
+import unicodedata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from estimators.job import instances
+from estimators.job.secrets import mask_mapping
+from estimators.job.text import visible
+
+if TYPE_CHECKING:
+    from estimators.job.settings import Settings
+    from estimators.results.result import Result
+
+_BOLD, _RESET = "\x1b[1m", "\x1b[0m"
+_STATUS_COLOURS = {"Completed": "\x1b[32m", "Failed": "\x1b[31m", "Stopped": "\x1b[33m", "Stopping": "\x1b[33m"}
+
+#: Mid-tones that are readable on white and on black.
+_HTML_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
+
+#: The label of what is prose: it is wrapped, each on lines of its own.
+_WARNINGS = "warnings"
+
+#: Settings that are objects of others, or of the machine.
+_NOT_SHOWN = ("sagemaker_session",)
+
+#: More metrics than this are counted, not listed.
+_METRICS_SHOWN = 12
+
+
+def seconds_text(seconds: float) -> str:
+    """``0.21 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 03 min``."""
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def number_text(value: float) -> str:
+    """At most six significant digits, whole numbers whole: ``0.974``, ``5321``, ``1.5e-07``."""
+    if abs(value) < 1e15 and value == int(value):
+        return str(int(value))
+    return f"{value:.6g}"
+
+
+def rows(result: Result) -> list[tuple[str, list[str]]]:
+    """The table as data: a label, and its lines."""
+    table: list[tuple[str, list[str]]] = []
+    known = [
+        f"{name.replace('_', ' ')} {seconds_text(seconds)}"
+        for name, seconds in result.phases.items()
+        if seconds is not None
+    ]
+    if known:
+        table.append(("phases", known))
+    if result.seconds is not None:
+        table.append(("total", [seconds_text(result.seconds)]))
+    if result.billable_s is not None and (result.spot or not instances.is_local(result.instance_type or "")):
+        billed = [f"{result.billable_s:,.0f} s billed"]
+        if result.training_s is not None:
+            billed.insert(0, f"{result.training_s:,.0f} s of training")
+        if result.spot and result.spot_savings is not None:
+            billed.append(f"{result.spot_savings:.1f} % saved by spot capacity")
+        table.append(("bill", billed))
+    if result.endings:
+        table.append(("attempts", list(result.endings)))
+    if result.samples_per_second is not None:
+        speed = [f"{_rate_text(result.samples_per_second)} samples/s"]
+        if result.steps_per_second is not None:
+            speed.insert(0, f"{_rate_text(result.steps_per_second)} steps/s")
+        if result.global_batch_size is not None:
+            speed.append(f"global batch {result.global_batch_size}")
+        table.append(("speed", speed))
+    # That of the last epoch alone: one name has one meaning in a table.
+    metrics = {name: value for name, value in result.metrics.items() if name != "samples_per_second"}
+    if metrics:
+        shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:_METRICS_SHOWN]]
+        more = len(metrics) - len(shown)
+        table.append(("metrics", [*shown, f"and {more} more"] if more > 0 else shown))
+    if result.warnings:
+        table.append((_WARNINGS, list(result.warnings)))
+    for label, value in (("model", result.model_data), ("checkpoints", result.checkpoints), ("logs", result.logs)):
+        if value:
+            table.append((label, [value]))
+    return table
+
+
+def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> str:
+    """The table as text, ending with a newline.
+
+    Args:
+        result: What came of the job.
+        colour: Whether to use ANSI colours.
+        columns: The width of the terminal. Paths are never cut, so that they can be copied.
+    """
+    table = rows(result)
+    label_width = max((len(label) for label, _ in table), default=0)
+    title = f"{result.job_name}  {_status_text(result)}"
+    lines: list[str] = []
+    for label, items in table:
+        room = max(20, columns - label_width - 4)
+        joined = " · ".join(items)
+        wrapped = _wrap(items, room) if len(joined) > room and len(items) > 1 else [joined]
+        if label == _WARNINGS:
+            wrapped = [line for item in items for line in textwrap.wrap(item, room)]
+        for index, text in enumerate(wrapped):
+            lines.append(f"  {label if index == 0 else '':<{label_width}}  {text}")
+    width = min(columns, max([_columns(title), *(_columns(line) for line in lines)]))
+    if colour:
+        status = f"{_STATUS_COLOURS.get(result.status, '')}{_status_text(result)}{_RESET}"
+        title = f"{_BOLD}{result.job_name}{_RESET}  {status}"
+    rule = "─" * width
+    return visible("\n".join([rule, title, *lines, rule]), colours=colour) + "\n"
+
+
+def job_html(result: Result) -> str:
+    """The table as HTML that takes its colours from the page, so that it reads in light and dark themes."""
+    body = "".join(
+        f'<tr><th style="text-align:left;vertical-align:top;font-weight:600;padding:2px 12px 2px 0">{_e(label)}</th>'
+        f'<td style="text-align:left;padding:2px 0">{"<br>".join(_e(item) for item in items)}</td></tr>'
+        for label, items in rows(result)
+    )
+    reason = ""
+    if result.failure_reason:
+        reason = f'<pre style="white-space:pre-wrap;margin:4px 0">{_e(result.failure_reason)}</pre>'
+    colour = _HTML_COLOURS.get(result.status, "inherit")
+    return (
+        '<div class="fleetfit-job">'
+        f'<div><b>{_e(result.job_name)}</b> <span style="color:{colour};font-weight:600">{_e(_status_text(result))}'
+        f'</span></div>{reason}<table style="border-collapse:collapse">{body}</table></div>'
+    )
+
+
+def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
+    """An estimator as HTML: what it was told, but for defaults, and its latest job."""
+    rows = [
+        (field.name, mask_mapping(value) if isinstance(value, Mapping) else value)
+        for field in dataclasses.fields(settings)
+        if (value := getattr(settings, field.name)) != _default(field) and field.name not in _NOT_SHOWN
+    ]
+    if job is not None:
+        rows.append(("latest job", job))
+    body = "".join(
+        f'<tr><th style="text-align:left;vertical-align:top;font-weight:600;padding:2px 12px 2px 0">{_e(name)}</th>'
+        f'<td style="text-align:left;padding:2px 0">{_e(_value_text(value))}</td></tr>'
+        for name, value in rows
+    )
+    return (
+        f'<div class="fleetfit-estimator"><div><b>{_e(kind)}</b></div>'
+        f'<table style="border-collapse:collapse">{body}</table></div>'
+    )
+
+
+def _rate_text(value: float) -> str:
+    """A measured rate: more than four digits would be noise."""
+    return number_text(float(f"{value:.4g}"))
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {text}" for name, text in value.items())
+    return value if isinstance(value, str) else repr(value)
+
+
+def _status_text(result: Result) -> str:
+    if result.secondary_status and result.secondary_status != result.status:
+        return f"{result.status} ({result.secondary_status})"
+    return result.status
+
+
+def _wrap(items: list[str], room: int) -> list[str]:
+    lines: list[str] = []
+    for item in items:
+        if lines and _columns(lines[-1]) + 3 + _columns(item) <= room:
+            lines[-1] += f" · {item}"
+        else:
+            lines.extend(textwrap.wrap(item, room) or [""])
+    return lines
+
+
+def _columns(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+
+
+def _e(value: Any) -> str:
+    return html.escape(visible(str(value)))

@@ -1,0 +1,44 @@
+"""What a step is predicted to be made of, option by option."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from estimators.results.plots import INK, Plot, style
+
+if TYPE_CHECKING:
+    from estimators.results.advice.recommending import Option, Recommendation
+
+#: Part of a step -> colour and hatching.
+_PARTS = {"computing": ("#009E73", None), "waiting for the slowest": ("#E69F00", ".."), "exchange": ("#0072B2", "//")}
+
+
+def draw(recommendation: Recommendation) -> Plot:
+    """A bar for each option, the best on top: computing, waiting for the slowest, exchange that nothing hides."""
+    options = recommendation.options
+    made, [axes] = style.figure(height=1.4 + 0.42 * max(2, len(options)))
+    longest = max(option.prediction.step_s for option in options) * 1e3
+    for place, option in enumerate(options):
+        one = option.prediction
+        left = 0.0
+        parts = (one.compute_s, one.waiting_s, one.exchange_s)
+        for (name, (colour, hatch)), seconds in zip(_PARTS.items(), parts, strict=True):
+            axes.barh(
+                place, seconds * 1e3, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white",
+                linewidth=0.4, label=name if place == 0 else "_",
+            )  # fmt: skip
+            left += seconds * 1e3
+        speed = f"{one.samples_per_second:,.0f} samples/s"
+        axes.text(left + longest * 0.015, place, speed, va="center", color=INK, fontsize=8)
+    axes.set_yticks(range(len(options)), [style.short(_title(option), 44) for option in options])
+    axes.set_ylim(len(options) - 0.45, -0.55)
+    axes.set_xlim(0, longest * 1.28)
+    axes.grid(False, axis="y")
+    style.label(axes, x="predicted time of a step (ms)")
+    style.legend(made, axes)
+    return Plot(made, "Predicted steps")
+
+
+def _title(option: Option) -> str:
+    where = f"{option.hosts} × {option.instance_type}" if option.instance_type else f"{option.hosts} hosts"
+    return f"{option.strategy}, {where}"

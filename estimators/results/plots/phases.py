@@ -1,0 +1,49 @@
+"""Where the time went, phase by phase."""
+
+from __future__ import annotations
+
+from estimators.records.phases import PHASES
+from estimators.results.comparison.comparison import Comparison
+from estimators.results.plots import INK, Plot, style
+
+#: Neighbours differ in lightness as well as in hue.
+_COLOURS = {
+    "launch": "#56B4E9",
+    "import": "#0072B2",
+    "rendezvous": "#CC79A7",
+    "first_step": "#E69F00",
+    "training": "#009E73",
+    "teardown": "#D55E00",
+}
+_HATCHES = {"import": "//", "first_step": "..", "teardown": "\\\\"}
+
+
+def draw(comparison: Comparison) -> Plot:
+    """A bar for each configuration, of the medians of its runs' phases; failed ones as far as they came."""
+    groups = comparison.groups
+    made, [axes] = style.figure(height=1.4 + 0.42 * max(2, len(groups)))
+    drawn: set[str] = set()
+    for place, group in enumerate(groups):
+        left = 0.0
+        runs = group.completed or group.results
+        for phase in PHASES:
+            known = sorted(seconds for result in runs if (seconds := result.phases.get(phase)) is not None)
+            if not known:
+                continue
+            seconds = known[len(known) // 2]
+            axes.barh(
+                place, seconds, left=left, height=0.62, color=_COLOURS[phase], hatch=_HATCHES.get(phase),
+                edgecolor="white", linewidth=0.4, label=None if phase in drawn else phase.replace("_", " "),
+            )  # fmt: skip
+            drawn.add(phase)
+            left += seconds
+        if group.failed and not group.completed:
+            axes.text(left, place, " failed", va="center", color=INK, fontsize=8, style="italic")
+    if not drawn:
+        return style.nothing("Phases", "no run tells its phases")
+    axes.set_yticks(range(len(groups)), [style.short(group.name) for group in groups])
+    axes.set_ylim(len(groups) - 0.45, -0.55)
+    axes.grid(False, axis="y")
+    style.label(axes, x="time (s), median of the runs")
+    style.legend(made, axes)
+    return Plot(made, "Phases")

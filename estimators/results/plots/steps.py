@@ -1,0 +1,55 @@
+"""The distribution of the steps' times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from container.contract.durations import Durations
+from estimators.results.comparison.comparison import Comparison
+from estimators.results.plots import Plot, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Times of steps that differ by more than this are drawn on a logarithmic axis.
+_WIDE = 10.0
+
+
+def draw(comparison: Comparison) -> Plot:
+    """A curve for each configuration: which share of its steps took at most how long."""
+    made, [axes] = style.figure(height=3.2 + 0.06 * len(comparison.groups))  # the legend takes its part of it
+    drawn: list[float] = []
+    for place, group in enumerate(comparison.groups):
+        times = Durations.sum(result.step_times for result in group.completed or group.results)
+        if not times.count:
+            continue
+        x: list[float] = []
+        y: list[float] = []
+        below = 0
+        for begin, end, count in times.bars():
+            if not x:
+                x, y = [begin * 1e3], [0.0]
+            below += count
+            x.append(min(end, times.longest_s) * 1e3 if below == times.count else end * 1e3)
+            y.append(100.0 * below / times.count)
+        axes.plot(x, y, label=style.short(group.name), **style.line(place, len(x) + 100))
+        drawn += x
+    if not drawn:
+        return style.nothing("Step times", "no run tells its steps' times")
+    axes.set_ylim(0, 101)
+    _scale(axes, drawn)
+    style.label(axes, x="time of a step (ms)", y="steps at most so long (%)")
+    style.legend(made, axes)
+    return Plot(made, "Step times")
+
+
+def _scale(axes: Axes, times: Sequence[float]) -> None:
+    """Have the axis of times show numbers, however near to each other or far from each other they are."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    if max(times) > _WIDE * min(times) > 0:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -1,0 +1,123 @@
+"""What all plots look like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from estimators.job.errors import UnsupportedError
+from estimators.results.plots import INK, Plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Okabe and Ito's, without black, white and the yellow that is lost on white.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+WIDTH = 7.0
+
+#: More points than this of one curve are no more visible, and make a large file.
+POINTS = 1500
+
+
+def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    """A figure of a notebook's width, and its axes row by row.
+
+    Raises:
+        UnsupportedError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UnsupportedError("plots need matplotlib: `fleetfit install plots`, or pip install matplotlib.") from None
+    made = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = [made.add_subplot(rows, columns, place + 1) for place in range(rows * columns)]
+    for one in axes:
+        dress(one)
+    made.patch.set_alpha(0.0)
+    return made, axes
+
+
+def dress(axes: Axes) -> None:
+    """Give axes the common look."""
+    axes.tick_params(colors=INK, labelsize=8)
+    for side, spine in axes.spines.items():
+        spine.set_color(INK)
+        spine.set_visible(side in ("left", "bottom"))
+    axes.grid(True, color=INK, alpha=0.18, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.patch.set_alpha(0.0)
+
+
+def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
+    """Name what the axes show, with units."""
+    axes.set_xlabel(x, color=INK, fontsize=9)
+    axes.set_ylabel(y, color=INK, fontsize=9)
+    if title:
+        axes.set_title(title, color=INK, fontsize=10, loc="left")
+
+
+def legend(made: Figure, axes: Axes) -> None:
+    """One legend for all of a figure's axes, beside them; the figure becomes wider by it."""
+    handles, names = axes.get_legend_handles_labels()
+    if len(names) < 2:
+        return  # one thing needs no name
+    made.set_figwidth(made.get_figwidth() + 0.5 + 0.065 * max(map(len, names)))
+    made.legend(handles, names, loc="outside right upper", frameon=False, fontsize=8, labelcolor=INK)
+
+
+def nothing(title: str, text: str) -> Plot:
+    """In place of a plot without anything to see: one line that says why."""
+    made, [axes] = figure(height=0.5)
+    axes.set_axis_off()
+    axes.text(0.0, 0.5, text, transform=axes.transAxes, ha="left", va="center", color=INK, fontsize=9)
+    return Plot(made, title, empty=True)
+
+
+def say(axes: Axes, text: str) -> None:
+    """Say why there is nothing to see."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, fontsize=9, wrap=True)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(False)
+
+
+def colour(place: int) -> str:
+    """The colour of the n-th thing."""
+    return PALETTE[place % len(PALETTE)]
+
+
+def line(place: int, points: int) -> dict[str, Any]:
+    """How the n-th curve is drawn: what shares a colour differs in dashes."""
+    found: dict[str, Any] = {
+        "color": colour(place),
+        "linestyle": DASHES[(place + place // len(PALETTE)) % len(DASHES)],
+        "linewidth": 1.7,
+    }
+    if points <= 30:
+        found.update(marker=MARKERS[place % len(MARKERS)], markersize=4)
+    return found
+
+
+def short(name: str, limit: int = 40) -> str:
+    """A name that leaves room for the picture."""
+    return name if len(name) <= limit else name[: limit - 1] + "…"
+
+
+def thinned(x: Sequence[float], y: Sequence[float], limit: int = POINTS) -> tuple[list[float], list[float]]:
+    """Few enough points to draw, which still show every peak: the lowest and the highest of each stretch. Pure."""
+    count = len(x)
+    if count <= limit:
+        return list(x), list(y)
+    kept: list[int] = [0]
+    stretches = max(1, limit // 2)
+    for number in range(stretches):
+        begin, end = number * count // stretches, (number + 1) * count // stretches
+        places = range(begin, end)
+        low, high = min(places, key=y.__getitem__), max(places, key=y.__getitem__)
+        kept += sorted({low, high})
+    kept.append(count - 1)
+    places_kept = sorted(set(kept))
+    return [x[place] for place in places_kept], [y[place] for place in places_kept]

@@ -1,0 +1,41 @@
+"""Samples per second, with their spread."""
+
+from __future__ import annotations
+
+from estimators.results.comparison.comparison import Comparison
+from estimators.results.plots import INK, Plot, style
+
+
+def draw(comparison: Comparison) -> Plot:
+    """A bar for each configuration: the median of its runs, and from the lowest to the highest."""
+    groups = comparison.groups
+    made, [axes] = style.figure(height=0.9 + 0.42 * max(2, len(groups)))
+    spreads = [group.spread(lambda result: result.samples_per_second) for group in groups]
+    unit = "samples/s"
+    if not any(spreads):
+        spreads = [group.spread(lambda result: result.steps_per_second) for group in groups]
+        unit = "steps/s"
+    if not any(spreads):
+        return style.nothing("Throughput", "no run tells its speed")
+    longest = max(spread.high for spread in spreads if spread is not None)
+    for place, (group, spread) in enumerate(zip(groups, spreads, strict=True)):
+        if spread is None:
+            text = "failed" if group.failed and not group.completed else "not known"
+            axes.text(longest * 0.01, place, text, va="center", color=INK, fontsize=8, style="italic")
+            continue
+        axes.barh(place, spread.median, height=0.62, color=style.colour(place))
+        if spread.count > 1:
+            error = [[spread.median - spread.low], [spread.high - spread.median]]
+            axes.errorbar(spread.median, place, xerr=error, color=INK, capsize=4, linewidth=1.4)
+        axes.text(spread.high + longest * 0.015, place, _text(spread.median), va="center", color=INK, fontsize=8)
+    axes.set_yticks(range(len(groups)), [f"{style.short(g.name)} {comparison.marks(g)}".rstrip() for g in groups])
+    axes.set_ylim(len(groups) - 0.45, -0.55)
+    axes.set_xlim(0, longest * 1.14)
+    axes.grid(False, axis="y")
+    several = any(spread is not None and spread.count > 1 for spread in spreads)
+    style.label(axes, x=f"{unit}{': median, lowest and highest of the runs' if several else ''}")
+    return Plot(made, "Throughput")
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,455 @@
+"""What came of a job, as one value. It needs neither TensorFlow nor the job's folder once it is made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from container.contract.durations import Durations
+from estimators.job import strict_json
+from estimators.job.errors import RecordError
+from estimators.results.costs import Cost
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Raised when the saved form changes such that an older fleetfit would misread it.
+FORMAT = 1
+
+#: Strategies that reduce gradients over the ranks.
+_SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod")
+
+#: The phases until the slowest rank has made its first step.
+UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")
+
+#: A rank whose own part of a step takes this much longer than the median of the others' holds all of them up.
+_STRAGGLES = 1.2
+#: Differences below this, in seconds per step, are noise on any machine.
+_NOISE_S = 0.0005
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """One value of a metric.
+
+    Attributes:
+        name: The metric's name.
+        value: The value.
+        rank: The rank that reported it, or None for a process that is none.
+        host: Its host.
+        attempt: Which start of the job, from 0.
+        elapsed_s: Seconds since the job's creation.
+        samples: Records that all ranks together had trained on by then in this attempt; None where nothing tells.
+    """
+
+    name: str
+    value: float
+    rank: int | None
+    host: str
+    attempt: int
+    elapsed_s: float
+    samples: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Something that happened to an elastic job.
+
+    Attributes:
+        kind: ``joined``, ``left``, ``resized``, ``excluded``, ``committed`` or ``restored``.
+        elapsed_s: Seconds since the job's creation.
+        text: In words.
+    """
+
+    kind: str
+    elapsed_s: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankResult:
+    """What is known of one rank.
+
+    Attributes:
+        rank: Its number.
+        host: Its host.
+        steps: The distribution of its steps' times, of the last attempt; empty where nothing tells.
+        exchange_s: Seconds of a step that it waited for reduced gradients when its own were ready: the mean of an
+            epoch, the median over epochs. None where that was not measured.
+        epochs_own_s: Mean seconds of a step without that wait, epoch by epoch.
+        peak_memory_bytes: The most memory that it had at once (resident set); None while it runs.
+        exit_code: Of its process; None while it runs, or when a signal ended it.
+        signal: What ended it, or None.
+    """
+
+    rank: int
+    host: str
+    steps: Durations = dataclasses.field(default_factory=Durations)
+    exchange_s: float | None = None
+    epochs_own_s: tuple[float, ...] = ()
+    peak_memory_bytes: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def own_s(self) -> float | None:
+        """Seconds of a step without the wait for others, the median over epochs; None where that is not known."""
+        return statistics.median(self.epochs_own_s) if self.epochs_own_s else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """What is known of the model.
+
+    Attributes:
+        parameters: All of its weights.
+        trainable: Those that are trained.
+        gradient_bytes: All gradients of a step.
+        largest_bytes: The largest of them: it is never divided among parameter servers.
+        tensors: How many gradients there are.
+        compression: ``fp16``, or None.
+    """
+
+    parameters: int
+    trainable: int
+    gradient_bytes: int
+    largest_bytes: int = 0
+    tensors: int = 0
+    compression: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoints:
+    """What checkpointing took.
+
+    Attributes:
+        count: How many were saved.
+        failed: How many could not be.
+        last_bytes: The size of the last one.
+        blocked_s: Seconds that the training stood still for them, in all.
+        write_s: Seconds of writing, in all; beside the training where that is asynchronous.
+    """
+
+    count: int
+    failed: int = 0
+    last_bytes: int = 0
+    blocked_s: float = 0.0
+    write_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of a job.
+
+    Attributes:
+        job_name: The job's name.
+        status: ``Completed``, ``Failed``, ``Stopped`` …
+        secondary_status: In more detail: ``MaxRuntimeExceeded`` …
+        seconds: From the job's creation to its end, or None while it runs.
+        phases: Seconds per phase, None where unknown.
+        metrics: The last value of each metric.
+        model_data: Where the model is, or None.
+        checkpoints: Where the checkpoints are, or None when there are none.
+        logs: The folder of the hosts' logs.
+        failure_reason: Why it failed, or None.
+        strategy: The strategy's name; None for a script that runs on each host by itself.
+        instance_type: Where it ran.
+        hosts: How many hosts.
+        processes: How many ranks compute gradients (workers, with parameter servers).
+        processes_per_host: Of them on each host.
+        attempts: How often it was started.
+        created: When, in seconds since the epoch.
+        training_s: SageMaker's TrainingTimeInSeconds; None while it runs.
+        billable_s: SageMaker's BillableTimeInSeconds; None while it runs.
+        hyperparameters: The script's; secrets are ``***``.
+        global_batch_size: Records of one step of all ranks; with parameter servers, of a worker's. None if unknown.
+        steps: Steps of the last attempt, of all ranks together one each; with parameter servers, the workers' own.
+        steps_per_second: Of them, without the first one and what happens between epochs; None if unknown.
+        samples_per_second: Records of these steps per second; None if unknown.
+        model: What is known of the model, or None.
+        ranks: What is known of each rank.
+        series: The values of the metrics, in the order in which they came; of over 50,000, evenly distributed ones.
+        series_left_out: How many values it therefore lacks; ``job.metrics()`` has all.
+        moments: What happened to an elastic job: workers that joined and left, resizes, exclusions, commits, restores.
+        checkpointing: What checkpointing took; None without.
+        data: Channel -> ``uri``: where it is, and ``digest``: of its contents, or None.
+        spot: Whether spot capacity was asked for.
+        provenance: Versions, commit and machine.
+        endings: Of a job that was started again: how its attempts ended that did not complete, a line each.
+        warnings: What was noticed while it ran, a text each; ``job.warnings`` also has what was said before the start.
+    """
+
+    job_name: str
+    status: str
+    secondary_status: str
+    seconds: float | None
+    phases: Mapping[str, float | None]
+    metrics: Mapping[str, float]
+    model_data: str | None
+    checkpoints: str | None
+    logs: str
+    failure_reason: str | None = None
+    strategy: str | None = None
+    instance_type: str | None = None
+    hosts: int = 1
+    processes: int = 1
+    processes_per_host: int = 1
+    attempts: int = 1
+    created: float | None = None
+    training_s: float | None = None
+    billable_s: float | None = None
+    hyperparameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    global_batch_size: int | None = None
+    steps: int | None = None
+    steps_per_second: float | None = None
+    samples_per_second: float | None = None
+    model: Model | None = None
+    ranks: tuple[RankResult, ...] = ()
+    series: tuple[Point, ...] = ()
+    series_left_out: int = 0
+    moments: tuple[Moment, ...] = ()
+    checkpointing: Checkpoints | None = None
+    data: Mapping[str, Mapping[str, str | None]] = dataclasses.field(default_factory=dict)
+    spot: bool = False
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    endings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.job_name!r}: {self.status}>"
+
+    def __str__(self) -> str:
+        from estimators.results.display import job_table
+
+        return job_table(self).rstrip("\n")
+
+    # --- what follows from it ---
+
+    @property
+    def step_times(self) -> Durations:
+        """The distribution of the steps' times over all ranks."""
+        return Durations.sum(rank.steps for rank in self.ranks)
+
+    @property
+    def to_first_step_s(self) -> float | None:
+        """Seconds from the start to the end of the last rank's first step: its own time, and the phases before it."""
+        if self.phases.get("first_step") is None:
+            return None
+        return sum(self.phases.get(name) or 0.0 for name in UNTIL_FIRST_STEP)
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The most memory that a rank had at once; None if unknown."""
+        return max((rank.peak_memory_bytes for rank in self.ranks if rank.peak_memory_bytes), default=None)
+
+    @property
+    def reduced_bytes(self) -> int | None:
+        """Bytes of gradients that are reduced over the ranks in a step; None where nothing is, or it is not known."""
+        if self.model is None or self.processes < 2 or self.strategy not in _SYNCHRONOUS:
+            return None
+        return self.model.gradient_bytes // (2 if self.model.compression == "fp16" else 1)
+
+    @property
+    def link_bytes(self) -> float | None:
+        """The bytes of a step that each rank must send at least: 2(N−1)/N · S for ring all-reduce.
+
+        With parameter servers: what a worker reads and what it sends, a whole set of weights each.
+        """
+        if self.strategy == "parameter_server":
+            return 2.0 * self.model.gradient_bytes if self.model is not None else None
+        if self.reduced_bytes is None:
+            return None
+        return 2.0 * (self.processes - 1) / self.processes * self.reduced_bytes
+
+    @property
+    def exchange_s(self) -> float | None:
+        """Mean seconds of a step that the last rank to be ready waited for reduced gradients; None if unknown.
+
+        The others also wait for that one. What was reduced while gradients were still being computed is not in it.
+        """
+        return min((rank.exchange_s for rank in self.ranks if rank.exchange_s is not None), default=None)
+
+    @property
+    def bus_bandwidth(self) -> float | None:
+        """Bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`; None if unknown.
+
+        More than the link carries means that part of the exchange was hidden behind computing.
+        """
+        if self.link_bytes is None or not self.exchange_s or self.strategy == "parameter_server":
+            return None
+        return self.link_bytes / self.exchange_s
+
+    @property
+    def straggler(self) -> RankResult | None:
+        """The rank that all others wait for, if there is one.
+
+        Its own work takes a fifth longer than the others', and it was the slowest in two epochs of three.
+        """
+        measured = [rank for rank in self.ranks if rank.epochs_own_s]
+        if len(measured) < 2:
+            return None
+        epochs = min(len(rank.epochs_own_s) for rank in measured)
+        slowest = max(measured, key=lambda rank: rank.own_s or 0.0)
+        own_s = slowest.own_s or 0.0
+        others_s = statistics.median(rank.own_s or 0.0 for rank in measured if rank is not slowest)
+        often = sum(
+            slowest.epochs_own_s[epoch] >= max(rank.epochs_own_s[epoch] for rank in measured) for epoch in range(epochs)
+        )
+        if own_s > max(_STRAGGLES * others_s, others_s + _NOISE_S) and often >= 2 / 3 * epochs:
+            return slowest
+        return None
+
+    @property
+    def spot_savings(self) -> float | None:
+        """Managed spot savings in percent as SageMaker reckons them: (1 − billable ÷ training time) · 100."""
+        if not self.training_s or self.billable_s is None:
+            return None
+        from estimators.job.spot_market import savings
+
+        return savings(self.training_s, self.billable_s)
+
+    def efficiency(self, baseline: Result) -> float | None:
+        """Scaling efficiency: samples/s per process, ÷ those of one process.
+
+        None where it is not known, and for hosts without a strategy: each trains by itself, and nothing scales.
+
+        Args:
+            baseline: The same training with one process (or fewer).
+        """
+        if self.strategy is None and self.hosts > 1:
+            return None
+        if not self.samples_per_second or not baseline.samples_per_second:
+            return None
+        return (self.samples_per_second / self.processes) / (baseline.samples_per_second / baseline.processes)
+
+    def cost(self, *, per_hour: float | None = None) -> Cost | None:
+        """What the job costs, or would have cost.
+
+        Args:
+            per_hour: Price of one host per hour. Default: the published on-demand price of the instance type
+                (:mod:`estimators.job.instances`).
+
+        Returns:
+            None while the job runs, and for a type without a price.
+        """
+        from estimators.results.costs import cost_of
+
+        return cost_of(
+            self.instance_type or "",
+            hosts=self.hosts,
+            training_s=self.training_s,
+            billable_s=self.billable_s,
+            per_hour=per_hour,
+        )
+
+    # --- other forms ---
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The series as a DataFrame: name, value, rank, host, attempt, elapsed_s, samples; a row per value."""
+        import pandas
+
+        columns = [field.name for field in dataclasses.fields(Point)]
+        frame = pandas.DataFrame([vars(point) for point in self.series], columns=columns)
+        return frame.astype({"rank": "Int64", "samples": "Int64", "value": "float64", "elapsed_s": "float64"})
+
+    def summary(self) -> dict[str, Any]:
+        """One flat row of numbers and texts, as :func:`estimators.compare` shows it."""
+        from estimators.results.summary import summary
+
+        return summary(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-serialisable form."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found["format"] = FORMAT
+        found["ranks"] = [{**vars(rank), "steps": rank.steps.to_dict()} for rank in self.ranks]
+        columns = [field.name for field in dataclasses.fields(Point)]
+        found["series"] = {name: [getattr(point, name) for point in self.series] for name in columns}
+        found["moments"] = [vars(moment) for moment in self.moments]
+        for name in ("model", "checkpointing"):
+            found[name] = dataclasses.asdict(found[name]) if found[name] is not None else None
+        for name in ("phases", "metrics", "hyperparameters", "data", "provenance"):
+            found[name] = dict(found[name])
+        return found
+
+    def to_json(self) -> str:
+        """The JSON text of :meth:`to_dict`; what is not finite (a loss that diverged) is ``"NaN"`` and the like."""
+        return strict_json.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Result:
+        """Read what :meth:`to_dict` gave; what a later version added is left out.
+
+        Raises:
+            RecordError: it is something else, or of a format that this version cannot read.
+        """
+        if not isinstance(values, Mapping) or not isinstance(values.get("format"), int):
+            raise RecordError("this is not the result of a training job.")
+        if values["format"] > FORMAT:
+            raise RecordError(
+                f"the result was written by a newer fleetfit (format {values['format']}; this one reads up to "
+                f"{FORMAT}): upgrade fleetfit to read it."
+            )
+        try:
+            found = {field.name: values[field.name] for field in dataclasses.fields(cls) if field.name in values}
+            for name in ("endings", "warnings"):
+                found[name] = tuple(values.get(name) or ())
+            found["ranks"] = tuple(
+                RankResult(
+                    **{
+                        **_known(RankResult, rank),
+                        "steps": Durations.from_dict(rank["steps"]),
+                        "epochs_own_s": tuple(rank.get("epochs_own_s") or ()),
+                    }
+                )
+                for rank in values.get("ranks") or ()
+            )
+            series = values.get("series") or {}
+            rows = zip(*series.values(), strict=True)
+            points = (_known(Point, dict(zip(series.keys(), row, strict=True))) for row in rows)
+            found["series"] = tuple(Point(**{**point, "value": float(point["value"])}) for point in points)
+            found["metrics"] = {name: float(value) for name, value in (values.get("metrics") or {}).items()}
+            found["moments"] = tuple(Moment(**_known(Moment, moment)) for moment in values.get("moments") or ())
+            for name, kind in (("model", Model), ("checkpointing", Checkpoints)):
+                if found.get(name) is not None:
+                    found[name] = kind(**_known(kind, found[name]))
+            return cls(**found)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise RecordError(f"this is not the result of a training job: {error}.") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """Read a ``result.json``, or the one in a job's folder.
+
+        Raises:
+            RecordError: there is none, or it cannot be read.
+        """
+        file = Path(path)
+        if file.is_dir():
+            file = file / "result.json"
+        try:
+            return cls.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise RecordError(f"there is no {file}.") from None
+        except (OSError, ValueError) as error:
+            raise RecordError(f"{file} cannot be read: {error}.") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Write it as JSON; :meth:`load` reads it."""
+        file = Path(path)
+        file.write_text(self.to_json(), encoding="utf-8")
+        return file
+
+    def _repr_html_(self) -> str:
+        from estimators.results.page import result_html
+
+        return result_html(self)
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in values.items() if name in names}

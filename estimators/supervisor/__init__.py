@@ -1,0 +1,1 @@
+"""The process that owns a running job, and alone writes its record."""

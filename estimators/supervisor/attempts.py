@@ -1,0 +1,158 @@
+"""The attempts of one job: how they ended, how long they ran, and who is there for the next one.
+
+State without input or output: times are passed in, on one clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from container.contract.failures import Cause, Failure
+from estimators.job.failure_policy import Again, Ending, FailurePolicy, Final, Fleet, Kind, decide, with_attempts
+from estimators.supervisor.clocks import RunClock
+
+#: How often a job is started when its servers find their ports taken.
+_PORT_ATTEMPTS = 3
+
+_AT_ONCE = Again()
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Another attempt follows.
+
+    Attributes:
+        until: Not before this moment.
+        ending: How the last one ended; None where it does not count.
+    """
+
+    until: float
+    ending: Ending | None
+
+
+class Attempts:
+    """See the module.
+
+    Args:
+        policy: What the user wants.
+        hosts: All hosts of the job, in rank order.
+        earlier: How attempts ended that a supervisor before this one ran.
+        number: The number of the first attempt.
+    """
+
+    def __init__(
+        self, policy: FailurePolicy, hosts: tuple[str, ...], *, earlier: Iterable[Ending] = (), number: int = 0
+    ) -> None:
+        self.policy = policy
+        self.fleet = Fleet(hosts=hosts)
+        self.clock = RunClock()
+        self.number = number
+        self.hosts = hosts
+        #: Hosts that are being taken away from this attempt after a notice.
+        self.taken: list[str] = []
+        #: Hosts that were taken away from it without one.
+        self.removed: set[str] = set()
+        self.progressed = False
+        self._earlier = tuple(earlier)  # reported, but not counted: somebody has decided to go on
+        self._endings: list[Ending] = []
+        self._port_attempts = 0
+
+    # --- the course ---
+
+    def begin(self, now: float) -> tuple[str, ...]:
+        """Another attempt begins, on the hosts that are there, which are returned."""
+        self.number += 1
+        self.hosts = self.fleet.present(now)
+        self.taken.clear()
+        self.removed.clear()
+        self.progressed = False
+        return self.hosts
+
+    def running(self, now: float) -> None:
+        """The attempt's hosts have been started."""
+        self.clock = self.clock.started(now)
+
+    def over(self, failure: Failure | None, now: float) -> Wait | Failure:
+        """The attempt's hosts have ended, and not well.
+
+        Args:
+            failure: The reason, which does not count when hosts were being taken away.
+            now: When.
+
+        Returns:
+            When the next attempt may begin, or the failure of the job.
+        """
+        seconds = self.clock.current(now)
+        self.clock = self.clock.stopped(now)
+        if self.taken or failure is None:
+            ending = self._ending(Kind.PREEMPTION, seconds, taken=tuple(self.taken))
+            failure = None
+        else:
+            ending = self._ending(Kind.FAILURE, seconds, failure=failure)
+            if failure.cause is Cause.PORT_TAKEN and self._port_attempts + 1 < _PORT_ATTEMPTS:
+                self._port_attempts += 1
+                return Wait(now, None)
+        self._port_attempts = 0
+        self._endings.append(ending)
+        decision = decide(self.policy, self._endings)
+        if isinstance(decision, Final):
+            return self._final(failure, decision.why)
+        return self.wait(now, decision)
+
+    def wait(self, now: float, decision: Again = _AT_ONCE) -> Wait | Failure:
+        """When the next attempt may begin: when the pause is over and enough hosts are there, if they ever are."""
+        until = max(now + decision.pause_s, self.fleet.enough_at(self.least, now))
+        if math.isinf(until):
+            last = self._endings[-1] if self._endings else None
+            return self._final(last.failure if last is not None else None, self._too_few(now))
+        return Wait(until, self._endings[-1] if self._endings else None)
+
+    @property
+    def least(self) -> int:
+        """How many hosts an attempt needs."""
+        return min(self.policy.min_hosts or len(self.fleet.hosts), len(self.fleet.hosts))
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """How all attempts ended, for the record."""
+        return [ending.to_dict() for ending in (*self._earlier, *self._endings)]
+
+    # --- within ---
+
+    def _ending(
+        self, kind: Kind, seconds: float, *, failure: Failure | None = None, taken: tuple[str, ...] = ()
+    ) -> Ending:
+        return Ending(
+            attempt=self.number,
+            kind=kind,
+            failure=failure,
+            hosts=self.hosts,
+            taken=taken,
+            progressed=self.progressed,
+            seconds=seconds,
+        )
+
+    def _final(self, failure: Failure | None, why: str) -> Failure:
+        last = self._endings[-1] if self._endings else None
+        if failure is None:
+            taken = last.taken if last is not None else ()
+            failure = Failure(
+                cause=Cause.HOST_LOST,
+                message=f"{', '.join(taken) or 'a host'} was taken away (a spot interruption).",
+                host=taken[0] if taken else None,
+            )
+        return with_attempts(failure, (*self._earlier, *self._endings[:-1]), why)
+
+    def _too_few(self, now: float) -> str:
+        there = self.fleet.present(now)
+        asked = "FailurePolicy(min_hosts=…)" if self.policy.min_hosts is None else f"min_hosts={self.least}"
+        return (
+            f"it was not started again: {len(there)} of {len(self.fleet.hosts)} hosts are left and none comes back; "
+            + (
+                f"with {asked} it goes on with fewer."
+                if self.policy.min_hosts is None
+                else f"{asked} is the fewest to go on with."
+            )
+        )

@@ -1,0 +1,83 @@
+"""Collecting a job's provenance, beside the training."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from container.system import processes
+from container.system.loop import Loop, Timer
+
+#: How long after the start of the job, and then of its hosts, provenance is collected, in seconds: a launch should have
+#: the cores to itself.
+_DELAY = 1.0
+
+
+class ProvenanceCollector:
+    """The process that writes down what the job ran on and with.
+
+    Args:
+        loop: The supervisor's loop.
+        folder: The job's record.
+        protected: Processes that do not end with the hosts; the collector is put there while it runs.
+        warn: Called with what hinders it.
+    """
+
+    def __init__(self, loop: Loop, folder: Path, protected: set[int], warn: Callable[[str], None]) -> None:
+        self._loop = loop
+        self._folder = folder
+        self._protected = protected
+        self._warn = warn
+        self._pid: int | None = None
+        self._timer: Timer | None = None
+
+    def start_soon(self) -> None:
+        """Start it a moment after the job."""
+        self._timer = self._loop.call_later(_DELAY, self._start)
+
+    def hosts_start(self) -> None:
+        """Let them start first, unless it runs already."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self.start_soon()
+
+    def wait(self, seconds: float) -> set[int]:
+        """Wait for its end, for a job that was shorter than its delay from its start.
+
+        Returns:
+            Its pid, if it runs still.
+        """
+        if self._timer is not None:
+            self._start()
+        until = time.monotonic() + seconds
+        while self._pid is not None and time.monotonic() < until:
+            self._loop.run_once(until - time.monotonic())
+        return set() if self._pid is None else {self._pid}
+
+    def _start(self) -> None:
+        """At the lowest priority: beside the training, or after a job that is shorter."""
+        assert self._timer is not None
+        self._timer.cancel()
+        self._timer = None
+        program = Path(__file__).resolve().parents[1] / "records" / "provenance" / "__main__.py"
+        try:
+            pid = processes.spawn(
+                [sys.executable, str(program), str(self._folder)],
+                env={**os.environ, "PYTHONPATH": str(program.parents[3])},
+                cwd=self._folder,
+                nice=19,
+            )
+        except OSError as error:
+            self._warn(f"provenance could not be collected: {error}")
+            return
+        self._pid = pid
+        self._protected.add(pid)
+
+        def ended(status: int) -> None:
+            self._pid = None
+            self._protected.discard(pid)
+
+        self._loop.on_child(pid, ended)

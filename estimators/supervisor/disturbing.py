@@ -1,0 +1,205 @@
+"""What disturbs a job on purpose: the faults of ``fit(chaos=…)`` and a :class:`SpotMarket`, carried out at their time.
+
+It decides when; a job's :class:`Hosts` do it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from container.contract.wire import Event, Piece
+from container.system.loop import Loop, Timer
+from estimators.job import spot_market
+from estimators.job.faults import Fault, Interrupt, Kill, RemoveHost
+
+#: A line of output is looked at up to this many bytes.
+_LINE_LIMIT = 1 << 16
+
+
+class Hosts(Protocol):
+    """The hosts of a running job, as far as somebody may disturb them. All methods return at once."""
+
+    def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
+        """Take a host away after a notice.
+
+        Args:
+            host: The host.
+            notice_s: How long its processes have after SIGTERM.
+            back_in_s: In how many seconds from now it will be there again; None for never.
+        """
+
+    def kill_rank(self, rank: int, signal: int) -> None:
+        """Send a signal to a rank."""
+
+    def remove(self, host: str, back_in_s: float | None) -> None:
+        """Take a host away without a notice; see :meth:`interrupt`."""
+
+    def return_host(self, host: str) -> None:
+        """A host that was taken away is there again."""
+
+
+class Disturber:
+    """Carries out the faults and the market's interruptions of one job.
+
+    Args:
+        loop: The loop that drives it.
+        hosts: Who does it.
+        chaos: The faults.
+        market: The market, or None.
+        names: The job's hosts.
+        rank_of: From a host and the name of a process to the rank.
+        tell: Called with a fault and the data of an event of kind ``chaos``.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        hosts: Hosts,
+        *,
+        chaos: Sequence[Fault],
+        market: spot_market.SpotMarket | None,
+        names: Sequence[str],
+        rank_of: Callable[[str, str | None], int | None],
+        tell: Callable[[Fault, dict[str, Any]], None],
+    ) -> None:
+        self._loop = loop
+        self._hosts = hosts
+        self._chaos = tuple(chaos)
+        self._market = market
+        self._names = tuple(names)
+        self.rank_of = rank_of
+        self._tell = tell
+        self._attempt = -1
+        self._pending: dict[int, Fault] = {}  # of this attempt
+        self._fired: set[int] = set()
+        self._seen: set[int] = set()  # faults whose attempt there has been
+        self._patterns: dict[int, re.Pattern[str]] = {}
+        self._rests: dict[tuple[str, str | None], bytes] = {}
+        self._timers: list[Timer] = []  # of this attempt
+        self._returns: list[Timer] = []
+        self._interruptions: Iterator[spot_market.Interruption] | None = None
+        self._market_timer: Timer | None = None
+        self._began = 0.0
+        self._over = False
+
+    # --- the course of the job ---
+
+    def attempt_began(self, attempt: int) -> None:
+        """The hosts of an attempt have been started."""
+        self.attempt_ended()
+        self._attempt = attempt
+        self._pending = {number: fault for number, fault in enumerate(self._chaos) if fault.happens_in(attempt)}
+        self._seen |= set(self._pending)
+        for number, fault in self._pending.items():
+            if fault.at_s is not None:
+                self._timers.append(self._loop.call_later(fault.at_s, lambda number=number: self._fire(number)))  # type: ignore[misc]
+            elif fault.at_line is not None:
+                self._patterns[number] = re.compile(fault.at_line)
+        if self._market is not None and self._interruptions is None:
+            self._began = time.monotonic()
+            self._interruptions = spot_market.interruptions(self._market, self._names)
+            self._next_interruption()
+
+    def attempt_ended(self) -> None:
+        """Its hosts have ended: what was to happen to them does not any more."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self._pending = {}
+        self._patterns = {}
+        self._rests.clear()
+
+    def end(self) -> list[str]:
+        """The job is over.
+
+        Returns:
+            What was ordered for an attempt that there was, and has not happened.
+        """
+        self._over = True
+        self.attempt_ended()
+        for timer in (*self._returns, *([self._market_timer] if self._market_timer is not None else [])):
+            timer.cancel()
+        return [str(self._chaos[number]) for number in sorted(self._seen - self._fired)]
+
+    # --- what may be a fault's moment ---
+
+    def output(self, piece: Piece) -> None:
+        """A process printed something."""
+        if not self._patterns:
+            return
+        rank = self.rank_of(piece.host, piece.process)
+        if rank is None:
+            return
+        key = (piece.host, piece.process)
+        data = (self._rests.pop(key, b"") + piece.data)[:_LINE_LIMIT]
+        if not piece.data.endswith((b"\n", b"\r")):
+            self._rests[key] = data
+            return
+        text = data.decode("utf-8", "replace").rstrip("\r\n")
+        for number, pattern in list(self._patterns.items()):
+            fault = self._chaos[number]
+            if (not isinstance(fault, Kill) or fault.rank == rank) and pattern.search(text):
+                self._fire(number, line=text)
+
+    def event(self, event: Event) -> None:
+        """A rank has come to a fault's step; one that is to be killed there does it itself."""
+        if event.kind != "chaos_step" or not isinstance(number := event.data.get("id"), int):
+            return
+        fault = self._pending.get(number)
+        if fault is None:
+            return
+        if isinstance(fault, Kill) and fault.rank == event.rank:
+            self._note(number, fault, step=event.data.get("step"))
+        else:
+            self._fire(number, step=event.data.get("step"))
+
+    # --- carrying out ---
+
+    def _fire(self, number: int, **when: Any) -> None:
+        fault = self._pending.get(number)
+        if fault is None:
+            return
+        self._note(number, fault, **when)
+        if isinstance(fault, Kill):
+            self._hosts.kill_rank(fault.rank, fault.number)
+        elif isinstance(fault, RemoveHost):
+            self._remove(fault.host, fault.return_after_s)
+        elif isinstance(fault, Interrupt):
+            self._interrupt(fault.host, fault.notice_s, fault.return_after_s)
+
+    def _note(self, number: int, fault: Fault, **when: Any) -> None:
+        self._fired.add(number)
+        self._pending.pop(number, None)
+        self._patterns.pop(number, None)
+        self._tell(
+            fault, {"fault": fault.to_dict(), **{name: value for name, value in when.items() if value is not None}}
+        )
+
+    def _interrupt(self, host: str, notice_s: float, return_after_s: float | None) -> None:
+        back = notice_s + return_after_s if return_after_s is not None else None
+        self._hosts.interrupt(host, notice_s, back)
+        self._return_in(host, back)
+
+    def _remove(self, host: str, return_after_s: float | None) -> None:
+        self._hosts.remove(host, return_after_s)
+        self._return_in(host, return_after_s)
+
+    def _return_in(self, host: str, seconds: float | None) -> None:
+        if seconds is not None:
+            self._returns.append(self._loop.call_later(seconds, lambda: self._hosts.return_host(host)))
+
+    def _next_interruption(self) -> None:
+        assert self._interruptions is not None and self._market is not None
+        notice_s = self._market.notice_s
+        found = next(self._interruptions, None)
+        if found is None or self._over:
+            return
+
+        def due() -> None:
+            self._interrupt(found.host, notice_s, found.return_after_s)
+            self._next_interruption()
+
+        self._market_timer = self._loop.call_later(max(0.0, self._began + found.at_s - time.monotonic()), due)

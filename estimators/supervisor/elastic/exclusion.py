@@ -1,0 +1,73 @@
+"""Another rule for how long a host is left out: ``ElasticHorovod(exclusion="policies.py:Patient")``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from estimators.job.errors import ConfigurationError
+from estimators.supervisor.elastic.policy import ExclusionPolicy
+
+
+def load(text: str) -> ExclusionPolicy:
+    """Make a policy of what the user has named.
+
+    Args:
+        text: ``path/of/file.py:Name`` or ``package.module:Name``, of what gives the policy when it is called.
+
+    Raises:
+        ConfigurationError: it cannot be had, or is none.
+    """
+    said = f"ElasticHorovod(exclusion={text!r})"
+    place, _, name = text.rpartition(":")
+    try:
+        policy = getattr(_module(place), name)()
+    except Exception as error:  # the user's code, and whatever it raises
+        raise ConfigurationError(f"{said} cannot be had: {type(error).__name__}: {error}") from error
+    if not callable(getattr(policy, "failed", None)):
+        raise ConfigurationError(f"{said} gives {policy!r}, which has no method failed(host, now).")
+    found: ExclusionPolicy = policy
+    return found
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Exclusion:
+    """The rule of a job: the user's, and the usual one where that fails, as the training is not to end of it.
+
+    Args:
+        usual: The usual one.
+        own: The user's; None to go by the usual one.
+        say: Gets what is wrong with the user's.
+    """
+
+    def __init__(self, usual: ExclusionPolicy, own: ExclusionPolicy | None, say: Callable[[str], None]) -> None:
+        self._usual = usual
+        self._own = own
+        self._say = say
+
+    def failed(self, host: str, now: float) -> float:
+        """See :class:`estimators.supervisor.elastic.policy.ExclusionPolicy`; ``math.inf`` for ever."""
+        usual = self._usual.failed(host, now)
+        if self._own is None:
+            return usual
+        try:
+            until = float(self._own.failed(host, now))
+            if math.isnan(until):
+                raise ValueError("it returned NaN")
+        except Exception as error:  # noqa: BLE001 - the user's code, and whatever it raises
+            self._say(f"ElasticHorovod(exclusion=…): {type(error).__name__}: {error}; the cooldown holds.")
+            return usual
+        return max(until, now)

@@ -1,0 +1,223 @@
+"""Who there is in an elastic job: hosts and their workers, as the supervisor knows them.
+
+A host's life: ``starting`` (its toolkit comes up), ``ready``, ``leaving`` (it was told to), ``gone``. A worker's:
+``preparing`` (it imports), ``ready`` (it waits for its place), ``placed``, ``ended``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from container.contract import elastic as messages
+from container.contract.failures import Failure
+
+
+class HostState(enum.Enum):
+    """What a host is doing."""
+
+    STARTING = "starting"
+    READY = "ready"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class WorkerState(enum.Enum):
+    """What a worker is doing."""
+
+    PREPARING = "preparing"
+    READY = "ready"
+    PLACED = "placed"
+    ENDED = "ended"
+
+
+@dataclasses.dataclass
+class Host:
+    """A host, as far as the supervisor knows."""
+
+    name: str
+    state: HostState = HostState.STARTING
+    workers: dict[int, Worker] = dataclasses.field(default_factory=dict)  # the last one of each slot
+    counts: dict[int, int] = dataclasses.field(default_factory=dict)
+    slots: int = 1
+    excluded_until: float = 0.0
+    replace: bool = True  # whether another host is started if it is lost
+    up: bool = False  # whether its toolkit has come up
+    spare: bool = False  # whether it is kept ready, without taking part
+    noticed: bool = False  # whether it leaves because it will be taken away, and not before
+
+
+@dataclasses.dataclass
+class Worker:
+    """A worker, as far as the supervisor knows."""
+
+    name: str
+    host: str
+    slot: int
+    state: WorkerState = WorkerState.PREPARING
+    rank: int | None = None
+    ended_with: int | None = None
+
+
+class Roster:
+    """The hosts of a job and their workers; what is asked of them, and nothing that is decided.
+
+    Args:
+        initial: The hosts that it starts with.
+        slots: How many workers each of them has.
+
+    Attributes:
+        hosts: All that there have been, by name.
+        workers: Likewise.
+        members: The workers of the last membership, by rank.
+        leaving: The hosts that are to leave, in that order.
+    """
+
+    def __init__(self, initial: Iterable[str], slots: int) -> None:
+        self.hosts: dict[str, Host] = {name: Host(name, slots=slots) for name in initial}
+        self.workers: dict[str, Worker] = {}
+        self.members: tuple[str, ...] = ()
+        self._initial = dict.fromkeys(self.hosts)
+        self.leaving: list[str] = []
+
+    @property
+    def running(self) -> list[str]:
+        """The hosts that have not ended."""
+        return [name for name, host in self.hosts.items() if host.state is not HostState.GONE]
+
+    @property
+    def taking_part(self) -> list[str]:
+        """Those of them that are not spare."""
+        return [name for name in self.running if not self.hosts[name].spare]
+
+    @property
+    def staying(self) -> list[str]:
+        """Those of these that are not about to leave."""
+        return [name for name in self.taking_part if self.hosts[name].state is not HostState.LEAVING]
+
+    @property
+    def spare(self) -> Host | None:
+        """A spare host that could join at once."""
+        return next((host for host in self.hosts.values() if host.spare and host.state is HostState.READY), None)
+
+    @property
+    def alive(self) -> list[Worker]:
+        """The workers that have a place or can take one."""
+        return [
+            worker
+            for worker in self.workers.values()
+            if worker.state in (WorkerState.READY, WorkerState.PLACED) and not self.hosts[worker.host].spare
+        ]
+
+    @property
+    def there(self) -> list[Worker]:
+        """Those of them whose hosts are not about to leave."""
+        return [worker for worker in self.alive if self.hosts[worker.host].state is not HostState.LEAVING]
+
+    @property
+    def missing(self) -> list[Host]:
+        """The hosts that took part last, or are to begin, and have no worker there."""
+        hosts = {self.workers[name].host: None for name in self.members} or self._initial
+        there = {worker.host for worker in self.there}
+        return [self.hosts[name] for name in hosts if name not in there]
+
+    @property
+    def members_left(self) -> int:
+        """How many of the members are alive."""
+        return sum(worker.name in self.members for worker in self.alive)
+
+    def present(self, name: str) -> Host:
+        """A host that has not ended.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        host = self.hosts.get(name)
+        if host is None or host.state is HostState.GONE:
+            raise ValueError(f"{name!r} is not a host of the job; its hosts: {', '.join(self.running) or 'none'}.")
+        return host
+
+    def new_worker(self, host: Host, slot: int) -> Worker:
+        """Another worker for a slot of a host."""
+        number = host.counts.get(slot, 0)
+        host.counts[slot] = number + 1
+        worker = Worker(messages.worker_name(host.name, slot, number), host.name, slot)
+        host.workers[slot] = self.workers[worker.name] = worker
+        return worker
+
+    def take_places(self, members: tuple[str, ...]) -> None:
+        """There is a new membership: the workers of it, by rank."""
+        self.members = members
+        for worker in self.workers.values():
+            worker.rank = members.index(worker.name) if worker.name in members else None
+
+    def trains_without(self, name: str) -> bool:
+        """Whether a member is left when a host has gone, and those that are leaving."""
+        return any(
+            worker.name in self.members
+            and worker.state is WorkerState.PLACED
+            and worker.host != name
+            and self.hosts[worker.host].state is not HostState.LEAVING
+            for worker in self.workers.values()
+        )
+
+    def with_rank(self, rank: int) -> Worker | None:
+        """The worker that has a rank now."""
+        return next((w for w in self.workers.values() if w.rank == rank and w.state is WorkerState.PLACED), None)
+
+    def rank_of(self, host: str, process: str | None) -> int | None:
+        """The rank that a host's process has now; None for one without."""
+        name, _, slot = (process or "").partition(" ")
+        if host not in self.hosts or name != "worker" or not slot.isdecimal():
+            return None
+        worker = self.hosts[host].workers.get(int(slot))
+        return worker.rank if worker is not None else None
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The hosts, as they are shown: name, state, ranks."""
+        return [
+            {
+                "name": host.name,
+                "state": "spare" if host.spare and host.state is not HostState.GONE else host.state.value,
+                "ranks": sorted(w.rank for w in self.workers.values() if w.host == host.name and w.rank is not None),
+            }
+            for host in self.hosts.values()
+        ]
+
+
+class Job(Protocol):
+    """What the controller needs of the supervisor."""
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Put an event into the record."""
+
+    def say(self, text: str) -> None:
+        """Put a line into the log."""
+
+    def fail_job(self, failure: Failure) -> None:
+        """The job cannot go on."""
+
+    def preempt(self, host: str, notice_s: float) -> None:
+        """The host that goes has all that train: they save within the notice, and another attempt follows."""
+
+    def await_hosts(self) -> list[str]:
+        """Too few are left: if hosts were taken for a time, end the attempt, and let another one follow with them.
+
+        Returns:
+            These hosts; none if there are none, and nothing is ended.
+        """
+
+    def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
+        """Keep the membership with the status."""
+
+
+def changes(joined: list[str], left: list[str]) -> str:
+    """Whose workers have joined and left, in words."""
+
+    def hosts(workers: list[str]) -> str:
+        return ", ".join(dict.fromkeys(messages.split_worker(name)[0] for name in workers))
+
+    parts = [f"joined: {hosts(joined)}"] * bool(joined) + [f"left: {hosts(left)}"] * bool(left)
+    return f" ({'; '.join(parts)})" if parts else ""

@@ -1,0 +1,46 @@
+"""What clients may ask an elastic job's supervisor: ``hosts``, ``add_hosts``, ``remove_host``, ``interrupt``,
+``kill_rank``."""
+
+from __future__ import annotations
+
+import math
+import signal
+from typing import Any
+
+from estimators.supervisor.elastic.controller import ElasticController
+
+OPERATIONS = ("hosts", "add_hosts", "remove_host", "interrupt", "kill_rank")
+
+
+def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, Any]:
+    """Do what a client asks, or say why not.
+
+    Args:
+        controller: The job's membership.
+        message: ``{"op": …}`` with ``count``, ``host`` or ``notice_s``.
+    """
+    operation = message["op"]
+    if operation == "hosts":
+        return {"ok": True, "hosts": controller.roster.to_list()}
+    if controller.over:
+        return {"ok": False, "error": "the job is ending; its hosts cannot change any more."}
+    try:
+        if operation == "add_hosts":
+            count = message.get("count")
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise ValueError(f"add_hosts() takes a whole number, 1 or more; got {count!r}.")
+            return {"ok": True, "hosts": controller.add_hosts(count)}
+        if operation == "kill_rank":
+            controller.signal_worker(int(message["rank"]), int(message.get("signal", signal.SIGKILL)))
+            return {"ok": True}
+        host = str(message.get("host"))
+        if operation == "remove_host":
+            controller.remove_host(host)
+        else:
+            seconds = message.get("notice_s")
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+                raise ValueError(f"interrupt(notice_s=…) must be seconds, 0 or more; got {seconds!r}.")
+            controller.interrupt(host, float(seconds))
+    except (ValueError, KeyError, TypeError) as error:
+        return {"ok": False, "error": str(error)}
+    return {"ok": True}

@@ -1,0 +1,232 @@
+"""What the supervisor writes down of a running job: its status, its events and metrics, and what its processes say."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from container.contract import wire
+from container.contract.failures import Failure
+from container.system.loop import Loop
+from estimators.job import metrics
+from estimators.job.errors import RecordError
+from estimators.job.log_redaction import Mask, mask_texts
+from estimators.job.request import TrainingJobSpec
+from estimators.records import ranks
+from estimators.records import status as statuses
+from estimators.records.logs import LogWriter
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
+from estimators.supervisor.matching import Matching
+from estimators.supervisor.noticing import Divergence
+
+#: How long the last lines are searched for metrics when a job is let go, in seconds.
+_CLOSING_SECONDS = 1.0
+
+
+class Journal:
+    """The record of a job as it runs; only its supervisor writes there.
+
+    Args:
+        record: The job's record, its lock held.
+        spec: The job.
+        mask: Hides the job's secrets in a text; None when it has none.
+        status: Its status so far, as it is kept (see :mod:`estimators.records.status`).
+        changed: Called when there is something new to read.
+        failed: Called when the record could not be written.
+        diverged: Called with the event of a metric that is not a number, and what is to be said of it; once for each.
+
+    Attributes:
+        status: The job's status; it is on the disk after :meth:`write_status`.
+        final_metrics: The last value of each metric.
+    """
+
+    def __init__(
+        self,
+        record: JobRecord,
+        spec: TrainingJobSpec,
+        status: dict[str, Any],
+        *,
+        mask: Mask | None,
+        changed: Callable[[], None],
+        failed: Callable[[RecordError], None],
+        diverged: Callable[[wire.Event, str], None],
+    ) -> None:
+        self.status = status
+        self.final_metrics = metrics.FinalMetrics()
+        self._record = record
+        self._mask = mask
+        self._changed = changed
+        self._failed = failed
+        self._diverged = diverged
+        self._divergence = Divergence(self.own)
+        self._writer = LogWriter(record, attempt=int(self.own.get("attempt") or 0))
+        self._extractor = metrics.MetricExtractor(
+            metrics.parse_metric_definitions(
+                [{"Name": item.name, "Regex": item.regex} for item in spec.algorithm.metric_definitions]
+            ),
+            ranks.numbering(spec),
+        )
+        self._matching: Matching | None = None
+        self._found: list[wire.Event] = []
+        self._news = False
+
+    def search_metrics(self, loop: Loop, protected: set[int], warn: Callable[[str], None]) -> None:
+        """Look for the job's metrics in what comes from now on.
+
+        Args:
+            loop: The supervisor's loop.
+            protected: Processes that do not end with the hosts.
+            warn: Called with what hinders it.
+        """
+        if self._extractor.definitions:
+            self._matching = Matching(
+                loop,
+                self._extractor.definitions,
+                protected=protected,
+                found=self._metric_found,
+                done=self._metrics_found,
+                warn=warn,
+            )
+
+    # --- the status ---
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """What fleetfit keeps with the status beside SageMaker's fields."""
+        found: Mapping[str, Any] = self.status.get(statuses.OWN, {})
+        return found
+
+    def keep(self, **values: Any) -> None:
+        """Keep values with the status; written with it."""
+        self.status = statuses.with_own(self.status, **values)
+
+    def warn(self, message: str) -> None:
+        """Keep a warning with the status; written with it."""
+        self.status = statuses.with_warning(self.status, message)
+
+    def step(self, secondary: SecondaryStatus, message: str = "") -> None:
+        """Take a step of the secondary status."""
+        self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))
+
+    def masked(self, failure: Failure) -> Failure:
+        """The failure without secrets, and without what hosts have left of them where they cut its texts."""
+        return Failure.from_dict(mask_texts(failure.to_dict(), self._mask and self._mask.of_tail))
+
+    def write_status(self, *, last: bool = False) -> None:
+        """Write the status; at the last time, nothing can follow from a failure."""
+        try:
+            self._record.write_status(mask_texts(self.status, self._mask))
+        except RecordError as error:
+            if last:
+                print(f"fleetfit: the last status could not be written: {error}", file=sys.stderr)
+            else:
+                self._failed(error)
+        self._changed()
+
+    # --- events, metrics and the log ---
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that is written of."""
+        return self._writer.attempt
+
+    def start_attempt(self, number: int) -> None:
+        """What follows is of another attempt."""
+        self._writer.start_attempt(number)
+
+    def number_ranks(self, rank_of: ranks.Numbering) -> None:
+        """The attempt has other hosts, and thus other ranks."""
+        self._extractor.rank_of = rank_of
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Record an event of the supervisor's own."""
+        self.events([wire.Event(kind=kind, host="supervisor", attempt=self.attempt, data=data)])
+
+    def events(self, events: Iterable[wire.Event]) -> None:
+        """Record events."""
+        events = list(events)
+        if not events:
+            return
+        self._news = True
+        for event in events:
+            self.final_metrics.add(event)
+        if self._mask is not None:
+            events = [
+                # Values of metrics come by the million, and are numbers.
+                event
+                if event.kind == "metric"
+                else dataclasses.replace(event, data=mask_texts(event.data, self._mask.of_tail))
+                for event in events
+            ]
+        try:
+            self._record.append_events(events)
+        except RecordError as error:
+            self._failed(error)
+        for event in events:
+            if (text := self._divergence.look(event)) is not None:
+                self.keep(diverged=list(self._divergence.noticed))
+                self._diverged(event, text)
+
+    def output(self, piece: wire.Piece, time_ns: int | None = None) -> None:
+        """Write down what a process said; the metrics in it are searched for."""
+        now = time.time_ns() if time_ns is None else time_ns
+        self._writer.write(piece, now)
+        line = self._extractor.feed(piece, time_ns=now, attempt=self.attempt)
+        if line is not None and self._matching is not None:
+            self._search(self._matching, line)
+
+    def _search(self, matching: Matching, line: metrics.Line) -> None:
+        matching.search(line)
+        if (other := metrics.with_numbers(line)) is not None:
+            matching.search(other)
+
+    def _metric_found(self, line: metrics.Line, definition: metrics.MetricDefinition, caught: str) -> None:
+        event = self._extractor.event(line, definition, caught)
+        if event is None:
+            return
+        self._found.append(event)
+        if event.kind == "warning":
+            self.warn(event.data["message"])
+
+    def _metrics_found(self) -> None:
+        found, self._found = self._found, []
+        self.events(found)
+
+    def say(self, host: str, text: str, time_ns: int | None = None) -> None:
+        """Put a line that is not a process' into a host's log."""
+        self._writer.write(wire.Piece(host, None, f"{text}\n".encode()), time_ns)
+        self._news = True
+
+    def recall(self) -> None:
+        """Add up again what an earlier supervisor has recorded of the metrics."""
+        for event in self._record.events("metric"):
+            self.final_metrics.add(event)
+
+    def flush(self) -> None:
+        """Write what is kept back, and tell of what is new."""
+        try:
+            if self._writer.flush() or self._news:
+                self._news = False
+                self._changed()
+        except RecordError as error:
+            self._failed(error)
+
+    def finish(self, seconds: float) -> None:
+        """The last metrics, also from lines that had no end; it takes so long at most."""
+        lines = self._extractor.finish(time_ns=time.time_ns(), attempt=self.attempt)
+        if self._matching is not None:
+            for line in lines:
+                self._search(self._matching, line)
+            self._matching.finish(seconds)
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._matching is not None:
+            self._matching.finish(_CLOSING_SECONDS)
+        with contextlib.suppress(RecordError):
+            self._writer.close()

@@ -1,0 +1,80 @@
+"""The process of a job's supervisor, which ``estimators.client.launch`` starts."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+
+from container.contract.failures import Cause, Failure
+from container.system import processes
+from container.system.loop import Loop
+from estimators.job.errors import RecordError
+from estimators.job.log_redaction import mask_texts, text_mask
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+from estimators.supervisor.supervisor import Supervisor
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a job's supervisor."""
+    parser = argparse.ArgumentParser(prog="estimators.supervisor.main", description=__doc__)
+    parser.add_argument("--record", required=True, help="the job's record")
+    parser.add_argument("--lock-fd", type=int, required=True, help="descriptor that holds the record's lock")
+    parser.add_argument("--attached-fd", type=int, help="socket to the caller that waits")
+    parser.add_argument("--caller-pid", type=int, help="the caller's pid")
+    parser.add_argument("--head-start-fd", type=int, help="socket to what the caller does for the job already")
+    parser.add_argument("--resume", action="store_true", help="go on with a job that is on record")
+    arguments = parser.parse_args(argv)
+    record = JobRecord.adopt(arguments.record, arguments.lock_fd)
+    umask = os.umask(0o077)  # the record is the user's only
+    processes.become_subreaper()
+    loop = Loop()
+    supervisor = None
+    try:
+        supervisor = Supervisor(loop, record, umask, resume=arguments.resume)
+        supervisor.listen()
+        if arguments.attached_fd is not None:
+            supervisor.attach(arguments.attached_fd, arguments.caller_pid or 0)
+        if arguments.head_start_fd is not None:
+            supervisor.take_head_start(arguments.head_start_fd)
+        supervisor.start()
+        supervisor.run()
+    except Exception:
+        loop.end_descendants()
+        _record_fault(record)
+        raise
+    supervisor.linger()
+    _save_result(record)
+    return 0
+
+
+def _save_result(record: JobRecord) -> None:
+    """Keep the job's result beside it. Nobody waits for it."""
+    from estimators.results import saving
+
+    os.nice(19)
+    saving.save(record)
+
+
+def _record_fault(record: JobRecord) -> None:
+    """Our own fault ends the job as failed, with the traceback."""
+    import traceback
+
+    failure = Failure(
+        cause=Cause.INTERNAL,
+        message=f"fleetfit's supervisor failed: {sys.exc_info()[1]!r}",
+        traceback=traceback.format_exc(),
+        hints=("This is a fault of fleetfit; please report it with the traceback.",),
+    )
+    now = time.time()
+    with contextlib.suppress(RecordError, ValueError, OSError):
+        if statuses.lives_elsewhere(record.stored_status()):
+            return  # it goes on
+        request = record.read_request()
+        status = record.stored_status() or statuses.new_status(request, now)
+        mask = text_mask(request)
+        failure = Failure.from_dict(mask_texts(failure.to_dict(), mask and mask.of_tail))
+        record.write_status(statuses.fail(status, failure, now))

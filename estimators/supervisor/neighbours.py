@@ -1,0 +1,65 @@
+"""Tells a module of the user's own that was not sent with a job from a package that is not installed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from container.contract import hints
+from container.contract.failures import Failure
+from estimators.job.errors import RecordError
+from estimators.records.record import JobRecord
+
+
+def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
+    """Put right the hints at modules that lie where the job's code came from, on the caller's machine."""
+    if not any(hints.missing_module(hint) for hint in failure.hints):
+        return failure
+    with contextlib.suppress(RecordError, OSError, KeyError, TypeError, AttributeError):
+        facts = record.read_json(record.provenance_file)
+        code, cwd = Path(facts["code"]), facts["caller"]["cwd"] or "/"
+        found = tuple(hint_at(hint, code, cwd, _is_there) or hint for hint in failure.hints)
+        return dataclasses.replace(failure, hints=found)
+    return failure
+
+
+def hint_at(hint: str, code: Path, cwd: str, is_there: Callable[[Path], bool]) -> str | None:
+    """A better hint than ``hint``, if that is at a missing module and the module is near. Pure but for ``is_there``.
+
+    Args:
+        hint: A hint of the host's toolkit, which knows what was sent.
+        code: Where the code came from: the entry point that was sent alone, or the source folder.
+        cwd: The caller's working directory.
+        is_there: Whether there is a module or package of this path.
+    """
+    module = hints.missing_module(hint)
+    if module is None:
+        return None
+    name = module.partition(".")[0]
+    near = next((path for path in (code.parent / f"{name}.py", code.parent / name) if is_there(path)), None)
+    if near is None:
+        return None
+    folder = _as_typed(near.parent, cwd)
+    if code.suffix and not code.is_dir():
+        entry = f", entry_point={code.name!r}" if folder != "." else ""
+        return (
+            f"{near.name} lies beside {code.name}, and only that was sent: source_dir={folder!r}{entry} "
+            f"(--source-dir {folder}) takes the whole folder."
+        )
+    path = _as_typed(near, cwd)
+    return (
+        f"{near.name} lies beside {code.name}/, which is all that was sent: dependencies=[{path!r}] "
+        f"(--dependency {path}) takes it along."
+    )
+
+
+def _as_typed(path: Path, cwd: str) -> str:
+    """Relative where it is below the working directory."""
+    return os.path.relpath(path, cwd) if path == Path(cwd) or Path(cwd) in path.parents else str(path)
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_file() if path.suffix == ".py" else any(path.glob("*.py"))

@@ -1,0 +1,801 @@
+"""The supervisor: the process that owns a running job and alone writes its record.
+
+Notebook, command line and endpoint are its clients. ``--attached-fd`` ties it to a caller that waits: it pokes the
+caller when there is something to read, and ends the job when the caller goes away. Whatever happens to it, nothing of
+the job survives: its hosts notice the end of their lifeline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from container.contract import diverging, wire
+from container.contract.failures import Cause, Failure
+from container.contract.strategies import ElasticHorovod
+from container.system.loop import Loop, Timer
+from estimators import backends
+from estimators.backends.base import Backend, Callbacks, HostEnd
+from estimators.backends.trees import checkpoints
+from estimators.job.errors import ConfigurationError, RecordError
+from estimators.job.failure_policy import Ending, Kind
+from estimators.job.faults import Fault, Kill
+from estimators.job.log_redaction import text_mask
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.spot_market import billable_seconds
+from estimators.records import ranks
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
+from estimators.supervisor import channel, closing
+from estimators.supervisor.attempt import Attempt
+from estimators.supervisor.attempts import Attempts, Wait
+from estimators.supervisor.collecting import ProvenanceCollector
+from estimators.supervisor.disturbing import Disturber, Hosts
+from estimators.supervisor.gang import GangHosts
+from estimators.supervisor.journal import Journal
+from estimators.supervisor.mirroring import Mirror
+from estimators.supervisor.neighbours import with_neighbours
+from estimators.supervisor.streams import HostStreams, longest_silence
+
+#: How long the supervisor stays for the provenance collector after the job's end, in seconds.
+_PROVENANCE_TIMEOUT = 30.0
+#: The same when its caller was killed: then nothing may be left two seconds later.
+_ABANDONED_TIMEOUT = 1.0
+#: The backend whose hosts all do so; elsewhere those do that have once done it: any image may run there.
+_BEATING = "local_process"
+#: How long the other hosts have after one was lost, in seconds.
+_LOST_GRACE = 0.3
+#: How long the hosts have to end after one failed before they are killed, in seconds. Theirs is 0.5 s.
+_END_TIMEOUT = 1.5
+#: How long the last lines are searched for metrics, and of a job that is ended at once, in seconds.
+_METRICS_TIMEOUT = 10.0
+_HURRIED_METRICS_TIMEOUT = 0.5
+#: How long packing the outputs may take of a job whose time to save is over, in seconds.
+_COLLECT_TIMEOUT = 10.0
+
+
+class Supervisor:
+    """Runs one job to its end.
+
+    Args:
+        loop: The loop that drives everything.
+        record: The job's record, its lock held.
+        umask: The caller's umask, for what scripts write.
+        resume: Whether the job goes on that the record is of, as :func:`estimators.client.launch.resume` has noted
+        there.
+    """
+
+    def __init__(self, loop: Loop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
+        self._loop = loop
+        self._record = record
+        request = record.read_request()
+        self._job = TrainingJobSpec.from_request(request)
+        self._options = RunOptions.from_json(record.options_file.read_text(encoding="utf-8"))
+        status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
+        self._journal = Journal(
+            record,
+            self._job,
+            status,
+            mask=text_mask(request),
+            changed=self._poke,
+            failed=self._record_failed,
+            diverged=self._diverged,
+        )
+        self._journal.keep(supervisor_pid=os.getpid())
+        self._mirror = Mirror(record, self._journal)
+        self._attempts = self._attempts_of(resume=resume)
+        self._attempt = self._new_attempt(self._job)
+        self._streams = HostStreams(self._said)
+        self._model: str | None = None  # where it was put
+        self._misplaced: dict[str, list[str]] = {}  # models in hosts' working folders
+        self._stopping: SecondaryStatus | None = None
+        self._stop_message = ""
+        self._ending = False
+        self._hurry = False
+        self._waiting: Timer | None = None  # for the next attempt
+        self._wait_until = 0.0
+        self._run_timer: Timer | None = None  # max_run
+        self._linger = _PROVENANCE_TIMEOUT
+        self._over = False
+        self._timers: list[Timer] = []
+        self._attached: channel.Attachment | None = None
+        backend = backends.load(self._options.backend)
+        self._backend: Backend = backend(
+            loop,
+            record,
+            self._job,
+            self._options,
+            Callbacks(
+                secondary_status=self._secondary,
+                output=self._streams.feed,
+                host_ended=self._host_ended,
+                failed=self._fail,
+                outputs_collected=self._collected,
+                note=self._mirror.note,
+                described=self._mirror.described,
+                attempt=self._restarted_there,
+                over=self._over_there,
+            ),
+        )
+        self._backend.umask = umask
+        self._journal.search_metrics(loop, self._backend.protected, self._warn_of_metrics)
+        self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
+        hosts: Hosts = GangHosts(loop, self._backend, self)
+        if isinstance(self._job.strategy, ElasticHorovod):
+            from estimators.supervisor.elastic.disturbed import ElasticHosts
+
+            hosts = ElasticHosts(lambda: self._attempt.elastic, self)
+        self._disturber = Disturber(
+            loop,
+            hosts,
+            chaos=self._options.chaos,
+            market=self._options.spot_market if self._job.spot else None,
+            names=self._job.hosts,
+            rank_of=ranks.numbering(self._job),
+            tell=self._fault_told,
+        )
+        loop.idle = self._journal.flush
+        loop.on_signal(signal.SIGTERM, self._sigterm)
+        loop.on_signal(signal.SIGHUP, lambda: None)
+        loop.on_signal(signal.SIGINT, lambda: None)
+
+    def _new_attempt(self, spec: TrainingJobSpec) -> Attempt:
+        return Attempt(self._loop, spec, checkpoints(self._record, self._job))
+
+    def _attempts_of(self, *, resume: bool) -> Attempts:
+        """The attempts to come; for a job that goes on, after those that there were."""
+        policy = self._options.failure_policy.with_retries(
+            self._job.retry.max_attempts if self._job.retry is not None else None
+        )
+        strategy = self._job.strategy
+        if isinstance(strategy, ElasticHorovod) and policy.min_hosts is None:
+            policy = dataclasses.replace(policy, min_hosts=strategy.min_hosts)
+        if not resume:
+            return Attempts(policy, self._job.hosts)
+        own = self._journal.own
+        number = int(own.get("attempt") or 0)
+        earlier = [Ending.from_dict(values) for values in own.get("attempts") or []]
+        self._journal.start_attempt(number)
+        return Attempts(policy, self._job.hosts, earlier=earlier, number=number)
+
+    # --- clients ---
+
+    def attach(self, fd: int, caller: int) -> None:
+        """Tie the job to a caller that waits."""
+        self._attached = channel.Attachment(self._loop, fd, caller, self._request, self._caller_gone)
+
+    def take_head_start(self, fd: int) -> None:
+        """Go on with what the caller has begun."""
+        os.set_inheritable(fd, False)
+        self._backend.handed = socket.socket(fileno=fd)
+
+    def listen(self) -> None:
+        """Take requests of other processes."""
+        self._server = channel.ControlSocket(self._loop, self._record.control_socket, self._request)
+
+    def _request(self, message: dict[str, Any]) -> dict[str, Any]:
+        operation = message.get("op")
+        if operation == "ping":
+            return {"ok": True}
+        if operation == "stop":
+            grace = message.get("grace")
+            if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int | float) or not grace >= 0):
+                return {"ok": False, "error": f"grace must be seconds, 0 or more, or null; got {grace!r}."}
+            self.stop(grace, str(message.get("reason") or "a client asked for it"))
+            return {"ok": True}
+        if self._attempt.elastic is not None:
+            from estimators.supervisor.elastic import requests
+
+            if operation in requests.OPERATIONS:
+                return requests.answer(self._attempt.elastic, message)
+        return {"ok": False, "error": f"unknown operation {operation!r}; allowed: 'ping', 'stop'."}
+
+    def _caller_gone(self) -> None:
+        """The caller that waited is gone: nobody wants the job any more."""
+        if not self._over:
+            self._linger = _ABANDONED_TIMEOUT
+            self._stop_as(SecondaryStatus.STOPPED, "The caller that waited for the job went away.")
+            self._end_now()
+
+    # --- the course of the job ---
+
+    def start(self) -> None:
+        """Start the job."""
+        self._journal.write_status()
+        self._journal.event("phase", name="supervisor_started")
+        if self._attempts.number:
+            self._journal.event("resume", attempts=self._attempts.to_list())
+        if self._job.spot and self._job.stopping.max_wait_s and not self._backend.elsewhere:
+            self._timers.append(self._loop.call_later(self._job.stopping.max_wait_s, self._max_wait_reached))
+        self._start_attempt(self._attempts.number)
+        if self._mirror.resumed:
+            self._attempt.reported = self._mirror.recall()
+        if not self._ending and not self._mirror.resumed:
+            self._provenance.start_soon()
+            self._watch_hosts()
+
+    def _start_attempt(self, attempt: int) -> None:
+        if isinstance(self._job.strategy, ElasticHorovod):
+            from estimators.supervisor.elastic import exclusion
+            from estimators.supervisor.elastic.controller import ElasticController
+
+            rule = self._job.strategy.exclusion
+            try:
+                own = exclusion.load(rule) if rule is not None else None
+            except ConfigurationError as error:
+                self._fail(Failure(cause=Cause.CONFIGURATION, message=str(error)))
+                return
+            self._attempt.elastic = ElasticController(
+                self._loop,
+                self,
+                self._backend,
+                self._job.strategy,
+                self._attempt.spec.hosts,
+                python=self._options.python,
+                start_timeout=self._options.start_timeout,
+                hang_timeout=self._job.hang_timeout,
+                planned_hosts=len(self._job.hosts),
+                exclusion=own,
+            )
+            self._number_ranks(self._attempt.elastic.roster.rank_of)
+            self._attempt.elastic.start()
+        if not self._ending:
+            self._backend.start(attempt)
+
+    def _number_ranks(self, rank_of: ranks.Numbering) -> None:
+        self._disturber.rank_of = rank_of
+        self._journal.number_ranks(rank_of)
+
+    def _watch_hosts(self) -> None:
+        """A toolkit that shows no sign of life was stopped, or its machine is out of breath: nobody waits for ever."""
+        limit = longest_silence(
+            self._job.hang_timeout, self._options.start_timeout, elastic=self._attempt.elastic is not None
+        )
+        silent = [
+            host
+            for host in self._streams.silent(limit, only_beating=self._options.backend != _BEATING)
+            if host not in self._attempt.ended
+        ]
+        if silent and self._attempt.elastic is not None and not self._attempt.elastic.over:
+            self._backend.kill_host(silent[0])
+        elif silent and self._attempt.failure is None:
+            self._fail(
+                Failure(
+                    cause=Cause.TIMEOUT,
+                    message=f"the host's training process has given no sign of life for {limit:g} s.",
+                    host=silent[0],
+                    process="toolkit",
+                    hints=("It was stopped (SIGSTOP), or the machine is overloaded.",),
+                )
+            )
+        self._loop.call_later(min(limit / 4, 5.0), self._watch_hosts)
+
+    def run(self) -> None:
+        """Run until the job is over and its record complete."""
+        while not self._over:
+            self._loop.run_once()
+
+    def stop(self, grace: float | None, reason: str) -> None:
+        """Stop the job, giving the script ``grace`` seconds to save (None: what the options say)."""
+        if self._over:
+            return
+        if self._backend.elsewhere and self._backend.running:
+            self._backend.stop()  # whether and how it stops, its status there will say
+            return
+        self._stop_as(SecondaryStatus.STOPPED, f"Stopped: {reason}.")
+        self._stop_within(self._options.stop_grace if grace is None else grace)
+
+    def _stop_within(self, seconds: float) -> None:
+        if self._waiting is not None and seconds > 0:
+            # No host runs: what the last attempt left is kept.
+            self._waiting.cancel()
+            self._waiting = None
+            self._timers.append(self._loop.call_later(_COLLECT_TIMEOUT, self._end_now))
+            self._backend.collect_outputs()
+            return
+        collecting = self._attempt.everyone_ended
+        if seconds <= 0 or not (self._backend.running or collecting):
+            self._end_now()
+            return
+        self.tell_to_stop()  # to be told twice would end them at once
+        self._timers.append(self._loop.call_later(seconds, self._grace_over))
+
+    def _grace_over(self) -> None:
+        """The script had its time: end it, and keep what it has saved."""
+        if self._over:
+            return
+        if self._backend.running:
+            self._backend.end_now()
+        self._timers.append(self._loop.call_later(_COLLECT_TIMEOUT, self._end_now))
+
+    def _stop_as(self, final: SecondaryStatus, message: str) -> None:
+        if self._stopping is None and not self._ending:
+            self._attempt.close()
+            self._stopping = final
+            self._stop_message = message
+            self._secondary(SecondaryStatus.STOPPING.value, message)
+
+    def _max_run_reached(self) -> None:
+        seconds = self._attempt.spec.stopping.max_run_s
+        self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, f"The job ran for max_run, {seconds} s, and was stopped.")
+        self._stop_within(self._options.stop_grace)
+
+    def _max_wait_reached(self) -> None:
+        seconds = self._job.stopping.max_wait_s
+        self._stop_as(
+            SecondaryStatus.MAX_WAIT_TIME_EXCEEDED,
+            f"The job took max_wait, {seconds} s, with its waits, and was stopped.",
+        )
+        self._stop_within(self._options.stop_grace)
+
+    def _end_now(self) -> None:
+        if self._over:
+            return
+        self._hurry = True
+        running = self._backend.running
+        self._backend.end_now()
+        if not running:
+            self._finish()  # it had not come to starting hosts, or they have all ended
+
+    def _fail(self, failure: Failure) -> None:
+        """The job cannot go on."""
+        if self._attempt.failure is None:
+            self._attempt.failure = failure
+        self._attempt.close()
+        self._ending = True
+        running = self._backend.running
+        self._backend.end_now()
+        if not running:
+            self._finish()
+
+    # --- hosts ---
+
+    def _said(self, host: str, items: list[wire.Event | wire.Piece], time_ns: int) -> None:
+        """What a host's toolkit has said."""
+        events: list[wire.Event] = []
+        for item in items:
+            if isinstance(item, wire.Piece):
+                self._journal.output(item, time_ns)
+                self._disturber.output(item)
+                continue
+            if self._backend.elsewhere:  # whose toolkits do not know how often the job was started
+                item = dataclasses.replace(item, attempt=self._journal.attempt)
+            if item.kind not in wire.UNRECORDED:
+                events.append(item)
+            self._heed(item, time_ns)
+        self._journal.events(events)
+
+    def _heed(self, event: wire.Event, time_ns: int) -> None:
+        """Do what an event of a host asks for."""
+        if self._attempt.elastic is not None:
+            self._attempt.elastic.host_event(event)
+        if event.kind == "failure" and self._attempt.reported is None:
+            self._attempt.reported = Failure.from_dict(event.data)
+        elif event.kind == "warning":
+            self._warn(event, time_ns)
+        elif event.kind == wire.TERMINATED:
+            self._attempt.terminated = self._attempt.terminated or event.host
+        elif event.kind == "process_started" and event.rank is not None:
+            self._attempt.ranks[event.rank] = event.host
+        elif event.kind == "checkpoint" and event.data.get("action") == "saved":
+            self._attempts.progressed = True
+        elif event.kind == "chaos_step":
+            self._disturber.event(event)
+        elif event.kind == "misplaced_model":
+            self._misplaced[event.host] = [str(path) for path in event.data.get("paths") or ()]
+        elif event.kind == "artifacts" and self._attempt.everyone_ended:
+            self._model = str(event.data.get("model") or "") or None
+
+    def _warn(self, event: wire.Event, now: int) -> None:
+        """A host's warning."""
+        message = str(event.data.get("message") or "")
+        if message:
+            self._warn_of(event.host, message, now)
+
+    def _warn_of(self, host: str, message: str, now: int) -> None:
+        """A warning is kept with the status and shown among the logs."""
+        self._journal.warn(message)
+        self._journal.say(host, f"warning: {message}", now)
+        if self._mirror.begun:
+            self._journal.write_status()  # nothing else may do so for hours
+
+    def _diverged(self, event: wire.Event, text: str) -> None:
+        """A metric is not a number. A local job fails for it, if it is to; others' toolkits do so."""
+        self._warn_of(event.host, text, event.time_ns)
+        if self._options.on_nan != "fail" or self._backend.elsewhere or self._stopping is not None:
+            return
+        failure = diverging.failure(text, event.host, event.rank)
+        if self._backend.running or self._waiting is not None:
+            self._fail(failure)
+        else:  # it is ending: this is how
+            self._attempt.failure = self._attempt.failure or failure
+
+    def _warn_of_metrics(self, message: str) -> None:
+        self._journal.warn(message)
+        self.say(f"warning: {message}")
+
+    def _host_ended(self, end: HostEnd) -> None:
+        if self._over:
+            return
+        self._streams.finish(end.host)
+        self._attempt.ended[end.host] = end
+        if self._attempt.elastic is not None:
+            self._attempt.elastic.host_ended(end)
+            if not self._attempt.elastic.over:
+                return  # a host less is no failure of the job
+        if end.host in self._attempts.removed:
+            lost = Failure(cause=Cause.HOST_LOST, message="the host is gone.", host=end.host)
+            end = dataclasses.replace(end, failure=lost)
+        if end.failure is not None and (
+            self._attempt.failure is None or self._attempt.failure.cause is Cause.HOST_LOST
+        ):
+            self._attempt.failure = end.failure
+            # A killed toolkit ends nothing any more, and one that has not met the others is not missed by them.
+            self._attempt.later(_LOST_GRACE, self._backend.end_now)
+        if self._attempt.everyone_ended:
+            self._all_hosts_ended()
+        elif self._ending and not self._backend.running:
+            self._finish()  # the others were never started
+        elif end.exit_code != 0 and self._stopping is None and not self._attempts.taken:
+            # The others end by themselves, since the hosts are connected; this bounds it.
+            self._attempt.later(_END_TIMEOUT, self._backend.end_now)
+
+    # --- what an elastic membership tells; see estimators.supervisor.elastic.members.Job ---
+
+    def event(self, kind: str, **data: Any) -> None:
+        """Put an event into the record."""
+        self._journal.event(kind, **data)
+
+    def say(self, text: str) -> None:
+        """Put a line of the supervisor's own into the log."""
+        self._journal.say(self._attempt.spec.hosts[0], text)
+
+    def fail_job(self, failure: Failure) -> None:
+        """The job cannot go on."""
+        self._fail(failure)
+
+    def preempt(self, host: str, notice_s: float) -> None:
+        """All that train lose their hosts: they save within the notice, and another attempt follows."""
+        self._attempt.close()
+        self._attempts.taken.append(host)
+        self.tell_to_stop()
+        self.in_attempt(notice_s, lambda: self.end_lost(host))
+
+    def await_hosts(self) -> list[str]:
+        """Too few are left: if hosts were taken for a time, end the attempt, and let another one follow with them."""
+        now = time.monotonic()
+        awaited = [host for host, back in self._attempts.fleet.gone.items() if now < back < math.inf]
+        if awaited:
+            self._attempt.close()
+            self._attempts.taken += awaited
+            self._backend.end_now()
+        return awaited
+
+    def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
+        """Keep the membership with the status."""
+        self._journal.keep(hosts=hosts)
+        self._journal.write_status()
+
+    def _all_hosts_ended(self) -> None:
+        failed = self._attempt.has_failed
+        if self._attempt.elastic is not None:  # hosts come and go, unless those that went had all that trained
+            failed = failed and bool(self._attempts.taken)
+        if self._stopping is None and failed and self._attempt.failure is None and not self._attempts.taken:
+            self._attempt.failure = self._attempt.reported or self._attempt.unexplained()
+        if self._stopping is None and not self._over and (self._attempt.failure is not None or failed):
+            outcome = self._attempt_over()
+            if isinstance(outcome, Wait):
+                self._await_next(outcome)
+                return
+            self._attempt.failure = outcome
+        if self._hurry:
+            self._finish()
+            return
+        if self._stopping is None:
+            # Of a job that failed as well: what it has left may say why, and hours of training may be in it.
+            self._secondary(SecondaryStatus.UPLOADING.value, "")
+        self._ending = self._ending or self._attempt.failure is not None
+        self._backend.collect_outputs()
+
+    # --- attempts ---
+
+    def _attempt_over(self) -> Wait | Failure:
+        """What follows an attempt that did not end well."""
+        self._attempt.cancel()
+        if self._run_timer is not None:
+            self._run_timer.cancel()
+            self._run_timer = None
+        self._disturber.attempt_ended()
+        self._attempts.progressed |= self._attempt.has_saved
+        if self._attempt.failure is not None:
+            self._attempt.failure = self._journal.masked(self._attempt.failure)
+        outcome = self._attempts.over(self._attempt.failure, time.monotonic())
+        self._journal.keep(attempts=self._attempts.to_list())
+        return outcome
+
+    def _await_next(self, wait: Wait) -> None:
+        """Another attempt follows, when its time has come."""
+        now = time.monotonic()
+        preempted = wait.ending is not None and wait.ending.kind is Kind.PREEMPTION
+        reason = wait.ending.what() if wait.ending is not None else ""
+        if self._attempt.failure is not None and not preempted:
+            reason = self._attempt.failure.summary()
+        self._secondary((SecondaryStatus.INTERRUPTED if preempted else SecondaryStatus.RESTARTING).value, reason)
+        seconds = max(0.0, wait.until - now)
+        pause = f" in {seconds:.1f} s" if seconds else ""
+        self.tell(
+            "restart",
+            self._attempt.spec.hosts[0],
+            f"attempt {self._attempts.number} is over ({reason}); the next one begins{pause}",
+            reason=reason,
+            pause_s=round(seconds, 3),
+        )
+        self._wait_until = wait.until
+        self._ending = False
+        self._waiting = self._loop.call_later(seconds, self._start_next)
+
+    def _start_next(self) -> None:
+        """Another attempt, on the hosts that are there, with other ports and a new rendezvous."""
+        if self._waiting is None or self._over:
+            return
+        self._waiting.cancel()
+        wait = self._attempts.wait(now := time.monotonic())
+        if isinstance(wait, Failure):
+            self._waiting = None
+            self._attempt.failure = wait
+            self._ending = True
+            self._backend.collect_outputs()
+            return
+        if (until := max(wait.until, self._wait_until)) > now:
+            self._waiting = self._loop.call_later(until - now, self._start_next)
+            return
+        self._waiting = None
+        for host in [host for host, back in self._attempts.fleet.gone.items() if back <= now]:
+            self._attempts.fleet = self._attempts.fleet.returned(host)
+            self.tell("returned", host, f"{host} is back", target=host)
+        hosts = self._attempts.begin(now)
+        others = hosts != self._attempt.spec.hosts or self._attempt.elastic is not None
+        self._attempt = self._new_attempt(self._job.with_hosts(hosts) if others else self._attempt.spec)
+        if others:
+            self._backend.use(hosts)
+            self._number_ranks(ranks.numbering(self._attempt.spec))
+        attempt = self._attempts.number
+        self._secondary(SecondaryStatus.RESTARTING.value, f"Attempt {attempt} on {', '.join(hosts)}")
+        self._journal.start_attempt(attempt)
+        self._journal.keep(attempt=attempt)
+        self._streams.forget()
+        self._start_attempt(attempt)
+
+    # --- who may disturb it: see estimators.supervisor.gang.Job ---
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The hosts of this attempt."""
+        return self._attempt.spec.hosts
+
+    @property
+    def attempts(self) -> Attempts:
+        """The attempts, with the hosts that there are for them."""
+        return self._attempts
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next attempt's time has not come."""
+        return self._waiting is not None
+
+    @property
+    def ends(self) -> bool:
+        """Whether the job is over or about to be: nothing more can be taken from it."""
+        return self._over or self._stopping is not None
+
+    def is_preparing(self) -> bool:
+        """Whether the hosts of an attempt are about to be started."""
+        return (
+            not (self._over or self._ending or self._backend.running)
+            and self._waiting is None
+            and len(self._attempt.ended) < len(self._attempt.spec.hosts)
+        )
+
+    def runs_on(self, host: str) -> bool:
+        """Whether a host of the attempt runs."""
+        return self._backend.running and host in self._attempt.spec.hosts and host not in self._attempt.ended
+
+    def host_of(self, rank: int) -> str | None:
+        """Where a rank runs."""
+        return self._attempt.ranks.get(rank)
+
+    def tell_to_stop(self) -> None:
+        """Let all ranks save and end, once."""
+        if not self._attempt.told_to_stop:
+            self._attempt.told_to_stop = True
+            self._backend.stop()
+
+    def in_attempt(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something in a while, unless the attempt is over before."""
+        self._attempt.later(seconds, action)
+
+    def end_lost(self, host: str) -> None:
+        """Kill a host, and then those that have missed it."""
+        if host not in self._attempt.ended:
+            self._backend.kill_host(host)
+            self.in_attempt(_LOST_GRACE, self._backend.end_now)
+
+    def start_next(self) -> None:
+        """Start the next attempt if its time has come and there are hosts for it."""
+        self._start_next()
+
+    def _fault_told(self, fault: Fault, data: dict[str, Any]) -> None:
+        host = self._attempt.ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
+        self.tell("chaos", host or self._attempt.spec.hosts[0], f"chaos: {fault}", **data)
+
+    def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
+        """An event, which people see in the live log too."""
+        self._journal.event(kind, **data)
+        self._journal.say(host, text)
+
+    def _collected(self, failure: Failure | None) -> None:
+        if failure is not None and self._stopping is None and self._attempt.failure is None:
+            self._attempt.failure = failure
+        elif failure is not None:
+            self._journal.warn(failure.message)
+        self._finish()
+
+    # --- jobs that live elsewhere ---
+
+    def _restarted_there(self, number: int) -> None:
+        self._streams.forget()
+        self._attempt.reported = None
+        self._mirror.restarted(number)
+
+    def _over_there(self, there: Mapping[str, Any], failure: Failure | None) -> None:
+        self._streams.finish()
+        self._mirror.last = there
+        self._attempt.failure = (self._attempt.reported or failure) if failure is not None else None
+        self._finish()
+
+    def _sigterm(self) -> None:
+        if self._backend.elsewhere and self._backend.running:
+            self._let_go()  # this machine goes down, say: no reason to end a job on others
+        else:
+            self.stop(None, "the supervisor got SIGTERM")
+
+    def _let_go(self) -> None:
+        """Follow the job no longer: it goes on where it is, and whoever attaches to it follows it again."""
+        if self._over:
+            return
+        self._over = self._ending = True
+        self._linger = 0.0
+        self._backend.cleanup()
+        self._journal.close()
+        self._server.close()
+
+    # --- the end ---
+
+    def _finish(self) -> None:
+        """Everything of the job has ended: write the last status and let the caller go."""
+        if self._over:
+            return
+        self._over = True
+        self._ending = True
+        self._attempt.cancel()
+        for timer in (*self._timers, self._run_timer, self._waiting):
+            if timer is not None:
+                timer.cancel()
+        for fault in self._disturber.end():
+            self._journal.warn(f"chaos: {fault} was ordered and its moment did not come.")
+        self._loop.end_descendants(spare=self._backend.protected)
+        self._backend.cleanup()
+        self._warn_of_misplaced_models()
+        self._journal.finish(_HURRIED_METRICS_TIMEOUT if self._hurry else _METRICS_TIMEOUT)
+        self._journal.event("phase", name="job_ended")
+        self._journal.close()
+        self._journal.status = self._last_status(self._journal.status)
+        self._bill()
+        self._journal.write_status(last=True)
+        if self._attached is not None:
+            self._attached.close()
+        self._server.close()
+
+    def _warn_of_misplaced_models(self) -> None:
+        """Say where a model is that nobody keeps, of a job that has none."""
+        if self._attempt.failure is not None or self._stopping is not None:
+            return
+        if self._backend.elsewhere and len(self._misplaced) < len(self._attempt.spec.hosts):
+            return  # where the outputs are out of sight, a host that tells of none may have saved the model
+        if self._model is None and closing.archive_of(self._attempt.spec) is None:
+            for warning in closing.misplaced(self._record, self._misplaced):
+                self._journal.warn(warning)
+                self.say(f"warning: {warning}")
+
+    def _last_status(self, status: dict[str, Any]) -> dict[str, Any]:
+        """How the job ended, what it left, and its metrics' last values."""
+        archive = self._model or closing.archive_of(self._attempt.spec)
+        if archive is not None:
+            status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
+        final = self._journal.final_metrics.to_list()
+        if final:
+            status["FinalMetricDataList"] = final
+        now = time.time()
+        if self._attempt.failure is not None:
+            self._attempt.failure = self._journal.masked(with_neighbours(self._attempt.failure, self._record))
+        if self._mirror.last is not None:
+            return statuses.mirrored(status, self._mirror.last, now, self._attempt.failure)
+        if self._stopping is not None:
+            return statuses.transition(status, self._stopping, now, self._stop_message)
+        if self._attempt.failure is not None:
+            closing.leave_reason(self._record, self._attempt.spec.hosts, self._attempt.failure)
+            return statuses.fail(status, self._attempt.failure, now)
+        return statuses.transition(status, SecondaryStatus.COMPLETED, now)
+
+    def _bill(self) -> None:
+        """At spot prices, if there are some."""
+        market = self._options.spot_market
+        if self._job.spot and market is not None and market.on_demand_price is not None:
+            before = float(self._journal.own.get("billed_s") or 0.0)
+            seconds = before + billable_seconds(market, self._attempts.clock.relative(time.monotonic()))
+            self._journal.status = statuses.with_billable(self._journal.status, seconds)
+            self._journal.keep(billed_s=round(seconds, 3))
+
+    def linger(self) -> None:
+        """Wait, bounded, for the provenance collector; the caller has its result already."""
+        late = self._provenance.wait(self._linger)
+        self._loop.end_descendants(spare=self._backend.protected - late)
+        if self._linger == _PROVENANCE_TIMEOUT:
+            closing.tidy()
+
+    # --- the record ---
+
+    def _secondary(self, name: str, message: str) -> None:
+        """Take a step of the secondary status, unless the job is being stopped or over."""
+        secondary = SecondaryStatus(name)
+        if (
+            self._mirror.begun
+            or self._over
+            or (self._stopping is not None and secondary is not SecondaryStatus.STOPPING)
+        ):
+            return
+        self._journal.step(secondary, message)
+        self._journal.write_status()
+        if secondary is SecondaryStatus.TRAINING:
+            self._hosts_start()
+
+    def _hosts_start(self) -> None:
+        now = time.monotonic()
+        self._attempts.running(now)
+        self._provenance.hosts_start()
+        self._disturber.attempt_began(self._attempts.number)
+        limit = self._job.stopping.max_run_s
+        if limit and self._run_timer is None:
+            # As on SageMaker, neither the time to bring the inputs counts nor a wait for hosts.
+            left = max(0.0, limit - self._attempts.clock.ran(now))
+            self._run_timer = self._loop.call_later(left, self._max_run_reached)
+
+    def _record_failed(self, error: RecordError) -> None:
+        """A job that cannot be recorded is ended, since going on would lose what it says; one elsewhere goes on."""
+        if self._mirror.begun:
+            print(f"fleetfit: {error}; the job is not followed any more.", file=sys.stderr)
+            self._let_go()
+            return
+        if not self._over and self._attempt.failure is None:
+            self._loop.call_later(
+                0.0,
+                lambda: self._fail(
+                    Failure(
+                        cause=Cause.CONFIGURATION,
+                        message=str(error),
+                        hints=("`fleetfit clean` says what finished jobs hold; --free 5G removes the oldest.",),
+                    )
+                ),
+            )
+
+    def _poke(self) -> None:
+        if self._attached is not None:
+            self._attached.poke()

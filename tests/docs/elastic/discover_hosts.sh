@@ -1,0 +1,3 @@
+#!/bin/sh
+echo server1:1
+echo server2:1

@@ -1,0 +1,1 @@
+inputs = {"train": "data/digits/train", "validation": "data/digits/validation"}

@@ -1,0 +1,43 @@
+from pathlib import Path
+
+import pytest
+
+from estimators import FakeOutcome, TensorFlow
+from estimators.client.notebook import Pane
+from estimators.client.training_job import TrainingJob
+
+
+class Display:
+    """IPython's ``display``, and what it gives."""
+
+    def __init__(self) -> None:
+        self.pages: list[str] = []
+
+    def __call__(self, page: str, *, display_id: bool) -> "Display":
+        self.update(page)
+        return self
+
+    def update(self, page: str) -> None:
+        self.pages.append(page)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingJob:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    (tmp_path / "train.py").write_text("")
+    return TensorFlow(
+        entry_point=str(tmp_path / "train.py"), instance_type="local_fake", run_options=FakeOutcome().run_options()
+    ).fit(wait=True, logs=False)
+
+
+def test_a_line_without_an_end_does_not_grow_the_pane(job: TrainingJob) -> None:
+    display = Display()
+    pane = Pane(job, display, str)
+    for _ in range(100):
+        pane.write("x" * 10_000)
+    pane.refresh(force=True)
+    assert len(display.pages[-1]) < 5_000
+    pane.write("\n<b>next</b>")
+    pane.finish()
+    assert "logs (2 lines)" in display.pages[-1]
+    assert "&lt;b&gt;next&lt;/b&gt;" in display.pages[-1]
