@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from container.contract.wire import Event, Piece
-from container.distributed.core.rehearsal import Rehearsal
+from container.distributed.core.fault_injection import Rehearsal
 from container.system.loop import Loop
 from estimators import (
     MPI,
@@ -25,7 +25,7 @@ from estimators import (
     TensorFlow,
 )
 from estimators.job import faults as chaos
-from estimators.supervisor.disturbing import Disturber
+from estimators.supervisor.fault_injection import Disturber
 
 ALL = (
     Kill(rank=1, at_step=50),

@@ -21,7 +21,7 @@ from estimators.cli.clean import Kind, Selection
 from estimators.job.errors import ConfigurationError, JobNotFoundError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
-from estimators.supervisor import closing
+from estimators.supervisor import finalize
 
 DAY = 86400.0
 
@@ -354,7 +354,7 @@ def test_shared_memory_of_jobs_that_were_killed_is_a_leftover(tmp_path: Path) ->
     process = start(tmp_path, {"FLEETFIT_RUNTIME_DIR": "/somewhere/fleetfit-abcdefgh/algo-1"})
     try:
         assert unused_folders() == [unused]
-        closing.tidy()
+        finalize.tidy()
     finally:
         process.kill()
         process.communicate()

@@ -27,13 +27,13 @@ from container.contract.wire import PROGRESS, STACKS
 from container.launchers import membership_of
 from container.system.loop import Loop, Timer
 from container.system.progress import ProgressJudge
-from container.toolkit import control, evidence, reports, revival
+from container.toolkit import control, evidence, reports, worker_restart
 from container.toolkit.coordinator import Coordinator, Message
-from container.toolkit.gang import Gang, Member
+from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.mpi import daemons, remotes
 from container.toolkit.output import Output
+from container.toolkit.process_group import Gang, Member
 from container.toolkit.runtime import FAILURE_GRACE, Outcome, Runtime, Settings
-from container.toolkit.watching import ProgressWatch
 
 #: How long an uncaught exception may take to become an exit: a library's exit handler may wait for other ranks.
 EXCEPTION_GRACE = 0.25
@@ -548,7 +548,9 @@ class HostRuntime(Runtime):
                 self._loop.call_later(grace, lambda: self._late_failure(member))
             else:
                 self._check_done()
-        elif member.failed and revival.allows(member, self._plan, self._env.strategy, self._settings.worker_restarts):
+        elif member.failed and worker_restart.allows(
+            member, self._plan, self._env.strategy, self._settings.worker_restarts
+        ):
             self._revive(member)
         elif member.failed:
             if member.told and self._launched_by_mpi(member) and not self._raised(member):

@@ -13,8 +13,8 @@ from container.contract.names import cut
 from container.contract.plan import Plan
 from container.contract.strategies import CollectiveAllReduce
 from container.toolkit import traceback_text
-from container.toolkit.gang import Member
 from container.toolkit.mpi import daemons
+from container.toolkit.process_group import Member
 
 #: What a rank says that fails because another one has: Horovod's words, and TensorFlow's of a peer that it lost.
 _CONSEQUENCES = (

@@ -13,8 +13,8 @@ from container.contract.environment import Environment
 from container.contract.failures import Failure
 from container.contract.wire import TERMINATED, Event
 from container.system.loop import Loop
-from container.toolkit.gang import Gang
 from container.toolkit.output import Output
+from container.toolkit.process_group import Gang
 
 #: SIGTERM to SIGKILL when a job has failed, in seconds.
 FAILURE_GRACE = 0.5

@@ -36,9 +36,9 @@ from container.toolkit import hangs, network, ports, saved_models
 from container.toolkit.code import code
 from container.toolkit.elastic.host import ElasticRuntime
 from container.toolkit.evidence import MODES
-from container.toolkit.gang import Gang, base_environment
 from container.toolkit.host import HostRuntime
 from container.toolkit.output import Output
+from container.toolkit.process_group import Gang, base_environment
 from container.toolkit.runtime import Outcome, Settings
 
 #: As SageMaker gives a script after SIGTERM, in seconds.

@@ -1,4 +1,4 @@
-"""An estimator's settings from a job's record: the inverse of :mod:`estimators.client.rendering`."""
+"""An estimator's settings from a job's record: the inverse of :mod:`estimators.client.request_builder`."""
 
 from __future__ import annotations
 

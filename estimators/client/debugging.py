@@ -19,8 +19,8 @@ from container.system import processes
 from estimators import backends
 from estimators.backends import config, local, trees
 from estimators.backends.trees import write_tree
-from estimators.client.draft import Draft
 from estimators.client.launch import fill
+from estimators.client.prepared_job import Draft
 from estimators.job.errors import ConfigurationError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
-from estimators.client import rendering
+from estimators.client import request_builder
 from estimators.client.callbacks import check_callbacks
-from estimators.client.draft import Draft
 from estimators.client.launch import launch
+from estimators.client.prepared_job import Draft
 from estimators.client.training_job import TrainingJob
 from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
@@ -205,7 +205,7 @@ class Estimator:
 
         What depends on a job's name is that of the latest job, and missing before the first.
         """
-        values = rendering.build_hyperparameters(
+        values = request_builder.build_hyperparameters(
             self.settings, name=None, code=None, passes_model_dir=self._passes_model_dir
         )
         if self.latest_training_job is not None:

@@ -17,7 +17,7 @@ from container.contract.failures import Cause, Failure
 from container.contract.wire import Event
 from estimators import backends
 from estimators.client.checks import check_local
-from estimators.client.supervisor_client import Tie
+from estimators.client.ipc_client import Tie
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import Ending, Kind
 from estimators.job.instances import is_local

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
 from container.contract.names import shown
-from estimators.client import launch, supervisor_client
+from estimators.client import ipc_client, launch
 from estimators.client.callbacks import EventFeed, check_callbacks
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import LogPrinter
@@ -61,7 +61,7 @@ class TrainingJob:
     def __init__(
         self,
         record: JobRecord,
-        tie: supervisor_client.Tie | None = None,
+        tie: ipc_client.Tie | None = None,
         process: subprocess.Popen[bytes] | None = None,
     ) -> None:
         """Use :meth:`attach`, or what :func:`estimators.client.launch.launch` returns.
@@ -350,11 +350,11 @@ class TrainingJob:
         return pid if isinstance(pid, int) else None
 
     def _ask_to_stop(self, grace: float | None, reason: str) -> None:
-        message = supervisor_client.stop_message(grace, reason)
+        message = ipc_client.stop_message(grace, reason)
         if self._tie is not None and not self._tie.ended and self._tie.send(message):
             return
         try:
-            answer = supervisor_client.request(self.record, message)
+            answer = ipc_client.request(self.record, message)
         except JobUnreachableError:
             if statuses.is_terminal(self._status()):
                 return
@@ -414,7 +414,7 @@ class TrainingJob:
         self._ask({"op": "interrupt", "host": name, "notice_s": notice_s})
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        answer = supervisor_client.request(self.record, message)
+        answer = ipc_client.request(self.record, message)
         if not answer.get("ok"):
             error = str(answer.get("error", answer))
             if error.startswith("unknown operation"):
@@ -484,7 +484,7 @@ class TrainingJob:
             except BaseException:
                 # Something else went wrong here: a tied job must not go on unwatched.
                 if self._tie is not None and not self._tie.ended:
-                    self._tie.send(supervisor_client.stop_message(self._interrupt_grace(), "its caller failed"))
+                    self._tie.send(ipc_client.stop_message(self._interrupt_grace(), "its caller failed"))
                 raise
         status = self._status()
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from estimators.client import supervisor_client
+from estimators.client import ipc_client
 from estimators.client.callbacks import EventFeed
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import in_jupyter, wants_colour, write_text
@@ -199,7 +199,7 @@ class Wait:
         job = self._job
         self._ping_at = time.monotonic() + _PING_SECONDS
         try:
-            supervisor_client.request(job.record, {"op": "ping"})
+            ipc_client.request(job.record, {"op": "ping"})
         except JobUnreachableError:
             self._unanswered += 1
             job.ensure_followed()
@@ -235,7 +235,7 @@ class Wait:
     def _stop(self, grace: float, reason: str) -> None:
         self._kill_at = time.monotonic() + grace + ENDING_SECONDS
         tie = self._job._tie
-        if tie is None or tie.ended or not tie.send(supervisor_client.stop_message(grace, reason)):
+        if tie is None or tie.ended or not tie.send(ipc_client.stop_message(grace, reason)):
             # It is ending by itself, or does not listen: then the end of the tie is what it must notice.
             self._kill_at = time.monotonic() + ENDING_SECONDS
 

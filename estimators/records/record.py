@@ -260,7 +260,7 @@ class JobRecord:
 
     @property
     def control_socket(self) -> Path:
-        """The supervisor's socket; connect by :mod:`estimators.client.supervisor_client`, since the path may be too
+        """The supervisor's socket; connect by :mod:`estimators.client.ipc_client`, since the path may be too
         long."""
         return self.path / "control.sock"
 

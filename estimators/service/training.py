@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from container.system.removing import remove_tree
-from estimators.client import launch, supervisor_client
+from estimators.client import ipc_client, launch
 from estimators.job.errors import ConfigurationError, JobExistsError, JobUnreachableError
 from estimators.job.secrets import mask_request
 from estimators.records.record import JobRecord
@@ -137,9 +137,7 @@ class Training:
         if self._queue.withdraw(job.name):
             return {}
         try:
-            answer = supervisor_client.request(
-                job.record, supervisor_client.stop_message(None, "StopTrainingJob was called")
-            )
+            answer = ipc_client.request(job.record, ipc_client.stop_message(None, "StopTrainingJob was called"))
         except JobUnreachableError as error:
             if self._jobs.get(job.name).over:
                 return {}

@@ -34,15 +34,15 @@ from estimators.records import ranks
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
-from estimators.supervisor import channel, closing
+from estimators.supervisor import finalize, ipc_server
 from estimators.supervisor.attempt import Attempt
 from estimators.supervisor.attempts import Attempts, Wait
 from estimators.supervisor.collecting import ProvenanceCollector
-from estimators.supervisor.disturbing import Disturber, Hosts
-from estimators.supervisor.gang import GangHosts
+from estimators.supervisor.fault_injection import Disturber, Hosts
 from estimators.supervisor.journal import Journal
-from estimators.supervisor.mirroring import Mirror
 from estimators.supervisor.neighbours import with_neighbours
+from estimators.supervisor.preemption import GangHosts
+from estimators.supervisor.remote_status import Mirror
 from estimators.supervisor.streams import HostStreams, longest_silence
 
 #: How long the supervisor stays for the provenance collector after the job's end, in seconds.
@@ -106,7 +106,7 @@ class Supervisor:
         self._linger = _PROVENANCE_TIMEOUT
         self._over = False
         self._timers: list[Timer] = []
-        self._attached: channel.Attachment | None = None
+        self._attached: ipc_server.Attachment | None = None
         backend = backends.load(self._options.backend)
         self._backend: Backend = backend(
             loop,
@@ -170,7 +170,7 @@ class Supervisor:
 
     def attach(self, fd: int, caller: int) -> None:
         """Tie the job to a caller that waits."""
-        self._attached = channel.Attachment(self._loop, fd, caller, self._request, self._caller_gone)
+        self._attached = ipc_server.Attachment(self._loop, fd, caller, self._request, self._caller_gone)
 
     def take_head_start(self, fd: int) -> None:
         """Go on with what the caller has begun."""
@@ -179,7 +179,7 @@ class Supervisor:
 
     def listen(self) -> None:
         """Take requests of other processes."""
-        self._server = channel.ControlSocket(self._loop, self._record.control_socket, self._request)
+        self._server = ipc_server.ControlSocket(self._loop, self._record.control_socket, self._request)
 
     def _request(self, message: dict[str, Any]) -> dict[str, Any]:
         operation = message.get("op")
@@ -574,7 +574,7 @@ class Supervisor:
         self._streams.forget()
         self._start_attempt(attempt)
 
-    # --- who may disturb it: see estimators.supervisor.gang.Job ---
+    # --- who may disturb it: see estimators.supervisor.preemption.Job ---
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -710,14 +710,14 @@ class Supervisor:
             return
         if self._backend.elsewhere and len(self._misplaced) < len(self._attempt.spec.hosts):
             return  # where the outputs are out of sight, a host that tells of none may have saved the model
-        if self._model is None and closing.archive_of(self._attempt.spec) is None:
-            for warning in closing.misplaced(self._record, self._misplaced):
+        if self._model is None and finalize.archive_of(self._attempt.spec) is None:
+            for warning in finalize.misplaced(self._record, self._misplaced):
                 self._journal.warn(warning)
                 self.say(f"warning: {warning}")
 
     def _last_status(self, status: dict[str, Any]) -> dict[str, Any]:
         """How the job ended, what it left, and its metrics' last values."""
-        archive = self._model or closing.archive_of(self._attempt.spec)
+        archive = self._model or finalize.archive_of(self._attempt.spec)
         if archive is not None:
             status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
         final = self._journal.final_metrics.to_list()
@@ -731,7 +731,7 @@ class Supervisor:
         if self._stopping is not None:
             return statuses.transition(status, self._stopping, now, self._stop_message)
         if self._attempt.failure is not None:
-            closing.leave_reason(self._record, self._attempt.spec.hosts, self._attempt.failure)
+            finalize.leave_reason(self._record, self._attempt.spec.hosts, self._attempt.failure)
             return statuses.fail(status, self._attempt.failure, now)
         return statuses.transition(status, SecondaryStatus.COMPLETED, now)
 
@@ -749,7 +749,7 @@ class Supervisor:
         late = self._provenance.wait(self._linger)
         self._loop.end_descendants(spare=self._backend.protected - late)
         if self._linger == _PROVENANCE_TIMEOUT:
-            closing.tidy()
+            finalize.tidy()
 
     # --- the record ---
 

@@ -37,7 +37,7 @@ from estimators import (
     TrainingInput,
     TrainingJob,
 )
-from estimators.client import supervisor_client
+from estimators.client import ipc_client
 from estimators.client.launch import resume
 from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.record import JobRecord
@@ -62,7 +62,7 @@ def test_each_record_counts_once_whatever_dies_joins_or_leaves(make: clusters.Ma
     with pytest.raises(ConfigurationError, match=r"'algo-9' is not a host of the job; its hosts: algo-1, algo-2"):
         job.remove_host("algo-9")
     # The first rank, which has told the others what to do so far, is killed; it comes back as the last.
-    supervisor_client.request(job.record, {"op": "kill_rank", "rank": 0})
+    ipc_client.request(job.record, {"op": "kill_rank", "rank": 0})
     until_size(job, 2, 1, 2)
     clusters.until(lambda: [host["ranks"] for host in job.membership] == [[1], [0]], 10)
     assert "host_excluded" in kinds(job)
@@ -120,7 +120,7 @@ def test_in_pipe_mode_too_each_record_counts_once(make: clusters.Make) -> None:
     job.add_hosts(1)
     until_size(job, 2, 3)
     trained(make, job, 3)
-    supervisor_client.request(job.record, {"op": "kill_rank", "rank": 0})
+    ipc_client.request(job.record, {"op": "kill_rank", "rank": 0})
     until_size(job, 2, 3, 2)
     job.remove_host("algo-2")
     until_size(job, 2, 3, 2, 1)
@@ -301,7 +301,7 @@ def test_a_training_with_too_few_waits_for_its_time_unless_nobody_is_left_and_sa
     assert (sizes(late), sizes(never)) == ([2], [])
     said = "1 of at least 2 workers left: the training waits for others, 600 s at the most."
     clusters.until(lambda: said in clusters.all_text(alone), check=lambda: check(alone))
-    supervisor_client.request(alone.record, {"op": "kill_rank", "rank": 0})
+    ipc_client.request(alone.record, {"op": "kill_rank", "rank": 0})
     with pytest.raises(TrainingJobError, match="out of memory"):
         alone.wait(logs=False, timeout=60)
 

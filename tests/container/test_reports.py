@@ -12,7 +12,7 @@ from container.contract.hints import Situation
 from container.contract.membership import Host, Membership
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
 from container.toolkit import reports
-from container.toolkit.gang import Member
+from container.toolkit.process_group import Member
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no data\n'
 

@@ -22,9 +22,9 @@ from estimators.backends.docker import checking, containers, links
 from estimators.backends.docker.checking import gpu_refusal
 from estimators.backends.docker.containers import ContainerPlan, channel_mounts, gpus_of, plan_containers
 from estimators.backends.docker.credentials import aws_credentials
-from estimators.backends.docker.endings import end_failure, last_traceback
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
 from estimators.backends.docker.engine_errors import EngineError, explained
+from estimators.backends.docker.exit_status import end_failure, last_traceback
 from estimators.backends.docker.head_start import Handed
 from estimators.backends.docker.network import Network
 from estimators.backends.docker.options import ContainerOptions, Mount

@@ -40,10 +40,10 @@ cluster = distributed.init(timeout=100)
 
 import tensorflow as tf  # noqa: E402 - init() comes first
 
-from container.distributed.tensorflow import kerases, optimizers  # noqa: E402
+from container.distributed.tensorflow import keras_compat, optimizers  # noqa: E402
 from container.distributed.tensorflow.callbacks import Callback  # noqa: E402
 from container.distributed.tensorflow.collectives import HorovodCollectives  # noqa: E402
-from container.distributed.tensorflow.guard import Guard, digest  # noqa: E402
+from container.distributed.tensorflow.weight_check import Guard, digest  # noqa: E402
 
 keras = tf.keras
 layers = keras.layers
@@ -249,7 +249,7 @@ def check_news_of_rank_0_come_with_the_gradients() -> None:
         assert news is not None
         optimizer = optimizers.distribute(keras.optimizers.SGD(1.0), collectives, op=op)
         weight = tf.Variable([0.0, 0.0])
-        kerases.build_optimizer(optimizer, [weight])
+        keras_compat.build_optimizer(optimizer, [weight])
 
         @tf.function
         def step(optimizer: Any = optimizer, weight: Any = weight) -> None:
@@ -391,13 +391,13 @@ def check_a_rate_stays_when_warm_up_is_over() -> None:
     """A training that goes on after its warm-up keeps the rate that a callback or a checkpoint gave it."""
     model = build()
     model.compile(cluster.optimizer(keras.optimizers.SGD(cluster.scale(0.05))), loss="mse")
-    kerases.build_optimizer(model.optimizer, model.trainable_variables)
+    keras_compat.build_optimizer(model.optimizer, model.trainable_variables)
 
     class Lower(Callback):
         batch_hooks = False
 
         def on_train_begin(self, logs: Any = None) -> None:
-            kerases.set_learning_rate(self.model.optimizer, 0.001)
+            keras_compat.set_learning_rate(self.model.optimizer, 0.001)
 
     shard = cluster.dataset(records, global_batch_size=SIZE * BATCH)
     calls = [*cluster.callbacks(warmup_epochs=1), Lower()]

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from container import distributed
-from container.distributed.tensorflow import light
+from container.distributed.tensorflow import fast_map
 from container.distributed.tensorflow.data import _PARSED_AT_ONCE
 
 cluster = distributed.init()
@@ -88,7 +88,7 @@ def check_what_is_not_dense_goes_the_ordinary_way() -> None:
     for function in (ragged, sparse):
         batches = list(cluster.dataset(strings, global_batch_size=100, parse=distributed.vectorized(function)))
         assert sum(int(batch.shape[0] or batch.nrows()) for batch in batches) == COUNT
-        assert not is_light(light.parallel_map(strings().batch(10), function))
+        assert not is_light(fast_map.parallel_map(strings().batch(10), function))
 
 
 def check_what_a_function_may_do() -> None:
@@ -120,7 +120,7 @@ def check_what_a_function_may_do() -> None:
         (lambda texts: number(texts) * variable, False),
     ]
     for function, expected in functions:
-        ours = light.parallel_map(strings().batch(10), function)
+        ours = fast_map.parallel_map(strings().batch(10), function)
         theirs = strings().batch(10).map(function)
         assert is_light(ours) is expected, function
         assert ours.element_spec == theirs.element_spec
@@ -168,29 +168,29 @@ def check_functions_serve_every_pipeline_that_is_made_alike() -> None:
         traces.append(text)
         return tf.strings.to_number(text)
 
-    kept = light.Functions()
+    kept = fast_map.Functions()
     for first in range(3):  # as an epoch that is gone on with begins anywhere
-        for mapped in (light.parallel_map, light.map_in_turn):
+        for mapped in (fast_map.parallel_map, fast_map.map_in_turn):
             found = mapped(strings().skip(first), number, functions=kept, key="number")
             assert is_light(found) and values(found) == [float(value) for value in range(first, COUNT)]
     assert len(traces) == 1
-    batches = light.parallel_map(strings().batch(10), number, functions=kept, key="number")
-    other = light.parallel_map(strings(), tf.strings.length, functions=kept, key="length")
+    batches = fast_map.parallel_map(strings().batch(10), number, functions=kept, key="number")
+    other = fast_map.parallel_map(strings(), tf.strings.length, functions=kept, key="length")
     assert len(traces) == 2 and values(batches)[1][0] == 10.0 and values(other)[10] == 2
     variable = tf.Variable(3.0)
     for _ in range(2):  # not light, each time anew
-        plain = light.map_in_turn(strings(), lambda text: number(text) * variable, functions=kept, key="variable")
+        plain = fast_map.map_in_turn(strings(), lambda text: number(text) * variable, functions=kept, key="variable")
         assert not is_light(plain) and values(plain)[2] == 6.0
 
 
 def check_a_pipeline_is_one_operation_from_the_second_time_on() -> None:
     made = []
 
-    def doubled(kept: light.Functions, records: Any) -> Any:
+    def doubled(kept: fast_map.Functions, records: Any) -> Any:
         made.append(records)
-        return light.parallel_map(records, lambda text: tf.strings.to_number(text) * 2, functions=kept, key="double")
+        return fast_map.parallel_map(records, lambda text: tf.strings.to_number(text) * 2, functions=kept, key="double")
 
-    kept = light.Functions()
+    kept = fast_map.Functions()
     for first in range(4):
         found = kept.pipeline(strings().skip(first), lambda records: doubled(kept, records), key="doubled")
         assert values(found.batch(COUNT)) == [[2.0 * value for value in range(first, COUNT)]]
@@ -206,11 +206,13 @@ def check_a_pipeline_is_one_operation_from_the_second_time_on() -> None:
             number = -number
         return number
 
-    kept = light.Functions()
+    kept = fast_map.Functions()
     for epoch in range(3):
         factor = float(epoch)
         found = kept.pipeline(
-            strings(), lambda records: light.parallel_map(records, chosen, functions=kept, key="chosen"), key="chosen"
+            strings(),
+            lambda records: fast_map.parallel_map(records, chosen, functions=kept, key="chosen"),
+            key="chosen",
         )
         assert values(found)[:4] == [0.0, -1.0, 2.0 * epoch, 3.0 * epoch]
 
@@ -220,9 +222,9 @@ def check_a_flat_map() -> None:
         return tf.data.Dataset.range(number)
 
     numbers = tf.data.Dataset.range(5)
-    assert values(light.flat_map(numbers, expand)) == values(numbers.flat_map(expand))
+    assert values(fast_map.flat_map(numbers, expand)) == values(numbers.flat_map(expand))
     pairs = tf.data.Dataset.zip((numbers, numbers))
-    nested = light.flat_map(pairs, lambda a, b: tf.data.Dataset.range(a).map(lambda c: {"sum": b + c}))
+    nested = fast_map.flat_map(pairs, lambda a, b: tf.data.Dataset.range(a).map(lambda c: {"sum": b + c}))
     assert values(nested) == values(pairs.flat_map(lambda a, b: tf.data.Dataset.range(a).map(lambda c: {"sum": b + c})))
 
 

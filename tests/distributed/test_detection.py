@@ -13,7 +13,7 @@ import pytest
 from container.contract.detection import Kind, Surroundings, detect, detect_server
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
 from container.distributed.core.errors import DistributedError
-from container.distributed.core.meeting import wait_for
+from container.distributed.core.rendezvous import wait_for
 from container.distributed.tensorflow.callbacks import warm_rate
 from container.distributed.tensorflow.data import per_rank_batch
 from container.distributed.tensorflow.devices import Share, share

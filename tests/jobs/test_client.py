@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.client.supervisor_client import Tie, request, stop_message
+from estimators.client.ipc_client import Tie, request, stop_message
 from estimators.job.errors import JobUnreachableError
 from estimators.records.record import JobRecord
 

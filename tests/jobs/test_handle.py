@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from estimators.client import ipc_client
 from estimators.client import launch as launching
-from estimators.client import supervisor_client
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import BackendError, JobExistsError, JobNotFoundError, RecordError, TrainingJobError
 from estimators.records.record import job_names
@@ -332,8 +332,8 @@ def test_two_can_wait_for_a_job_at_once(tmp_path: Path) -> None:
 
 def test_the_supervisor_answers(tmp_path: Path) -> None:
     job = start(SLEEPER, tmp_path)
-    assert supervisor_client.request(job.record, {"op": "ping"})["ok"] is True
-    refused = supervisor_client.request(job.record, {"op": "dance"})
+    assert ipc_client.request(job.record, {"op": "ping"})["ok"] is True
+    refused = ipc_client.request(job.record, {"op": "dance"})
     assert refused["ok"] is False and "dance" in refused["error"]
 
 

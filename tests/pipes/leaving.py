@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from container import distributed
-from container.distributed.tensorflow.ahead import EpochsAhead
+from container.distributed.tensorflow.iterator_prefetch import EpochsAhead
 from container.pipe_dataset import PipeModeDataset
 
 os.environ["SM_INPUT_DIR"] = str(Path(sys.argv[1]) / "input")

@@ -17,7 +17,7 @@ import pytest
 from elastic_jobs import ENVIRONMENT, LEDGER, check, sizes, trained, until_size, worker_report
 
 from estimators import ElasticHorovod, TrainingJob
-from estimators.client import supervisor_client
+from estimators.client import ipc_client
 from estimators.client.resizing import next_size
 
 pytestmark = [pytest.mark.soak, pytest.mark.tensorflow, pytest.mark.horovod]
@@ -87,7 +87,7 @@ class Resizes:
         self._new += 1
         if self._generator.random() < 0.5:
             self.kinds["killed worker"] += 1
-            supervisor_client.request(self._job.record, {"op": "kill_rank", "rank": self.workers.index(worker)})
+            ipc_client.request(self._job.record, {"op": "kill_rank", "rank": self.workers.index(worker)})
         else:
             self.kinds["killed host"] += 1
             clusters.Snapshot(self._job).find("toolkit", worker.partition(".")[0]).kill(signal.SIGKILL)

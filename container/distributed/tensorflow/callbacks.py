@@ -18,12 +18,12 @@ import numpy as np
 from container.contract import events
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.core.errors import DistributedError, RefusedError
-from container.distributed.tensorflow import kerases, optimizers
-from container.distributed.tensorflow.guard import STEPS, Guard
+from container.distributed.tensorflow import keras_compat, optimizers
 from container.distributed.tensorflow.hooks import Callback, Logs
-from container.distributed.tensorflow.kerases import Keras
+from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.measuring import Laps
 from container.distributed.tensorflow.tensorboard import Scalars, event_folder
+from container.distributed.tensorflow.weight_check import STEPS, Guard
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
@@ -61,18 +61,18 @@ class Synchronize(Callback):
     def set_model(self, model: Any) -> None:
         """Keep the model, and see that its training function can be one of several ranks'."""
         super().set_model(model)
-        kerases.require_tensorflow_backend()
+        keras_compat.require_tensorflow_backend()
         optimizer = getattr(model, "optimizer", None)
         if optimizers.is_inside_loss_scaling(optimizer):
             # On a rank whose gradients overflow it would skip the reduction that the others wait in.
             raise RefusedError(optimizers.why_apart(optimizer))
-        if optimizer is not None and optimizers.is_horovods(optimizer) and kerases.keras_of(model) is Keras.THREE:
+        if optimizer is not None and optimizers.is_horovods(optimizer) and keras_compat.keras_of(model) is Keras.THREE:
             raise RefusedError(
                 "the model's optimizer is Horovod's DistributedOptimizer, which silently reduces nothing under "
                 "Keras 3: use cluster.optimizer(…), or tf_keras (TF_USE_LEGACY_KERAS=1)."
             )
         if (
-            kerases.keras_of(model) is Keras.THREE
+            keras_compat.keras_of(model) is Keras.THREE
             and self._cluster.strategy == CollectiveAllReduce.name
             and model.steps_per_execution > 1
         ):
@@ -81,7 +81,7 @@ class Synchronize(Callback):
                 f"steps_per_execution={model.steps_per_execution}: TensorFlow's collective operations cannot be in the "
                 "loop that Keras 3 makes of several steps. Compile with 1, or use tf_keras or Horovod."
             )
-        if kerases.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
+        if keras_compat.keras_of(model) is Keras.THREE and getattr(model, "jit_compile", False):
             # Keras chooses XLA by itself where there is a GPU.
             warnings.warn(
                 f"XLA (jit_compile) is turned off for {model.name!r}: it cannot compile reductions over ranks.",
@@ -155,13 +155,13 @@ class Synchronize(Callback):
     def _broadcast_model(self) -> None:
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
-            kerases.build_optimizer(optimizer, self.model.trainable_variables)
+            keras_compat.build_optimizer(optimizer, self.model.trainable_variables)
         self._cluster.broadcast(self.model)
 
     def _average_untrained(self) -> None:
-        found = [variable for variable in self.model.non_trainable_variables if kerases.is_float(variable)]
+        found = [variable for variable in self.model.non_trainable_variables if keras_compat.is_float(variable)]
         if found and self._cluster.size > 1:
-            sums = self._cluster.collectives.sum_arrays([kerases.value(variable) for variable in found])
+            sums = self._cluster.collectives.sum_arrays([keras_compat.value(variable) for variable in found])
             for variable, total in zip(found, sums, strict=True):
                 variable.assign((total / self._cluster.size).astype(total.dtype))
 
@@ -211,7 +211,7 @@ class WarmUp(Callback):
         """Find the learning rate to reach."""
         optimizer = self.model.optimizer
         reduction = optimizers.reduction_of(optimizer)
-        target = reduction.learning_rate if reduction is not None else kerases.learning_rate(optimizer)
+        target = reduction.learning_rate if reduction is not None else keras_compat.learning_rate(optimizer)
         if target is None:
             raise RefusedError(
                 "warmup_epochs needs an optimizer with a plain learning rate; this one has a schedule, which can warm "
@@ -235,7 +235,7 @@ class WarmUp(Callback):
         if self._done and not self._begun:
             return  # a training that goes on after its warm-up keeps the rate that it had
         self._begun = True
-        kerases.set_learning_rate(
+        keras_compat.set_learning_rate(
             self.model.optimizer, warm_rate(self._target, size=self._cluster.replicas, share=share)
         )
 
@@ -323,7 +323,7 @@ class CountSteps(Callback):
         counter = getattr(optimizer, "iterations", None) if counter is None else counter
         self._counter = counter if hasattr(counter, "assign") else None
         if self._counter is not None:
-            self._counted = int(kerases.value(self._counter))
+            self._counted = int(keras_compat.value(self._counter))
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Count."""
@@ -334,7 +334,7 @@ class CountSteps(Callback):
         if self._counter is None:
             return
         right = self._counted + self._steps() - self._before
-        if int(kerases.value(self._counter)) == right + 1:
+        if int(keras_compat.value(self._counter)) == right + 1:
             self._counter.assign(right)
 
     def _steps(self) -> int:
@@ -510,7 +510,7 @@ def callbacks_for(
     if report and cluster.is_chief and (folder := event_folder()) is not None:
         found.append(Scalars(folder))
     if saving is not None:
-        from container.distributed.tensorflow.notice import SaveInTime
+        from container.distributed.tensorflow.preemption import SaveInTime
 
         found.append(saving)
         if not cluster.coordinates:  # with parameter servers there is no batch at which all of the model is known

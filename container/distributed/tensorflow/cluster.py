@@ -15,16 +15,16 @@ import numpy as np
 
 from container.contract import diverging, events
 from container.contract.detection import Surroundings
-from container.distributed.core import agreeing, holdings
+from container.distributed.core import data_partition, step_alignment
 from container.distributed.core.errors import DistributedError, RefusedError
-from container.distributed.core.rehearsal import Rehearsal
-from container.distributed.tensorflow import data, evaluating, kerases, optimizers
+from container.distributed.core.fault_injection import Rehearsal
+from container.distributed.tensorflow import data, evaluating, keras_compat, optimizers
 from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for
 from container.distributed.tensorflow.collectives import Collectives
-from container.distributed.tensorflow.guard import Guard
-from container.distributed.tensorflow.kerases import Keras
-from container.distributed.tensorflow.notice import keep_listening, notice
+from container.distributed.tensorflow.keras_compat import Keras
+from container.distributed.tensorflow.preemption import keep_listening, notice
 from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
+from container.distributed.tensorflow.weight_check import Guard
 
 Value = TypeVar("Value")
 
@@ -69,7 +69,7 @@ class Cluster:
         self.rehearsal = Rehearsal(os.environ)
         #: Where the data of the training is.
         self.training_data = TrainingData()
-        self._agreement: agreeing.Agreement | None = None
+        self._agreement: step_alignment.Agreement | None = None
         self._counts: dict[tuple[Any, int], int] = {}
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ class Cluster:
         batch_size = data.per_rank_batch(global_batch_size, self.replicas) * (self.replicas // self.size)
         self.global_batch_size = global_batch_size
         records = make_dataset()
-        channels = holdings.channels_of(records)
+        channels = data_partition.channels_of(records)
         self._agreement = progress = None
         why = "resumable=False" if resumable is False else ""
         if resumable is None:
@@ -240,7 +240,7 @@ class Cluster:
                 insist=bool(resumable or channels),
             )
         self.training_data.made(progress, why)
-        holds = holdings.held_by(records, holds)
+        holds = data_partition.held_by(records, holds)
         found = data.training_shard(
             records,
             rank=self.rank,
@@ -269,8 +269,8 @@ class Cluster:
         # What divides a batch among devices makes datasets of this one.
         return data.ahead(found, progress.batches) if self.replicas == self.size else found
 
-    def _agree(self) -> agreeing.Agreement:
-        self._agreement = agreeing.agree(self.collectives, self.host)
+    def _agree(self) -> step_alignment.Agreement:
+        self._agreement = step_alignment.agree(self.collectives, self.host)
         return self._agreement
 
     @property
@@ -421,8 +421,8 @@ class Cluster:
             DistributedError: there are no records.
         """
         found_records = make_dataset()
-        if holdings.channels_of(found_records):
-            holds = holdings.held_by(found_records, None)
+        if data_partition.channels_of(found_records):
+            holds = data_partition.held_by(found_records, None)
             # A channel that is ShardedByS3Key gives each rank records of its own.
             rank, size = (self.rank, self.size) if holds == "all" else (0, 1)
             batch_size = self._evaluation_batch(batch_size, None)
@@ -504,7 +504,7 @@ class Cluster:
             model: A built model, or a list of variables.
         """
         variables = list(model) if isinstance(model, list | tuple) else _variables(model)
-        values = self.collectives.broadcast_arrays([kerases.value(variable) for variable in variables])
+        values = self.collectives.broadcast_arrays([keras_compat.value(variable) for variable in variables])
         for variable, found in zip(variables, values, strict=True):
             variable.assign(found)
 
@@ -577,7 +577,7 @@ def _variables(model: Any) -> list[Any]:
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         known = {id(variable) for variable in found}
-        found += [variable for variable in kerases.optimizer_variables(optimizer) if id(variable) not in known]
+        found += [variable for variable in keras_compat.optimizer_variables(optimizer) if id(variable) not in known]
     return found
 
 
@@ -594,7 +594,7 @@ def _write_saved_model(model: Any, directory: Path) -> Path:
     target = directory / _VERSION
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(staged, ignore_errors=True)
-    if kerases.keras_of(model) is Keras.THREE:
+    if keras_compat.keras_of(model) is Keras.THREE:
         model.export(str(staged), verbose=False)
     else:
         import tensorflow as tf

@@ -14,7 +14,7 @@ import numpy as np
 
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.core.errors import DistributedError, RefusedError
-from container.distributed.tensorflow.news import News
+from container.distributed.tensorflow.host_updates import News
 
 Array = np.ndarray[Any, Any]
 Value = TypeVar("Value")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from container.contract.names import unknown
 from container.distributed.core.errors import DistributedError, RefusedError
-from container.distributed.tensorflow import light, padding
+from container.distributed.tensorflow import fast_map, padding
 
 if TYPE_CHECKING:
-    from container.distributed.core.agreeing import Agreement
+    from container.distributed.core.step_alignment import Agreement
     from container.distributed.tensorflow.progress import DataProgress
 
 #: How records are divided among the ranks.
@@ -135,7 +135,7 @@ def training_shard(
     holds: str = "all",
     agreement: Callable[[], Agreement] | None = None,
     progress: DataProgress | None = None,
-    functions: light.Functions | None = None,
+    functions: fast_map.Functions | None = None,
     even: bool = False,
     left_over: int = 0,
 ) -> Any:
@@ -154,7 +154,7 @@ def training_shard(
         repeat: Whether it goes on without end.
         partition: One of :data:`PARTITIONS`.
         remainder: One of :data:`REMAINDERS`; None to pad what can have weights.
-        holds: What ``records`` has: one of :data:`container.distributed.core.holdings.HOLDINGS`.
+        holds: What ``records`` has: one of :data:`container.distributed.core.data_partition.HOLDINGS`.
         agreement: Connects the ranks, where they do not know what the others have.
         progress: Where the data is, if the training is to go on within an epoch.
         functions: Those of shards that were made before of other records, with the same other arguments; None for
@@ -197,7 +197,7 @@ def training_shard(
                 dealt, parse=parse, shuffle=None, seed=None, repeat=False, progress=progress, functions=functions
             )
             if padding.weighable(pairs.element_spec[0]):
-                weighed = light.map_in_turn(
+                weighed = fast_map.map_in_turn(
                     _batched(pairs, batch_size + 1),
                     lambda element, of_all: padding.weigh_dealt(element, of_all, size),
                     functions=functions,
@@ -228,7 +228,7 @@ def training_shard(
                 return shard_of(records)
             return functions.pipeline(records, shard_of, key=("shard", tuned))
         groups = records.batch(size, drop_remainder=spare is None)
-        dealt = light.parallel_map(
+        dealt = fast_map.parallel_map(
             groups, lambda *group: padding.deal(group, rank, size), functions=functions, key="deal"
         )
         records = _prepare_pairs(
@@ -244,7 +244,7 @@ def training_shard(
             )
             return _finished(_full_batches(only, batch_size), tuned)
         batches = _batched(records, batch_size)
-        weighed = light.map_in_turn(
+        weighed = fast_map.map_in_turn(
             batches,
             lambda element, of_all: padding.weigh_dealt(element, of_all, size),
             functions=functions,
@@ -356,7 +356,7 @@ def _prepare(
     seed: int | None,
     repeat: bool,
     progress: DataProgress | None = None,
-    functions: light.Functions | None = None,
+    functions: fast_map.Functions | None = None,
 ) -> Any:
     import tensorflow as tf
 
@@ -364,7 +364,7 @@ def _prepare(
         whole = records
 
         def of_epoch(order: Any, consumed: Any) -> Any:
-            found = light.shuffled(whole, shuffle, order) if shuffle else whole
+            found = fast_map.shuffled(whole, shuffle, order) if shuffle else whole
             return found.skip(consumed)
 
         records = progress.epoch(of_epoch)
@@ -373,13 +373,13 @@ def _prepare(
     if repeat:
         records = records.repeat()
     if isinstance(parse, Vectorized):
-        parsed = light.parallel_map(records.batch(_PARSED_AT_ONCE), parse, functions=functions, key="parse")
+        parsed = fast_map.parallel_map(records.batch(_PARSED_AT_ONCE), parse, functions=functions, key="parse")
         count, records = _count_of(records), parsed.unbatch()
         if count is not None:
             records = records.apply(tf.data.experimental.assert_cardinality(count))
         records._fleetfit_parsed = parsed
     elif parse is not None and functions is not None:
-        records = light.parallel_map(records, parse, functions=functions, key="parse")
+        records = fast_map.parallel_map(records, parse, functions=functions, key="parse")
     elif parse is not None:
         records = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     return records
@@ -450,7 +450,7 @@ def _prepare_pairs(
     seed: int | None,
     repeat: bool,
     progress: DataProgress | None,
-    functions: light.Functions | None,
+    functions: fast_map.Functions | None,
 ) -> Any:
     """:func:`_prepare` for records that come with something of ours."""
 
@@ -486,7 +486,7 @@ def ahead(epochs: Any, batches: int | None) -> Any:
         epochs: What :func:`training_shard` gave with ``progress``: the records that it was given are then within a
             function, and whatever they are made of, nothing of it is made before the first element is asked for.
     """
-    from container.distributed.tensorflow.ahead import EpochsAhead
+    from container.distributed.tensorflow.iterator_prefetch import EpochsAhead
 
     return EpochsAhead(epochs, batches)
 

@@ -22,16 +22,16 @@ from container.checkpoint.state import Slot, state_of
 from container.contract import events, variables
 from container.contract.detection import Surroundings
 from container.contract.names import unknown
-from container.distributed.core import holdings
+from container.distributed.core import data_partition
+from container.distributed.core.epoch_sharding import Dealing
 from container.distributed.core.errors import DistributedError, RefusedError
-from container.distributed.core.ledger import Dealing
-from container.distributed.tensorflow import data, kerases, light, padding
+from container.distributed.tensorflow import data, fast_map, keras_compat, padding
 from container.distributed.tensorflow.callbacks import Rehearse, Synchronize
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import HorovodCollectives
 from container.distributed.tensorflow.committing import Commits
-from container.distributed.tensorflow.news import News
-from container.distributed.tensorflow.notice import notice, telling_end
+from container.distributed.tensorflow.host_updates import News
+from container.distributed.tensorflow.preemption import notice, telling_end
 
 #: What happens to the learning rate or the batches when the number of ranks changes.
 ON_RESIZE = ("scale_rate", "keep_global_batch")
@@ -156,13 +156,13 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
                 Whether to stop, and whether hosts have come or are about to go.
             """
             self._read_messages()
-            rate = kerases.learning_rate(model.optimizer)
+            rate = keras_compat.learning_rate(model.optimizer)
             bits = np.float64(math.nan if rate is None else rate).view(np.int64)
             told, bits_of_0, before, self._last_updated_timestamp = collectives.broadcast_numbers(
                 [stop, int(bits), self._last_updated_timestamp, self._newest], name="epoch"
             )
             if rate is not None and bits_of_0 != bits:
-                kerases.set_learning_rate(model.optimizer, float(np.int64(bits_of_0).view(np.float64)))
+                keras_compat.set_learning_rate(model.optimizer, float(np.int64(bits_of_0).view(np.float64)))
             return bool(told), self._last_updated_timestamp > before
 
         def look(self) -> None:
@@ -256,7 +256,7 @@ class Lasting:
 
 def of_epoch(records: Any, epoch: int) -> Any:
     """Have the channels in Pipe mode that a dataset is made of read an epoch from its beginning."""
-    for channel in holdings.channels_of(records):
+    for channel in data_partition.channels_of(records):
         channel.choose(epoch)
     return records
 
@@ -338,7 +338,7 @@ class ElasticCluster(Cluster):
             isinstance(commit_every, bool) or not isinstance(commit_every, int) or commit_every < 1
         ):
             raise ValueError(f"commit_every must be a number of steps, 1 or more, or None; got {commit_every!r}.")
-        if any(channel.holds != "all" for channel in holdings.channels_of(make_dataset())):
+        if any(channel.holds != "all" for channel in data_partition.channels_of(make_dataset())):
             raise RefusedError(
                 "an elastic training deals its records out anew at every resize, for which every rank must be able to "
                 "read all of them: give the channel distribution='FullyReplicated'."
@@ -350,7 +350,7 @@ class ElasticCluster(Cluster):
         per_rank = data.per_rank_batch(global_batch_size, initial if on_resize == "scale_rate" else 1)
         history: list[dict[str, float]] = []
         lasting = [Lasting(callback) for callback in callbacks]
-        kerases.build_optimizer(model.optimizer, model.trainable_variables)
+        keras_compat.build_optimizer(model.optimizer, model.trainable_variables)
         state = horovod_state(self, model)
         state.size = initial
         validate = None if validation is None else lambda: of_epoch(validation(), state.epoch)
@@ -372,7 +372,7 @@ class ElasticCluster(Cluster):
 
             self._follow_size(model, state, on_resize)
             per_step = per_rank * self.size if on_resize == "scale_rate" else max(per_rank, self.size)
-            functions = light.Functions()  # of a rank, a size and a batch
+            functions = fast_map.Functions()  # of a rank, a size and a batch
             commits = Commits(self, state, every=commit_every, save=None if checkpointer is None else save)
             # Each epoch is a fit of its own, whose steps say little: the faults are for those of the state.
             own = self.callbacks(validation=validate, validation_parse=parse)
@@ -491,13 +491,13 @@ class ElasticCluster(Cluster):
             return
         before, state.size = state.size, self.size
         if on_resize == "scale_rate":
-            rate = kerases.learning_rate(model.optimizer)
+            rate = keras_compat.learning_rate(model.optimizer)
             if rate is None:
                 raise RefusedError(
                     "on_resize='scale_rate' cannot scale a learning rate schedule: give the optimizer a number, or "
                     "use on_resize='keep_global_batch'."
                 )
-            kerases.set_learning_rate(model.optimizer, rate * self.size / before)
+            keras_compat.set_learning_rate(model.optimizer, rate * self.size / before)
         state.save()
 
 

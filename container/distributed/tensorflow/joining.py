@@ -15,7 +15,7 @@ from container.contract import events, variables
 from container.contract.detection import Kind, Surroundings, detect
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.core.errors import DistributedError
-from container.distributed.core.meeting import listens, meet, names, wait_for
+from container.distributed.core.rendezvous import listens, meet, names, wait_for
 from container.distributed.tensorflow import devices
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import Alone, Collectives, HorovodCollectives, TensorFlowCollectives

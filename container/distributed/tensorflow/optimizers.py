@@ -13,11 +13,11 @@ from typing import Any
 
 from container.contract.names import unknown
 from container.distributed.core.errors import RefusedError
-from container.distributed.tensorflow import kerases
+from container.distributed.tensorflow import keras_compat
 from container.distributed.tensorflow.collectives import Alone, Collectives
 from container.distributed.tensorflow.compression import reduce_fp16
-from container.distributed.tensorflow.kerases import Keras
-from container.distributed.tensorflow.news import News
+from container.distributed.tensorflow.host_updates import News
+from container.distributed.tensorflow.keras_compat import Keras
 
 OPERATIONS = ("average", "sum", "adasum")
 COMPRESSIONS = ("none", "fp16")
@@ -145,7 +145,7 @@ def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average",
     # One process sends nothing: what it would lose by compression it keeps.
     compression = None if compression == "none" or isinstance(collectives, Alone) else compression
     collectives.check_op(op)
-    keras = kerases.keras_of(optimizer)
+    keras = keras_compat.keras_of(optimizer)
     if keras is None:
         raise RefusedError(
             f"a {type(optimizer).__module__}.{type(optimizer).__qualname__} cannot be distributed here: give an "
@@ -157,7 +157,9 @@ def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average",
         raise RefusedError(
             "the optimizer is Horovod's DistributedOptimizer already; give cluster.optimizer() a plain one."
         )
-    reduction = Reduction(collectives, op=op, compression=compression, learning_rate=kerases.learning_rate(optimizer))
+    reduction = Reduction(
+        collectives, op=op, compression=compression, learning_rate=keras_compat.learning_rate(optimizer)
+    )
     object.__setattr__(optimizer, "__class__", _subclass(type(optimizer), reduction, keras))
     return optimizer
 

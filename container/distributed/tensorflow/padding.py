@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from container.distributed.tensorflow import light
+from container.distributed.tensorflow import fast_map
 
 if TYPE_CHECKING:
-    from container.distributed.core.agreeing import Agreement
+    from container.distributed.core.step_alignment import Agreement
 
 NO_WEIGHTS = (
     "remainder='pad' gives records weights, and for that they must be (x, y) or (x, y, sample_weight); they are {}. "
@@ -31,7 +31,7 @@ def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
     return element, (tf.cast(rank < there, tf.int32), there)
 
 
-def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: light.Functions | None) -> Any:
+def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: fast_map.Functions | None) -> Any:
     """What :func:`deal` gives, where a step's records are no multiple of the ranks: each step has a last group of few.
 
     Args:
@@ -51,7 +51,7 @@ def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: lig
         own = tf.nest.map_structure(lambda of_all: tf.gather(of_all, mine), step)
         return unpack(own), (tf.cast(rank < of_group, tf.int32), of_group)
 
-    return light.parallel_map(records.batch(per_step), groups_of, functions=functions, key="deal steps").unbatch()
+    return fast_map.parallel_map(records.batch(per_step), groups_of, functions=functions, key="deal steps").unbatch()
 
 
 def fill(batch: tuple[Any, ...], size: int) -> Any:

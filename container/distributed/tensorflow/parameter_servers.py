@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from container.contract.detection import Surroundings
-from container.distributed.core import holdings
+from container.distributed.core import data_partition
 from container.distributed.core.errors import DistributedError, RefusedError
-from container.distributed.tensorflow import data, kerases
+from container.distributed.tensorflow import data, keras_compat
 from container.distributed.tensorflow.callbacks import SignsOfLife
 from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster, check_maker
 from container.distributed.tensorflow.collectives import Collectives
-from container.distributed.tensorflow.kerases import Keras
+from container.distributed.tensorflow.keras_compat import Keras
 
 Value = TypeVar("Value")
 
@@ -46,7 +46,7 @@ class ParameterServerCluster(Cluster):
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
         """See :meth:`Cluster.optimizer`: workers apply their own gradients, and there is nothing to reduce."""
-        if kerases.keras_of(optimizer) is Keras.THREE:
+        if keras_compat.keras_of(optimizer) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
         if compression not in (None, "none") or op != "average":
             asked = f"compression={compression!r}" if compression not in (None, "none") else f"op={op!r}"
@@ -97,7 +97,7 @@ class ParameterServerCluster(Cluster):
                 shuffle=shuffle,
                 seed=seed,
                 partition=partition,
-                holds=holdings.held_by(records, holds),
+                holds=data_partition.held_by(records, holds),
             )
 
         try:
@@ -137,7 +137,11 @@ class ParameterServerCluster(Cluster):
 
         def here() -> Mapping[str, Any]:
             records = make_dataset()
-            if holdings.channels_of(records) and holdings.held_by(records, None) != "all" and self._workers > 1:
+            if (
+                data_partition.channels_of(records)
+                and data_partition.held_by(records, None) != "all"
+                and self._workers > 1
+            ):
                 raise RefusedError(
                     "with parameter_server the chief evaluates by itself, and the channel is ShardedByS3Key: it would "
                     "see algo-1's share only. Give the validation channel distribution='FullyReplicated'."
@@ -207,7 +211,7 @@ class _RefuseModels:
         self._tf_strategy = tf_strategy
 
     def set_model(self, model: Any) -> None:
-        if kerases.keras_of(model) is Keras.THREE:
+        if keras_compat.keras_of(model) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
         if model.distribute_strategy is not self._tf_strategy:
             raise RefusedError(_NO_SCOPE)

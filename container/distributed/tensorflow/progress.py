@@ -8,7 +8,7 @@ from typing import Any
 
 from container.checkpoint.errors import EpochBeginsAnew
 from container.distributed.core.errors import DistributedError, RefusedError
-from container.distributed.tensorflow import light
+from container.distributed.tensorflow import fast_map
 
 _SEEDS = 1 << 31
 
@@ -265,4 +265,4 @@ class DataProgress:
 
         # One function, and not from_generator, which has three: each iterator makes its functions anew, which takes
         # longer than to read a small epoch.
-        return light.flat_map(tf.data.Dataset.from_tensors(0), begun)
+        return fast_map.flat_map(tf.data.Dataset.from_tensors(0), begun)

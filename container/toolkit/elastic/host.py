@@ -24,10 +24,10 @@ from container.contract.membership import Membership
 from container.contract.plan import Plan, ProcessPlan, Role
 from container.system.loop import Loop
 from container.toolkit import reports
-from container.toolkit.gang import Gang, Member
+from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.output import Output
+from container.toolkit.process_group import Gang, Member
 from container.toolkit.runtime import Outcome, Runtime, Settings
-from container.toolkit.watching import ProgressWatch
 
 #: How long a worker may take to end after SIGTERM when it has no place any more, in seconds.
 _END_GRACE = 0.5

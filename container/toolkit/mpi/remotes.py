@@ -18,8 +18,8 @@ from container.contract.plan import Role
 from container.system.loop import Loop
 from container.toolkit import control
 from container.toolkit.coordinator import Message
-from container.toolkit.gang import Gang, Member
 from container.toolkit.mpi import daemons
+from container.toolkit.process_group import Gang, Member
 
 
 class Requests:

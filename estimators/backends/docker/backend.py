@@ -26,9 +26,9 @@ from estimators.backends.background import Background
 from estimators.backends.base import Backend, HostEnd
 from estimators.backends.docker import checking, containers, job_secrets, naming, ownership, warm
 from estimators.backends.docker.containers import ContainerPlan
-from estimators.backends.docker.endings import end_failure
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
 from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker.exit_status import end_failure
 from estimators.backends.docker.head_start import Handed, HeadStart
 from estimators.backends.docker.network import Network
 from estimators.backends.docker.pooling import Pooling, end_in

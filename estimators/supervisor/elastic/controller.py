@@ -28,8 +28,8 @@ from estimators.supervisor.attempt import TERMINATED
 from estimators.supervisor.elastic.driver import Driver
 from estimators.supervisor.elastic.exclusion import Exclusion
 from estimators.supervisor.elastic.hanging import Hanging
+from estimators.supervisor.elastic.host_discovery import Outside
 from estimators.supervisor.elastic.members import Host, HostState, Job, Roster, Worker, WorkerState, changes
-from estimators.supervisor.elastic.outside import Outside
 from estimators.supervisor.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits, Offer, next_offer
 
 #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.

@@ -6,12 +6,12 @@ import math
 import time
 from collections.abc import Callable
 
-from estimators.supervisor import gang
+from estimators.supervisor import preemption
 from estimators.supervisor.elastic.controller import ElasticController
 
 
 class ElasticHosts:
-    """The hosts of an elastic job as :class:`estimators.supervisor.disturbing.Hosts`.
+    """The hosts of an elastic job as :class:`estimators.supervisor.fault_injection.Hosts`.
 
     A host that comes back has another name; whoever takes hosts knows them by the names that the attempt began with.
 
@@ -20,7 +20,7 @@ class ElasticHosts:
         job: The job.
     """
 
-    def __init__(self, controller: Callable[[], ElasticController | None], job: gang.Job) -> None:
+    def __init__(self, controller: Callable[[], ElasticController | None], job: preemption.Job) -> None:
         self._controller = controller
         self._job = job
         self._now: dict[str, str] = {}  # the name that it began with -> the one that it has

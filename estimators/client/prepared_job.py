@@ -9,7 +9,7 @@ from typing import Any
 
 from container import launchers
 from estimators import backends
-from estimators.client import checks, planning, rendering
+from estimators.client import checks, planning, request_builder
 from estimators.client.preflight import idle_devices, preflight
 from estimators.client.source import Source, resolve
 from estimators.job import validation
@@ -76,8 +76,10 @@ class Draft:
         source = _source(settings)
         code = _code_on_s3(settings)
         if source is not None:
-            code = rendering.Code(program=source.program, submit_directory=rendering.submit_directory(settings, name))
-        spec = rendering.build_spec(
+            code = request_builder.Code(
+                program=source.program, submit_directory=request_builder.submit_directory(settings, name)
+            )
+        spec = request_builder.build_spec(
             settings,
             name=name,
             channels=parse_inputs(inputs),
@@ -90,7 +92,7 @@ class Draft:
             from estimators.backends.sagemaker.options import SageMakerOptions
 
             toolkit = SageMakerOptions.of(settings.run_options.backend_options).toolkit
-            prefix = rendering.submit_directory(settings, name).rpartition("/")[0]
+            prefix = request_builder.submit_directory(settings, name).rpartition("/")[0]
             spec = shipping.with_code_channel(spec, toolkit=toolkit, prefix=prefix)
             remarks = (*remarks, *shipping.warnings(spec))
         validation.check_spec(spec)
@@ -118,11 +120,11 @@ class Draft:
     @property
     def options(self) -> RunOptions:
         """How it is run."""
-        return rendering.build_options(self.settings, self.warnings)
+        return request_builder.build_options(self.settings, self.warnings)
 
     def plan(self) -> planning.ClusterPlan:
         """What would be started, as data."""
-        options = rendering.build_options(self.settings)
+        options = request_builder.build_options(self.settings)
         missing = tuple(f"it cannot be started like this: {problem}" for problem in self.problems)
         return planning.plan_cluster(self.spec, options, source=self.source, warnings=(*missing, *self.warnings))
 
@@ -143,7 +145,7 @@ class Draft:
             UnsupportedError: the backend or the strategy cannot do something, or this version does not have it.
         """
         instance_type = self.spec.instance_type
-        options = rendering.build_options(self.settings)
+        options = request_builder.build_options(self.settings)
         backend = backends.load(options.backend)
         checks.check_elastic(self.spec, backend)
         if self.settings.is_local:
@@ -173,7 +175,7 @@ def _listed(instance_type: str, problems: tuple[str, ...]) -> str:
     return "\n".join([f"instance_type {instance_type!r}: the job cannot be started:", *(f"- {p}" for p in problems)])
 
 
-def _code_on_s3(settings: Settings) -> rendering.Code | None:
+def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     """The code of a job on SageMaker that is an archive on S3 already."""
     location = settings.source_dir
     if settings.is_local or location is None or not location.startswith("s3://"):
@@ -184,7 +186,7 @@ def _code_on_s3(settings: Settings) -> rendering.Code | None:
         raise ConfigurationError(f"dependencies cannot be put beside source_dir={location!r}; pack them with it.")
     if not location.endswith((".tar.gz", ".tgz")):
         raise ConfigurationError(f"source_dir={location!r}: code on S3 is an archive, s3://bucket/sourcedir.tar.gz.")
-    return rendering.Code(program=settings.entry_point, submit_directory=location)
+    return request_builder.Code(program=settings.entry_point, submit_directory=location)
 
 
 def _source(settings: Settings) -> Source | None:

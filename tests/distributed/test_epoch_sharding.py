@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from container.distributed.core.ledger import Dealing
+from container.distributed.core.epoch_sharding import Dealing
 
 #: What may come after a step: nothing, ranks that come or leave in peace, or one that dies.
 EVENTS = st.one_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from container.contract.plan import Plan
 from container.contract.strategies import Distribution, ParameterServer
-from container.toolkit.gang import Member
+from container.toolkit.process_group import Member
 
 
 def allows(member: Member, plan: Plan | None, strategy: Distribution | None, limit: int) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from container.contract.membership import Membership
 from container.contract.plan import Plan, Role
 from container.contract.strategies import MPI, Distribution, ParameterServer
-from container.toolkit import revival
-from container.toolkit.gang import Member
+from container.toolkit import worker_restart
+from container.toolkit.process_group import Member
 
 KILLED = Member(name="worker", role=Role.RANK, rank=2, ended=True, signal=9)
 TWO, ONE = (
@@ -38,4 +38,4 @@ TWO, ONE = (
 def test_killed_workers_of_a_coordinator_are_started_again(
     member: Member, plan: Plan | None, strategy: Distribution, limit: int, allowed: bool
 ) -> None:
-    assert revival.allows(member, plan, strategy, limit) is allowed
+    assert worker_restart.allows(member, plan, strategy, limit) is allowed

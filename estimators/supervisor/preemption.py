@@ -38,7 +38,7 @@ class Job(Protocol):
 
 
 class GangHosts:
-    """The hosts of a gang as :class:`estimators.supervisor.disturbing.Hosts`.
+    """The hosts of a gang as :class:`estimators.supervisor.fault_injection.Hosts`.
 
     Args:
         loop: The supervisor's loop.

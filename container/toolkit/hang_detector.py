@@ -15,8 +15,8 @@ from container.contract.wire import PROGRESS, STACKS
 from container.system import processes, progress
 from container.system.loop import Loop
 from container.toolkit import hangs
-from container.toolkit.gang import Gang
 from container.toolkit.output import Output
+from container.toolkit.process_group import Gang
 
 
 class ProgressWatch:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from container.distributed.core.errors import WeightsDifferError
-from container.distributed.tensorflow import kerases
+from container.distributed.tensorflow import keras_compat
 from container.distributed.tensorflow.collectives import Collectives
 
 #: After which steps the weights are compared.
@@ -76,13 +76,13 @@ def digest(weights: Sequence[Any]) -> int:
     """A number that equal weights share, bit by bit; from -2**63 to 2**63 - 1."""
     hashed = hashlib.blake2b(digest_size=8)
     for weight in weights:
-        hashed.update(np.ascontiguousarray(kerases.value(weight)).view(np.uint8).data)
+        hashed.update(np.ascontiguousarray(keras_compat.value(weight)).view(np.uint8).data)
     return int.from_bytes(hashed.digest(), "little", signed=True)
 
 
 def projections(weights: Sequence[Any]) -> np.ndarray[Any, Any]:
     """One number per weight, which moves when the weight does. Shape: (weights,)."""
-    return np.array([_projection(kerases.value(weight)) for weight in weights], np.float64)
+    return np.array([_projection(keras_compat.value(weight)) for weight in weights], np.float64)
 
 
 def _projection(array: np.ndarray[Any, Any]) -> float:

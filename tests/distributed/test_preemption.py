@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from container.distributed.tensorflow import notice as notices
-from container.distributed.tensorflow.notice import Notice, SaveInTime
+from container.distributed.tensorflow import preemption as notices
+from container.distributed.tensorflow.preemption import Notice, SaveInTime
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from container.contract import variables, wire
 from container.contract.plan import ProcessPlan, Role
 from container.system import folders
 from container.system.loop import Loop
-from container.toolkit.gang import Gang, Member, base_environment
 from container.toolkit.output import Output
+from container.toolkit.process_group import Gang, Member, base_environment
 
 PACKAGE = str(Path(container.__file__ or "").parent)
 RunUntil = Callable[..., None]

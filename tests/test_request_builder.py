@@ -10,8 +10,8 @@ import pytest
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, ParameterServer
-from estimators.client import rendering
-from estimators.client.rendering import Code
+from estimators.client import request_builder
+from estimators.client.request_builder import Code
 from estimators.job import validation
 from estimators.job.errors import ConfigurationError
 from estimators.job.inputs import parse_inputs
@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(settings: Settings, inputs: Any = None, **options: Any) -> dict[str, Any]:
-    spec = rendering.build_spec(
+    spec = request_builder.build_spec(
         settings,
         **{"name": "job", "channels": parse_inputs(inputs), "code": CODE, "passes_model_dir": True, **options},
     )
@@ -42,7 +42,7 @@ def test_a_small_local_job(home: Path) -> None:
     request = build(Settings(hyperparameters={"epochs": 3}), {"train": "/data"})
     assert request == {
         "TrainingJobName": "job",
-        "RoleArn": rendering.PLACEHOLDER_ROLE,
+        "RoleArn": request_builder.PLACEHOLDER_ROLE,
         "AlgorithmSpecification": {"TrainingInputMode": "File"},
         "HyperParameters": {
             "epochs": "3",
@@ -167,22 +167,24 @@ def test_everything_that_aws_can_do() -> None:
     ],
 )
 def test_model_dir_follows_the_sdk(home: Path, arguments: dict[str, Any], expected: str | None) -> None:
-    encoded = rendering.build_hyperparameters(Settings(**arguments), name="job", code=CODE, passes_model_dir=True)
+    encoded = request_builder.build_hyperparameters(Settings(**arguments), name="job", code=CODE, passes_model_dir=True)
     found = json.loads(encoded.get("model_dir", "null"))
     assert found == (expected.replace("HOME", str(home)) if expected is not None else None)
 
 
 def test_other_estimators_pass_no_model_dir() -> None:
-    encoded = rendering.build_hyperparameters(Settings(), name="job", code=CODE, passes_model_dir=False)
+    encoded = request_builder.build_hyperparameters(Settings(), name="job", code=CODE, passes_model_dir=False)
     assert "model_dir" not in encoded
 
 
 def test_a_model_dir_among_the_hyperparameters() -> None:
     given = {"model_dir": "/x"}
     with pytest.raises(ConfigurationError, match="is an argument of its own"):
-        rendering.build_hyperparameters(Settings(hyperparameters=given), name="job", code=CODE, passes_model_dir=True)
+        request_builder.build_hyperparameters(
+            Settings(hyperparameters=given), name="job", code=CODE, passes_model_dir=True
+        )
     for options in ({"model_dir": False, "passes": True}, {"model_dir": None, "passes": False}):
-        encoded = rendering.build_hyperparameters(
+        encoded = request_builder.build_hyperparameters(
             Settings(hyperparameters=given, model_dir=options["model_dir"]),
             name="job",
             code=CODE,
@@ -206,7 +208,7 @@ def test_values_keep_their_types() -> None:
         "number-like": "3",
         "a.b_c-d": 1,
     }
-    encoded = rendering.build_hyperparameters(
+    encoded = request_builder.build_hyperparameters(
         Settings(hyperparameters=values), name="job", code=None, passes_model_dir=False
     )
     assert {name: json.loads(text) for name, text in encoded.items()} == values
@@ -224,17 +226,17 @@ def test_roles() -> None:
 
 def test_the_code_is_where_the_sdk_puts_it(home: Path) -> None:
     local, remote = Settings(), Settings(instance_type="ml.p3.2xlarge", output_path="s3://bucket/out")
-    assert rendering.submit_directory(local, "job") == f"file://{home}/jobs/job/source"
-    assert rendering.submit_directory(remote, "job") == "s3://bucket/out/job/source/sourcedir.tar.gz"
+    assert request_builder.submit_directory(local, "job") == f"file://{home}/jobs/job/source"
+    assert request_builder.submit_directory(remote, "job") == "s3://bucket/out/job/source/sourcedir.tar.gz"
     placed = Settings(instance_type="ml.p3.2xlarge", code_location="s3://code/p")
-    assert rendering.submit_directory(placed, "job") == "s3://code/p/job/source/sourcedir.tar.gz"
+    assert request_builder.submit_directory(placed, "job") == "s3://code/p/job/source/sourcedir.tar.gz"
 
 
 def test_a_home_with_spaces_and_percent_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from estimators.backends.local import output_dir
 
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "a b%20c"))
-    spec = rendering.build_spec(Settings(), name="job", channels=(), code=CODE, passes_model_dir=True)
+    spec = request_builder.build_spec(Settings(), name="job", channels=(), code=CODE, passes_model_dir=True)
     assert output_dir(spec) == tmp_path / "a b%20c" / "jobs" / "job" / "output"
     assert spec.user_hyperparameters["model_dir"] == str(tmp_path / "a b%20c" / "jobs" / "job" / "model")
 
@@ -245,7 +247,7 @@ def test_a_channel_named_as_the_models_is_refused() -> None:
 
 
 def test_options_carry_what_the_request_cannot() -> None:
-    options = rendering.build_options(Settings(framework_version="2.21", py_version="py311"), ("careful",))
+    options = request_builder.build_options(Settings(framework_version="2.21", py_version="py311"), ("careful",))
     assert (options.backend, options.framework_version, options.py_version) == ("local_process", "2.21", "py311")
     assert options.warnings == ("careful",)
 
