@@ -132,7 +132,7 @@ def attack(target: Target, data: st.DataObject) -> None:
     before = len(target.queue.submitted)
     jobs = sorted(os.listdir(target.home / "jobs"))
     with mock.patch(
-        "estimators.service.training.supervisor_client.request", side_effect=AssertionError("it reached a job")
+        "estimators.service.training.ipc_client.request", side_effect=AssertionError("it reached a job")
     ):
         answer = target.endpoint.respond("POST", "/", headers, sent)
     said = json.loads(answer.body) if answer.body else {}
