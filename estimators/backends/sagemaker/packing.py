@@ -88,7 +88,7 @@ def upload(aws: Aws, spec: TrainingJobSpec, source: Path, wanted: Uploads, on_de
             pack(package(), archive, name="container", skipped=SKIPPED)
             on_detail("Uploading fleetfit's toolkit")
             _put(client, archive, wanted.toolkit, spec)
-            _put(client, package() / "toolkit" / "shipped.py", wanted.starter, spec)
+            _put(client, package() / "toolkit" / "bootstrap.py", wanted.starter, spec)
 
 
 def _put(client: Any, path: Path, uri: str, spec: TrainingJobSpec) -> None:

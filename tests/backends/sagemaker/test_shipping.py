@@ -217,7 +217,7 @@ def test_an_image_without_our_toolkit_trains_with_it(tmp_path: Path) -> None:
     )
     packing.pack(tmp_path / "source", channel / "sourcedir.tar.gz")
     packing.pack(package(), channel / "toolkit.tar.gz", name="container", skipped=SKIPPED)
-    (channel / "start.py").write_bytes((package() / "toolkit" / "shipped.py").read_bytes())
+    (channel / "start.py").write_bytes((package() / "toolkit" / "bootstrap.py").read_bytes())
     with tarfile.open(channel / "toolkit.tar.gz") as archive:
         assert not [name for name in archive.getnames() if "__pycache__" in name]
     parameters = codec.encode(
@@ -243,7 +243,7 @@ def test_an_image_without_our_toolkit_trains_with_it(tmp_path: Path) -> None:
 
 
 def test_a_damaged_toolkit_is_said_where_sagemaker_looks(tmp_path: Path) -> None:
-    (tmp_path / "start.py").write_bytes((package() / "toolkit" / "shipped.py").read_bytes())
+    (tmp_path / "start.py").write_bytes((package() / "toolkit" / "bootstrap.py").read_bytes())
     (tmp_path / "output").mkdir()
     (tmp_path / "toolkit.tar.gz").write_bytes(b"no")
     done = subprocess.run(
