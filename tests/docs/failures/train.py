@@ -1,4 +1,4 @@
-"""The README's script that fails: rank 3 has a loss that is no number."""
+"""The page's script that fails: rank 3 has a loss that is no number."""
 
 from mpi4py import MPI
 
