@@ -1,141 +1,22 @@
 """The hosts' connection to each other: algo-1's toolkit listens, every other host's connects.
 
-A message is a JSON object in a frame: its length as four big-endian bytes, then the text. Frames are bounded. The
-first one is ``{"op": "hello", "host": …, "token": …}``; a connection that says anything else, or does not know the
-job's token, is closed. End-of-file means that the peer is lost.
+The first message is ``{"op": "hello", "host": …, "token": …}``; a connection that says anything else, or does not know
+the job's token, is closed. End-of-file means that the peer is lost.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable
-from typing import Any
 
+from container.contract.messages import Message
+from container.system.connection import Connection
 from container.system.loop import Loop, Timer
 
-Message = dict[str, Any]
-
-#: The largest frame in bytes. A failure with its traceback is some kilobytes.
-FRAME_LIMIT = 1 << 20
 #: Seconds that a stranger has to say hello.
 HELLO_TIMEOUT = 10.0
-_LENGTH = struct.Struct(">I")
-
-
-class Connection:
-    """One end of a connection, on a loop. Messages sent are buffered; ``closed`` is called once.
-
-    Args:
-        loop: The loop that drives it.
-        sock: A connected stream socket; the connection owns it.
-        received: Called with each message.
-        closed: Called with the reason when the peer is gone or breaks the protocol.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        sock: socket.socket,
-        received: Callable[[Message], None],
-        closed: Callable[[str], None],
-    ) -> None:
-        self._loop = loop
-        self._socket: socket.socket | None = sock
-        self.received = received
-        self.closed = closed
-        self._incoming = bytearray()
-        self._outgoing = bytearray()
-        sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(sock)
-        loop.add_reader(sock.fileno(), self._on_readable)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages can still be sent."""
-        return self._socket is not None
-
-    def send(self, message: Message) -> None:
-        """Send a message; one to a closed connection is dropped (``closed`` has told)."""
-        if self._socket is None:
-            return
-        body = json.dumps(message, separators=(",", ":")).encode()
-        if len(body) > FRAME_LIMIT:
-            raise ValueError(f"a control message of {len(body)} bytes is over the limit of {FRAME_LIMIT}.")
-        self._outgoing += _LENGTH.pack(len(body)) + body
-        self._flush()
-
-    def close(self) -> None:
-        """Close without calling ``closed``. What has been sent is still delivered by the kernel."""
-        if self._socket is not None:
-            fd = self._socket.fileno()
-            self._loop.remove_reader(fd)
-            self._loop.remove_writer(fd)
-            self._socket.close()
-            self._socket = None
-
-    def _lost(self, reason: str) -> None:
-        if self._socket is not None:
-            self.close()
-            self.closed(reason)
-
-    def _flush(self) -> None:
-        if self._socket is None:
-            return
-        try:
-            sent = self._socket.send(self._outgoing)
-        except BlockingIOError:
-            sent = 0
-        except OSError as error:
-            # The reader sees the end too, with whatever the peer said last still to be read.
-            self._outgoing.clear()
-            self._loop.remove_writer(self._socket.fileno())
-            if not isinstance(error, BrokenPipeError | ConnectionResetError):
-                self._lost(f"sending failed: {error}")
-            return
-        del self._outgoing[:sent]
-        if self._outgoing:
-            self._loop.add_writer(self._socket.fileno(), self._flush)
-        else:
-            self._loop.remove_writer(self._socket.fileno())
-
-    def _on_readable(self) -> None:
-        assert self._socket is not None
-        try:
-            data = self._socket.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lost(f"the connection broke: {error.strerror}")
-            return
-        if not data:
-            self._lost("the connection was closed")
-            return
-        self._incoming += data
-        while self._socket is not None and len(self._incoming) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._incoming)
-            if length > FRAME_LIMIT:
-                self._lost(f"a frame of {length} bytes is over the limit of {FRAME_LIMIT}")
-                return
-            end = _LENGTH.size + length
-            if len(self._incoming) < end:
-                return
-            body = bytes(self._incoming[_LENGTH.size : end])
-            del self._incoming[:end]
-            try:
-                message = json.loads(body)
-                if not isinstance(message, dict) or not isinstance(message.get("op"), str):
-                    raise ValueError("not a message")
-            except (ValueError, RecursionError):
-                self._lost("a frame is not a message")
-                return
-            self.received(message)
 
 
 class Server:
@@ -329,13 +210,3 @@ def _same(given: str, expected: str) -> bool:
     import hmac  # it brings OpenSSL along, which a single host can do without
 
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
-
-
-def _keep_alive(sock: socket.socket) -> None:
-    """Notice a machine that vanished without a word (no FIN) within some 20 seconds."""
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000)

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any
 
 from container.contract.failures import Cause, Failure
+from container.contract.messages import Message
 from container.toolkit.evidence import Evidence
-
-Message = dict[str, Any]
-
 
 #: What may come of a rank's exception before that rank has ended: Horovod's exit handler, say, waits for the others.
 _CONSEQUENCES = (Cause.PROCESS, Cause.LAUNCH)

@@ -21,6 +21,7 @@ from container.contract.environment import Environment
 from container.contract.failures import REASON_LIMIT, Cause, Failure, describe_end, no_progress, unanswered
 from container.contract.hints import Situation
 from container.contract.membership import Membership
+from container.contract.messages import Message
 from container.contract.names import cut
 from container.contract.plan import Plan, Role, StartedBy
 from container.contract.wire import PROGRESS, STACKS
@@ -28,7 +29,7 @@ from container.launchers import membership_of
 from container.system.loop import Loop, Timer
 from container.system.progress import ProgressJudge
 from container.toolkit import control, evidence, reports, worker_restart
-from container.toolkit.coordinator import Coordinator, Message
+from container.toolkit.coordinator import Coordinator
 from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.mpi import daemons, remotes
 from container.toolkit.output import Output

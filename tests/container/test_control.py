@@ -7,13 +7,13 @@ import json
 import os
 import random
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from container.contract.messages import LIMIT
 from container.system.loop import Loop
 from container.toolkit import control
 
@@ -85,7 +85,7 @@ def test_messages_go_both_ways_in_order(loop: Loop, server: Server, run_until: R
 def test_large_messages_do_not_block_the_loop(loop: Loop, server: Server, run_until: RunUntil) -> None:
     client = Client(loop, server.address, "algo-2")
     run_until(lambda: client.client.connected and server.log)
-    text = "x" * (control.FRAME_LIMIT - 100)
+    text = "x" * (LIMIT - 100)
     for number in range(10):
         server.server.send("algo-2", {"op": "big", "n": number, "text": text})
     run_until(lambda: len(client.log) == 11)
@@ -105,9 +105,8 @@ def test_what_was_said_last_arrives_before_the_end(loop: Loop, server: Server, r
     assert [item[1]["n"] for item in server.log[1:-1]] == list(range(100))
 
 
-def frame(message: object) -> bytes:
-    body = json.dumps(message).encode()
-    return struct.pack(">I", len(body)) + body
+def line(message: object) -> bytes:
+    return json.dumps(message).encode() + b"\n"
 
 
 HELLO = {"op": "hello", "host": "algo-2", "token": TOKEN}
@@ -116,28 +115,28 @@ HELLO = {"op": "hello", "host": "algo-2", "token": TOKEN}
 @pytest.mark.parametrize(
     "data",
     [
-        frame({**HELLO, "token": "wrong"}),
-        frame({**HELLO, "token": None}),
-        frame({**HELLO, "token": 3}),
-        frame({**HELLO, "token": ["sesame"]}),
-        frame({**HELLO, "token": "ü" * 100}),
-        frame({**HELLO, "token": "\ud800"}),
-        frame({"op": "hello", "host": "algo-2"}),
-        frame({**HELLO, "host": "algo-1"}),
-        frame({**HELLO, "host": "algo-9"}),
-        frame({**HELLO, "host": None}),
-        frame({**HELLO, "host": ["algo-2"]}),
-        frame({**HELLO, "host": {}}),
-        frame({**HELLO, "op": "ready"}),
-        frame({**HELLO, "op": 3}),
-        frame([HELLO]),
-        frame("hello"),
+        line({**HELLO, "token": "wrong"}),
+        line({**HELLO, "token": None}),
+        line({**HELLO, "token": 3}),
+        line({**HELLO, "token": ["sesame"]}),
+        line({**HELLO, "token": "ü" * 100}),
+        line({**HELLO, "token": "\ud800"}),
+        line({"op": "hello", "host": "algo-2"}),
+        line({**HELLO, "host": "algo-1"}),
+        line({**HELLO, "host": "algo-9"}),
+        line({**HELLO, "host": None}),
+        line({**HELLO, "host": ["algo-2"]}),
+        line({**HELLO, "host": {}}),
+        line({**HELLO, "op": "ready"}),
+        line({**HELLO, "op": 3}),
+        line([HELLO]),
+        line("hello"),
         b"GET / HTTP/1.1\r\n\r\n",
-        struct.pack(">I", 0),
-        struct.pack(">I", control.FRAME_LIMIT + 1),
-        struct.pack(">I", 4) + b"\xff\xff\xff\xff",
-        struct.pack(">I", 500_000) + b"[" * 500_000,
-        random.Random(7).randbytes(3000),
+        b"\n",
+        b"x" * (LIMIT + 1),
+        b"\xff\xff\xff\xff\n",
+        b"[" * 500_000 + b"\n",
+        random.Random(7).randbytes(3000) + b"\n",
     ],
 )  # fmt: skip
 def test_strangers_are_shown_the_door(data: bytes, loop: Loop, server: Server, run_until: RunUntil) -> None:
@@ -195,16 +194,16 @@ def test_a_host_joins_once(loop: Loop, server: Server, run_until: RunUntil) -> N
 
 def test_a_host_that_breaks_the_protocol_is_lost(loop: Loop, server: Server, run_until: RunUntil) -> None:
     sock = socket.create_connection(server.address)
-    sock.sendall(frame(HELLO) + frame({"op": "ready"}) + b"\xff" * 20)
+    sock.sendall(line(HELLO) + line({"op": "ready"}) + b"x" * (LIMIT + 1))
     run_until(lambda: server.log and server.log[-1][0] == "lost")
     assert server.log[:2] == [("joined", "algo-2"), ("algo-2", {"op": "ready"})]
     assert "over the limit" in server.log[-1][2]
     sock.close()
 
 
-def test_frames_that_come_byte_by_byte(loop: Loop, server: Server, run_until: RunUntil) -> None:
+def test_messages_that_come_byte_by_byte(loop: Loop, server: Server, run_until: RunUntil) -> None:
     sock = socket.create_connection(server.address)
-    for byte in frame(HELLO) + frame({"op": "ready"}):
+    for byte in line(HELLO) + line({"op": "ready"}):
         sock.sendall(bytes([byte]))
         loop.run_once(0.005)
     run_until(lambda: len(server.log) == 2)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
+from container.contract.messages import Message
 from container.contract.plan import Role
 from container.system.loop import Loop
 from container.toolkit import control
-from container.toolkit.coordinator import Message
 from container.toolkit.mpi import daemons
 from container.toolkit.process_group import Gang, Member
 
