@@ -24,7 +24,8 @@ CONTROL_PORT = 7711
 JOB_TOKEN = "FLEETFIT_JOB_TOKEN"
 #: A private folder (0700) for sockets and MPI's session files of this host. Default: a fresh temporary folder.
 RUNTIME_DIR = "FLEETFIT_RUNTIME_DIR"
-#: Inherited descriptor whose end-of-file means that whoever started the toolkit is gone.
+#: Inherited descriptor that brings the supervisor's messages, and whose end-of-file means that whoever started the
+#: toolkit is gone.
 LIFELINE_FD = "FLEETFIT_LIFELINE_FD"
 #: Seconds that the script has to save after a SIGTERM to the toolkit. Default 120, as on SageMaker.
 STOP_GRACE = "FLEETFIT_STOP_GRACE"
@@ -32,10 +33,9 @@ STOP_GRACE = "FLEETFIT_STOP_GRACE"
 SHARED_MACHINE = "FLEETFIT_SHARED_MACHINE"
 #: Where a container that is kept between jobs sees this host's tree, which becomes ``/opt/ml``.
 TREE = "FLEETFIT_TREE"
-#: What is said on the lifeline where no signal can be sent: stop with time to save, or end at once.
-SAY_STOP, SAY_END = b"stop\n", b"end\n"
-#: What is said there to send a signal to a rank: ``kill 3 9``.
-SAY_KILL = b"kill "
+#: Messages (:mod:`container.contract.messages`) on the lifeline, where no signal can be sent: stop with time to save;
+#: end at once.
+SAY_STOP, SAY_END = b'{"op":"stop"}\n', b'{"op":"end"}\n'
 #: How many hosts of the cluster share this machine's cores, where each has everything else of its own (containers).
 HOSTS_HERE = "FLEETFIT_HOSTS_HERE"
 #: How often a killed worker of parameter servers is started again without a restart of the job. Default 0.

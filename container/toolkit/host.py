@@ -322,7 +322,13 @@ class HostRuntime(Runtime):
         """End without any grace."""
         self._over(Outcome(stopped=True), grace=0.0)
 
-    def kill_rank(self, rank: int, number: int) -> None:
+    def _instructed(self, message: Message) -> None:
+        if message["op"] == "kill":
+            self._kill_rank(int(message["rank"]), int(message["signal"]))
+        else:
+            super()._instructed(message)
+
+    def _kill_rank(self, rank: int, number: int) -> None:
         """Send a signal to a rank of this host: a fault that the user has ordered."""
         for member in self._gang.ranks if self._gang is not None else ():
             if member.rank == rank and member.running and member.pid is not None:

@@ -11,7 +11,9 @@ from typing import Any
 
 from container.contract.environment import Environment
 from container.contract.failures import Failure
+from container.contract.messages import Message
 from container.contract.wire import TERMINATED, Event
+from container.system.connection import ENDED, Reader
 from container.system.loop import Loop
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang
@@ -90,6 +92,30 @@ class Runtime(abc.ABC):
     @abc.abstractmethod
     def end_now(self) -> None:
         """End without any grace."""
+
+    def follow(self, lifeline: int) -> None:
+        """Do what the supervisor says on the lifeline, and end with it.
+
+        Args:
+            lifeline: The descriptor, which is the runtime's from now on.
+        """
+        Reader(self._loop, lifeline, self._instructed, self._lifeline_ended)
+
+    def _instructed(self, message: Message) -> None:
+        match message["op"]:
+            case "stop":
+                self.stop()
+            case "end":
+                self.end_now()
+
+    def _lifeline_ended(self, reason: str) -> None:
+        if reason != ENDED:
+            self._output.say(self._host, f"what the supervisor said is not understood: {reason}.")
+        self.abandoned()
+
+    @abc.abstractmethod
+    def abandoned(self) -> None:
+        """Whoever started us is gone: end everything soon."""
 
     def run(self) -> Outcome:
         """Run until this host's share has ended and nothing of it is left.

@@ -94,7 +94,7 @@ def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: i
         kind = ElasticRuntime if isinstance(environment.strategy, ElasticHorovod) else HostRuntime
         runtime = kind(loop, output, environment, _with_job(settings, environment))
         if lifeline is not None:
-            loop.add_reader(lifeline, lambda: _on_lifeline(loop, lifeline, runtime))
+            runtime.follow(lifeline)
             _beat(loop, output)
         runtime.connect()
         try:
@@ -432,26 +432,6 @@ def _take_fd(name: str) -> int | None:
     fd = int(text)
     os.set_inheritable(fd, False)
     return fd
-
-
-def _on_lifeline(loop: Loop, fd: int, runtime: AnyRuntime) -> None:
-    said = os.read(fd, 1 << 16)
-    if not said:
-        loop.remove_reader(fd)
-        os.close(fd)
-        runtime.abandoned()
-        return
-    if isinstance(runtime, ElasticRuntime):
-        runtime.hear(said)
-        return
-    for words in said.splitlines(keepends=True):
-        if words.startswith(variables.SAY_KILL):
-            rank, number = words.split()[1:]
-            runtime.kill_rank(int(rank), int(number))
-    if variables.SAY_END in said:
-        runtime.end_now()
-    elif variables.SAY_STOP in said:
-        runtime.stop()
 
 
 def cache_root() -> Path:

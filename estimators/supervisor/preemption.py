@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from container.contract import variables
+from container.contract.messages import encode
 from container.system.loop import Loop
 from estimators.backends.base import Backend
 from estimators.supervisor.attempts import Attempts
@@ -79,7 +79,7 @@ class GangHosts:
             text = f"rank {rank} was to get signal {signal}, and does not run"
             self._job.tell("chaos_missed", self._job.hosts[0], text, rank=rank)
         else:
-            self._backend.say(host, variables.SAY_KILL + f"{rank} {signal}\n".encode())
+            self._backend.say(host, encode({"op": "kill", "rank": rank, "signal": signal}))
 
     def remove(self, host: str, back_in_s: float | None) -> None:
         """The host is killed without a notice."""

@@ -1,10 +1,10 @@
 """``python -m container elastic``: Horovod's elastic driver and rendezvous, beside the job's supervisor.
 
-The supervisor says, by lines on standard input: ``workers`` (those that are there, oldest first), ``ended`` (a worker
-and its exit code), ``stop``. The driver says, on standard output: ``listening`` (once), ``start`` (a worker, its
-environment, rank and size), ``end`` (a worker that has no place any more), ``membership`` (the workers in rank order),
-``waiting`` (for enough workers), ``enough``, ``too_few`` (it has waited in vain) and ``finished``. What Horovod logs
-goes to standard error.
+Its standard input is a connection to the supervisor, and the driver ends with it. The supervisor says ``workers``
+(those that are there, oldest first), ``ended`` (a worker and its exit code), ``stop``. The driver says ``listening``
+(once), ``start`` (a worker, its environment, rank and size), ``end`` (a worker that has no place any more),
+``membership`` (the workers in rank order), ``waiting`` (for enough workers), ``enough``, ``too_few`` (it has waited in
+vain) and ``finished``. What Horovod logs goes to standard error.
 
 Horovod's classes do the work (``horovod.runner.elastic``, ``horovod.runner.http.http_server``, version 0.28). What is
 different here, and why:
@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import http
 import io
 import logging
 import os
 import pickle
+import socket
 import sys
 import threading
 import time
@@ -44,8 +46,8 @@ from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.runner.gloo_run import create_slot_env_vars
 from horovod.runner.http.http_server import RendezvousHTTPServer, RendezvousServer
 
-from container.contract import elastic as messages
 from container.contract import variables
+from container.system.connection import BlockingConnection
 
 #: How long the workers may take to act on a change, until they are told again, in seconds.
 _TELL_AGAIN = 1.0
@@ -101,7 +103,7 @@ class Driver(ElasticDriver):
         most: The workers above which it does not grow.
         timeout: How long it waits, in seconds.
         reset_limit: How often they may meet anew.
-        say: Tells the supervisor.
+        send: Tells the supervisor.
     """
 
     def __init__(
@@ -113,11 +115,11 @@ class Driver(ElasticDriver):
         most: int,
         timeout: float,
         reset_limit: int | None,
-        say: Any,
+        send: Any,
     ) -> None:
         self._changed = threading.Event()
         self._fleet = fleet
-        self._say = say
+        self._send = send
         self._told = 0  # the stamp of the last change that workers were told of
         self._pending = False  # whether they have been told and have not met since
         self._generation = -1
@@ -138,13 +140,13 @@ class Driver(ElasticDriver):
 
     def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> Any:
         """See Horovod. That it waited in vain is said at once, while those that wait with it are still there."""
-        self._say("waiting")
+        self._send("waiting")
         try:
             found = super().wait_for_available_slots(min_num_proc, min_hosts)
         except TimeoutException:
-            self._say("too_few")
+            self._send("too_few")
             raise
-        self._say("enough")
+        self._send("enough")
         return found
 
     def _discover_hosts(self) -> None:
@@ -194,7 +196,7 @@ class Driver(ElasticDriver):
             self.error = "no worker is left that has the training's state"
             raise
         self._generation += 1
-        self._say(
+        self._send(
             "membership",
             generation=self._generation,
             workers=[self._rank_assignments[rank].hostname for rank in range(self._world_size)],
@@ -219,12 +221,12 @@ class Workers:
 
     Args:
         environment: What all of them get.
-        say: Tells the supervisor.
+        send: Tells the supervisor.
     """
 
-    def __init__(self, environment: dict[str, str], say: Any) -> None:
+    def __init__(self, environment: dict[str, str], send: Any) -> None:
         self._environment = environment
-        self._say = say
+        self._send = send
         self._changed = threading.Condition()
         self._codes: dict[str, int] = {}
 
@@ -247,13 +249,13 @@ class Workers:
         """
         worker = slot_info.hostname
         environment = {**self._environment, **create_slot_env_vars(slot_info)}
-        self._say("start", worker=worker, environment=environment, rank=slot_info.rank, size=slot_info.size)
+        self._send("start", worker=worker, environment=environment, rank=slot_info.rank, size=slot_info.size)
         asked = False
         with self._changed:
             while worker not in self._codes:
                 if not asked and any(event.is_set() for event in events):
                     asked = True
-                    self._say("end", worker=worker)
+                    self._send("end", worker=worker)
                 self._changed.wait(1.0)  # Horovod's events cannot be waited for together with ours
             return self._codes[worker], time.time()
 
@@ -294,26 +296,18 @@ def load_plain(data: bytes) -> Any:
     return _PlainUnpickler(io.BytesIO(data)).load()
 
 
-class _Speaker:
-    """Writes messages, from any thread.
+class _Supervisor:
+    """The connection to the supervisor; any thread may send."""
 
-    Args:
-        fd: Where to.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self) -> None:
+        self._connection = BlockingConnection(socket.socket(fileno=os.dup(0)))
         self._lock = threading.Lock()
+        self.receive = self._connection.receive
 
-    def __call__(self, operation: str, **values: Any) -> None:
-        """Say something; a supervisor that is gone is noticed by the end of standard input."""
-        data = messages.encode(operation, **values)
-        with self._lock:
-            while data:
-                try:
-                    data = data[os.write(self._fd, data) :]
-                except OSError:
-                    return
+    def send(self, operation: str, **values: Any) -> None:
+        """Send a message; a supervisor that is gone is noticed by the connection's end."""
+        with self._lock, contextlib.suppress(OSError):
+            self._connection.send({"op": operation, **values})
 
 
 def main(argv: list[str]) -> int:
@@ -331,8 +325,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="driver: %(message)s", stream=sys.stderr)
     logging.getLogger().setLevel(os.environ.get("FLEETFIT_ELASTIC_LOG", "ERROR"))
-    say = _Speaker(os.dup(1))
-    os.dup2(2, 1)  # what a library prints is no message
+    supervisor = _Supervisor()
     fleet = Fleet()
     rendezvous = Rendezvous(arguments.address)
     driver = Driver(
@@ -342,13 +335,13 @@ def main(argv: list[str]) -> int:
         most=arguments.most,
         timeout=arguments.timeout,
         reset_limit=arguments.reset_limit,
-        say=say,
+        send=supervisor.send,
     )
     environment: dict[str, str] = {}  # which names the port
-    workers = Workers(environment, say)
+    workers = Workers(environment, supervisor.send)
     port = rendezvous.start(handler(driver, workers))
     environment.update(_environment(arguments, port))
-    say("listening", port=port)
+    supervisor.send("listening", port=port)
 
     def drive() -> None:
         try:
@@ -357,20 +350,17 @@ def main(argv: list[str]) -> int:
         except Exception as error:  # noqa: BLE001 - said to the supervisor, which ends the job
             driver.error = driver.error or str(error)
         finally:
-            say("finished", error=driver.error)
+            supervisor.send("finished", error=driver.error)
 
     threading.Thread(target=drive, daemon=True).start()
-    buffer = bytearray()
-    while data := os.read(0, 1 << 16):
-        buffer += data
-        for message in messages.take(buffer):
-            if message["op"] == "workers":
-                fleet.set([str(worker) for worker in message["workers"]])
-                driver.changed()
-            elif message["op"] == "ended":
-                workers.ended(str(message["worker"]), int(message["code"]))
-            elif message["op"] == "stop":
-                return 0
+    while (message := supervisor.receive()) is not None:
+        if message["op"] == "workers":
+            fleet.set([str(worker) for worker in message["workers"]])
+            driver.changed()
+        elif message["op"] == "ended":
+            workers.ended(str(message["worker"]), int(message["code"]))
+        elif message["op"] == "stop":
+            break
     return 0
 
 

@@ -1,10 +1,9 @@
 """A host's share of an elastic job: it starts workers when the supervisor says so, and tells how they end.
 
 Unlike :class:`container.toolkit.host.HostRuntime` it knows no other hosts: they come and go, and the supervisor alone
-decides
-what what that means for the job. It hears, by lines on the lifeline (:mod:`container.contract.elastic`): ``prepare``
-(start a worker, which waits for its place), ``place`` (its environment), ``end`` (a worker), ``signal``, ``dump`` (say
-where the workers are), ``finish`` (the job is complete). It says by events: ``host_ready``, ``worker_ready``,
+decides what that means for the job. The lifeline brings ``prepare`` (start a worker, which waits for its place),
+``place`` (its environment), ``end_worker``, ``signal`` (to a worker), ``dump`` (say where the workers are), ``finish``
+(the job is complete), beside what every host is told. It says by events: ``host_ready``, ``worker_ready``,
 ``worker_ended``, ``progress`` (a worker makes some) and ``stacks``.
 """
 
@@ -15,12 +14,13 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from container.contract import elastic as messages
 from container.contract import variables
+from container.contract.elastic import split_worker
 from container.contract.environment import Environment
 from container.contract.failures import Cause, Failure
 from container.contract.hints import Situation
 from container.contract.membership import Membership
+from container.contract.messages import Message
 from container.contract.plan import Plan, ProcessPlan, Role
 from container.system.loop import Loop
 from container.toolkit import reports
@@ -48,7 +48,6 @@ class ElasticRuntime(Runtime):
         self._command: tuple[str, ...] = ()
         self._workers: dict[str, str] = {}  # process -> worker
         self._stopping = False
-        self._buffer = bytearray()
         self._watch = ProgressWatch(
             loop, output, environment, settings.hang_timeout, lambda kind, data: self._event(kind, **data)
         )
@@ -56,7 +55,7 @@ class ElasticRuntime(Runtime):
     # --- what the toolkit's main program calls ---
 
     def connect(self) -> None:
-        """There is nobody to connect to: the supervisor speaks by the lifeline."""
+        """Connect to nobody: the supervisor's messages come on the lifeline."""
         if self._settings.control_fd is not None:
             os.close(self._settings.control_fd)
 
@@ -99,19 +98,9 @@ class ElasticRuntime(Runtime):
             Outcome(failure=Failure(cause=Cause.HOST_LOST, message="the job's supervisor is gone.", host=self._host))
         )
 
-    def hear(self, data: bytes) -> None:
-        """Take what the supervisor says on the lifeline: messages, or the words that every toolkit knows."""
-        for word, act in ((variables.SAY_STOP, self.stop), (variables.SAY_END, self.end_now)):
-            if data.endswith(word) and not data.endswith(b"}" + word):
-                data = data[: -len(word)]
-                act()
-        self._buffer += data
-        for message in messages.take(self._buffer):
-            self._receive(message)
-
     # --- what the supervisor says ---
 
-    def _receive(self, message: dict[str, Any]) -> None:
+    def _instructed(self, message: Message) -> None:
         operation = message["op"]
         if operation == "prepare":
             self._prepare(str(message["worker"]), int(message["slots"]), bool(message.get("warm", True)))
@@ -119,12 +108,14 @@ class ElasticRuntime(Runtime):
             self._end_as(Outcome())
         elif operation == "dump" and self._gang is not None:
             self._watch.dump_stacks(self._gang)
-        elif operation in ("place", "end", "signal"):
-            self._tell(str(message["worker"]), operation, message)
+        elif operation in ("place", "end_worker", "signal"):
+            self._instruct(str(message["worker"]), operation, message)
+        else:
+            super()._instructed(message)
 
     def _prepare(self, worker: str, slots: int, warm: bool) -> None:
         assert self._gang is not None
-        _, slot, _ = messages.split_worker(worker)
+        _, slot, _ = split_worker(worker)
         name = f"worker {slot}"
         old = self._gang.members.get(name)
         if old is not None and not old.ended:
@@ -150,7 +141,7 @@ class ElasticRuntime(Runtime):
                 )
             )
 
-    def _tell(self, worker: str, operation: str, message: dict[str, Any]) -> None:
+    def _instruct(self, worker: str, operation: str, message: Message) -> None:
         assert self._gang is not None
         member = next((self._gang.members[name] for name, known in self._workers.items() if known == worker), None)
         if member is None or member.ended:

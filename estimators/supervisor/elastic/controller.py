@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from container.contract import elastic as messages
 from container.contract import variables
 from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
+from container.contract.messages import Message, encode
 from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
 from container.system.loop import Loop, Timer
@@ -116,7 +116,7 @@ class ElasticController:
                 self.roster,
                 waits=lambda: self._short or not self._met,
                 driver=lambda: self._driver.pid if self._driver is not None else None,
-                ask=lambda host: self._tell(host, "dump"),
+                ask=lambda host: self._instruct(host, "dump"),
                 fail=self._fail_with,
             )
         #: Whether it decides nothing any more: the job is complete, fails, or is being stopped.
@@ -307,7 +307,7 @@ class ElasticController:
         if self.over or host.state is not HostState.READY:
             return
         worker = self.roster.new_worker(host, slot)
-        self._tell(host.name, "prepare", worker=worker.name, slots=host.slots, warm=self._strategy.warm)
+        self._instruct(host.name, "prepare", worker=worker.name, slots=host.slots, warm=self._strategy.warm)
         if not self._strategy.warm:
             worker.state = WorkerState.READY
             self._offer()
@@ -318,7 +318,7 @@ class ElasticController:
         before, worker.state, worker.ended_with = worker.state, WorkerState.ENDED, code
         host = self.roster.hosts[worker.host]
         if self._driver is not None and before is WorkerState.PLACED:
-            self._driver.say("ended", worker=worker.name, code=code)
+            self._driver.send({"op": "ended", "worker": worker.name, "code": code})
         placed = before is WorkerState.PLACED and worker.name in self.roster.members
         if placed and code == 0:
             return  # the others are about to end as well
@@ -446,7 +446,7 @@ class ElasticController:
 
     # --- what the driver says ---
 
-    def _from_driver(self, message: messages.Message) -> None:
+    def _from_driver(self, message: Message) -> None:
         if self.over:
             return
         operation = message["op"]
@@ -456,11 +456,11 @@ class ElasticController:
                 worker.state = WorkerState.PLACED
                 late = {variables.ELASTIC_LATE: "1"} if self._training else {}
                 environment = {**message["environment"], **late}
-                self._tell(worker.host, "place", worker=worker.name, environment=environment)
+                self._instruct(worker.host, "place", worker=worker.name, environment=environment)
         elif operation == "end":
             worker = self.roster.workers.get(str(message["worker"]))
             if worker is not None and worker.state is not WorkerState.ENDED:
-                self._tell(worker.host, "end", worker=worker.name)
+                self._instruct(worker.host, "end_worker", worker=worker.name)
         elif operation in ("waiting", "enough"):
             self._short = operation == "waiting"
         elif operation == "membership":
@@ -530,7 +530,7 @@ class ElasticController:
             self._job.event("phase", name="elastic_finished")
             for host in self.roster.hosts.values():
                 if host.state is not HostState.GONE:
-                    self._tell(host.name, "finish")
+                    self._instruct(host.name, "finish")
             self.close()
             return
         failures = [self._failures[name] for name in self.roster.members if name in self._failures]
@@ -597,7 +597,7 @@ class ElasticController:
         if offer.workers != self._offered:
             self._begun = True
             self._offered = offer.workers
-            self._driver.say("workers", workers=list(offer.workers))
+            self._driver.send({"op": "workers", "workers": list(offer.workers)})
         if offer.again_at is not None:
             self._later(max(0.1, offer.again_at - now), self._offer)
 
@@ -711,7 +711,7 @@ class ElasticController:
         worker = self.roster.with_rank(rank)
         if worker is None:
             raise ValueError(f"there is no rank {rank}; there are {len(self.roster.members)} workers.")
-        self._tell(worker.host, "signal", worker=worker.name, number=number)
+        self._instruct(worker.host, "signal", worker=worker.name, number=number)
 
     def _leave(self, host: Host) -> None:
         if host.state is HostState.LEAVING:
@@ -745,19 +745,19 @@ class ElasticController:
             return
         inside = [worker for worker in host.workers.values() if worker.state is WorkerState.PLACED]
         if not inside:
-            self._tell(host.name, "finish")
+            self._instruct(host.name, "finish")
 
     def _end_leaving(self, host: Host) -> None:
         """Its workers have no place any more and do not notice: end them."""
         if host.state is HostState.LEAVING:
             for worker in host.workers.values():
                 if worker.state is WorkerState.PLACED and worker.name not in self.roster.members:
-                    self._tell(host.name, "end", worker=worker.name)
+                    self._instruct(host.name, "end_worker", worker=worker.name)
 
     # --- words ---
 
-    def _tell(self, host: str, operation: str, **values: Any) -> None:
-        self._backend.say(host, messages.encode(operation, **values))
+    def _instruct(self, host: str, operation: str, **values: Any) -> None:
+        self._backend.say(host, encode({"op": operation, **values}))
 
     def _failure(self, message: str, cause: Cause = Cause.PROCESS) -> Failure:
         return Failure(cause=cause, message=f"elastic training: {message}.")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import container
-from container.contract import elastic as messages
+from container.contract.messages import Message
 from container.contract.strategies import ElasticHorovod
 from container.system import processes
+from container.system.connection import Connection
 from container.system.loop import Loop
 from estimators.supervisor.elastic.policy import Limits
 
@@ -47,13 +47,11 @@ class Driver:
         limits: Limits,
         address: str,
         interface: str,
-        received: Callable[[messages.Message], None],
+        received: Callable[[Message], None],
         ended: Callable[[str], None],
     ) -> None:
         self._loop = loop
-        self._received = received
         self._told_to_end = False
-        self._buffer = bytearray()
         self._log = bytearray()
         package = Path(next(iter(container.__path__))).resolve()
         argv = [python, str(package / "__main__.py"), "elastic", "--address", address, "--interface", interface]
@@ -65,26 +63,26 @@ class Driver:
             argv.append("--warm")
         if strategy.reset_limit is not None:
             argv += ["--reset-limit", str(strategy.reset_limit)]
-        input_read, self._input = os.pipe()
-        self._output, output_write = os.pipe()
+        ours, theirs = socket.socketpair()
         self._errors, errors_write = os.pipe()
         try:
             self.pid = processes.spawn(
                 argv,
                 env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
                 cwd=folder,
-                stdin=input_read,
-                stdout=output_write,
+                stdin=theirs.fileno(),
+                stdout=errors_write,
                 stderr=errors_write,
             )
         except OSError:
-            for fd in (self._input, self._output, self._errors):
-                os.close(fd)
+            ours.close()
+            os.close(self._errors)
             raise
         finally:
-            for fd in (input_read, output_write, errors_write):
-                os.close(fd)
-        loop.add_reader(self._output, self._readable)
+            theirs.close()
+            os.close(errors_write)
+        # It ends with its connection, and its end is noticed by its process's.
+        self._connection = Connection(loop, ours, received, lambda reason: None)
         loop.add_reader(self._errors, self._logged)
 
         def exited(status: int) -> None:
@@ -94,29 +92,14 @@ class Driver:
 
         loop.on_child(self.pid, exited)
 
-    def say(self, operation: str, **values: Any) -> None:
+    def send(self, message: Message) -> None:
         """Tell it something; one that is gone is noticed by its end."""
-        if self._told_to_end:
-            return  # and the descriptor may be somebody else's
-        with contextlib.suppress(OSError):
-            os.write(self._input, messages.encode(operation, **values))
+        self._connection.send(message)
 
     def close(self) -> None:
         """Let it end."""
-        if not self._told_to_end:
-            self._told_to_end = True
-            os.close(self._input)
-
-    def _readable(self) -> None:
-        data = os.read(self._output, 1 << 16)
-        if not data:
-            self._loop.remove_reader(self._output)
-            os.close(self._output)
-            return
-        self._buffer += data
-        for message in messages.take(self._buffer):
-            if not self._told_to_end:
-                self._received(message)
+        self._told_to_end = True
+        self._connection.close()
 
     def _logged(self) -> None:
         if self._errors < 0:

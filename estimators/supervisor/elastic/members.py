@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from container.contract import elastic as messages
+from container.contract.elastic import split_worker, worker_name
 from container.contract.failures import Failure
 
 
@@ -143,7 +143,7 @@ class Roster:
         """Another worker for a slot of a host."""
         number = host.counts.get(slot, 0)
         host.counts[slot] = number + 1
-        worker = Worker(messages.worker_name(host.name, slot, number), host.name, slot)
+        worker = Worker(worker_name(host.name, slot, number), host.name, slot)
         host.workers[slot] = self.workers[worker.name] = worker
         return worker
 
@@ -217,7 +217,7 @@ def changes(joined: list[str], left: list[str]) -> str:
     """Whose workers have joined and left, in words."""
 
     def hosts(workers: list[str]) -> str:
-        return ", ".join(dict.fromkeys(messages.split_worker(name)[0] for name in workers))
+        return ", ".join(dict.fromkeys(split_worker(name)[0] for name in workers))
 
     parts = [f"joined: {hosts(joined)}"] * bool(joined) + [f"left: {hosts(left)}"] * bool(left)
     return f" ({'; '.join(parts)})" if parts else ""

@@ -1,4 +1,4 @@
-"""Messages are lines of JSON; a worker's name says where it is."""
+"""A worker's name says where it is; Horovod's driver takes plain values only."""
 
 from __future__ import annotations
 
@@ -7,35 +7,13 @@ import pickle
 
 import pytest
 
-from container.contract import elastic as messages
+from container.contract.elastic import split_worker, worker_name
 from container.contract.strategies import ElasticHorovod
 
 
-def test_messages_come_in_any_pieces() -> None:
-    data = messages.encode("place", worker="algo-1.0.0", environment={"A": "x\ny"}) + messages.encode("stop")
-    buffer = bytearray()
-    found: list[messages.Message] = []
-    for number in range(len(data)):
-        buffer += data[number : number + 1]
-        found += messages.take(buffer)
-    assert found == [{"op": "place", "worker": "algo-1.0.0", "environment": {"A": "x\ny"}}, {"op": "stop"}]
-    assert not buffer
-
-
-@pytest.mark.parametrize("line", [b"[1]\n", b"{}\n", b"nonsense\n", b'{"op":3}\n'])
-def test_anything_else_is_refused(line: bytes) -> None:
-    with pytest.raises(ValueError):
-        messages.take(bytearray(line))
-
-
-def test_a_message_has_an_end() -> None:
-    with pytest.raises(ValueError, match="over"):
-        messages.take(bytearray(b"x" * (messages.LINE_LIMIT + 1)))
-
-
 def test_a_workers_name() -> None:
-    assert messages.worker_name("algo-12", 1, 3) == "algo-12.1.3"
-    assert messages.split_worker("my.host.1.3") == ("my.host", 1, 3)
+    assert worker_name("algo-12", 1, 3) == "algo-12.1.3"
+    assert split_worker("my.host.1.3") == ("my.host", 1, 3)
 
 
 @pytest.mark.horovod

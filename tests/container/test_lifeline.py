@@ -1,0 +1,119 @@
+"""What the supervisor says on a lifeline, in whatever pieces it arrives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.contract import variables
+from container.contract.environment import Environment, Machine
+from container.contract.messages import encode
+from container.system.loop import Loop
+from container.toolkit.elastic.host import ElasticRuntime
+from container.toolkit.host import HostRuntime
+from container.toolkit.output import Output
+from container.toolkit.runtime import Outcome, Runtime, Settings
+
+RunUntil = Callable[..., None]
+
+FINISH, DUMP, KILL = encode({"op": "finish"}), encode({"op": "dump"}), encode({"op": "kill", "rank": 3, "signal": 9})
+STOP, END = variables.SAY_STOP, variables.SAY_END
+
+
+class Told:
+    """A runtime on a lifeline, and what it was told."""
+
+    def __init__(self, kind: type[Runtime], loop: Loop, folder: Path) -> None:
+        self.log: list[Any] = []
+        log = self.log
+
+        class Recording(kind):  # type: ignore[misc, valid-type]
+            def stop(self) -> None:
+                log.append("stop")
+
+            def end_now(self) -> None:
+                log.append("end")
+
+            def abandoned(self) -> None:
+                log.append("abandoned")
+
+            def _kill_rank(self, rank: int, number: int) -> None:
+                log.append(("kill", rank, number))
+
+            def _end_as(self, outcome: Outcome, grace: float = 0.0) -> None:
+                log.append(outcome)
+
+        environment = Environment.from_config(
+            base_dir=folder,
+            machine=Machine(python="python", cpus=1),
+            hyperparameters={},
+            resource_config={"hosts": ["algo-1"], "current_host": "algo-1"},
+            input_data_config={},
+        )
+        settings = Settings(
+            token=None, control_fd=None, control_address=None, start_timeout=1, stop_grace=1, runtime_dir=folder
+        )
+        self._printed, written = os.pipe()
+        read_end, self.lifeline = os.pipe()
+        Recording(loop, Output(loop, written), environment, settings).follow(read_end)
+        os.close(written)
+
+    def printed(self) -> bytes:
+        return os.read(self._printed, 1 << 16)
+
+    def close(self) -> None:
+        os.close(self._printed)
+
+
+@pytest.fixture(params=[HostRuntime, ElasticRuntime])
+def told(request: pytest.FixtureRequest, loop: Loop, tmp_path: Path) -> Iterator[Told]:
+    one = Told(request.param, loop, tmp_path)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def elastic(loop: Loop, tmp_path: Path) -> Iterator[Told]:
+    one = Told(ElasticRuntime, loop, tmp_path)
+    yield one
+    one.close()
+
+
+def test_stop_and_a_message_in_one_read(elastic: Told, run_until: RunUntil) -> None:
+    os.write(elastic.lifeline, STOP + FINISH + DUMP + STOP + FINISH)
+    run_until(lambda: len(elastic.log) == 4)
+    assert elastic.log == ["stop", Outcome(), "stop", Outcome()]
+    os.close(elastic.lifeline)
+
+
+def test_everything_in_its_order_whatever_the_pieces(told: Told, loop: Loop, run_until: RunUntil) -> None:
+    data = STOP + DUMP + END
+    for at in range(len(data)):
+        os.write(told.lifeline, data[at : at + 1])
+        loop.run_once(0.1)
+    assert told.log == ["stop", "end"]
+    os.write(told.lifeline, data[:-1])
+    os.close(told.lifeline)  # in the middle of a message
+    run_until(lambda: told.log[-1] == "abandoned")
+    assert told.log == ["stop", "end", "stop", "abandoned"]
+
+
+def test_a_rank_is_sent_a_signal(loop: Loop, tmp_path: Path, run_until: RunUntil) -> None:
+    told = Told(HostRuntime, loop, tmp_path)
+    os.write(told.lifeline, KILL + STOP)
+    run_until(lambda: len(told.log) == 2)
+    assert told.log == [("kill", 3, 9), "stop"]
+    os.close(told.lifeline)
+    told.close()
+
+
+def test_what_is_no_message_ends_the_host_and_says_so(told: Told, run_until: RunUntil) -> None:
+    os.write(told.lifeline, b"stop\n" + STOP)
+    run_until(lambda: told.log)
+    assert told.log == ["abandoned"]
+    assert b"[algo-1] what the supervisor said is not understood: a line of 4 bytes" in told.printed()
+    os.close(told.lifeline)
