@@ -290,11 +290,14 @@ class BlockingConnection:
 
     def read(self, descriptors: int = 0) -> bool:
         """Read once; returns whether the connection is still open. What has come is had by :meth:`take`."""
-        if descriptors:
-            data, passed = _receive(self._socket, descriptors)
-            self._descriptors += passed
-        else:
-            data = self._socket.recv(_READ_SIZE)
+        try:
+            if descriptors:
+                data, passed = _receive(self._socket, descriptors)
+                self._descriptors += passed
+            else:
+                data = self._socket.recv(_READ_SIZE)
+        except ConnectionResetError:  # the peer ended without having read everything
+            return False
         self._decoder.feed(data)
         return bool(data)
 

@@ -11,7 +11,6 @@ import dataclasses
 import enum
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +25,7 @@ from container.contract.names import cut
 from container.contract.plan import Plan, Role, StartedBy
 from container.contract.wire import PROGRESS, STACKS
 from container.launchers import membership_of
+from container.system.connection import Connection
 from container.system.loop import Loop, Timer
 from container.system.progress import ProgressJudge
 from container.toolkit import control, evidence, reports, worker_restart
@@ -92,7 +92,7 @@ class HostRuntime(Runtime):
         if environment.is_master:
             self._coordinator = Coordinator(environment.hosts, self._tell)
             self._requests = remotes.Requests(
-                loop, self._host, environment.hosts, spawn=self._spawn_daemon, hung_up=self._remote_shell_gone
+                self._host, environment.hosts, spawn=self._spawn_daemon, hung_up=self._remote_shell_gone
             )
             answer = self._requests.ended
         self._daemons = remotes.Daemons(self._host, settings.runtime_dir, environment.machine, answer)
@@ -625,12 +625,12 @@ class HostRuntime(Runtime):
                 "that only serves is ended by itself if it does so in distributed.init() or server.join().)",
             )
 
-    def _remote_requested(self, sock: socket.socket, host: str, argv: list[str]) -> None:
+    def _remote_requested(self, connection: Connection, host: str, argv: list[str]) -> None:
         """mpirun, which runs on algo-1 only, wants its daemon on a host."""
         if self._requests is not None:
-            self._requests.take(sock, host, argv, self._server)
+            self._requests.take(connection, host, argv, self._server)
         else:
-            sock.close()
+            connection.close()
 
     def _spawn_daemon(self, number: int, words: list[str]) -> None:
         assert self._gang is not None

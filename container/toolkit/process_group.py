@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import signal
 import socket
@@ -20,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import variables
+from container.contract.messages import Message
 from container.contract.plan import ProcessPlan, Role
 from container.system import processes
+from container.system.connection import Connection
 from container.system.loop import Loop
 from container.toolkit import hangs
 from container.toolkit import rank as rank_wrapper
@@ -73,9 +74,9 @@ class Member:
     stream: Stream | None = None
     events: EventStream | None = None
     stalls: hangs.StallWarnings = dataclasses.field(default_factory=hangs.StallWarnings)
-    wrapper: socket.socket | None = None
+    wrapper: Connection | None = None
     wrapper_pid: int | None = None
-    place: bytes | None = None  # for a wrapper that has not come up yet
+    place: Message | None = None  # for a wrapper that has not come up yet
 
     @property
     def running(self) -> bool:
@@ -137,9 +138,9 @@ class Gang:
         #: Called when a rank prints or reports something that is a sign of progress.
         self.on_activity: Callable[[], None] = lambda: None
         #: Called with a connection of the remote shell, the host it wants, and the command.
-        self.on_remote: Callable[[socket.socket, str, list[str]], None] = lambda sock, host, argv: sock.close()
+        self.on_remote: Callable[[Connection, str, list[str]], None] = lambda connection, host, argv: connection.close()
         self.socket_path = runtime_dir / "host.sock"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.socket_path))
         self._listener.listen(256)
         self._listener.setblocking(False)
@@ -205,8 +206,7 @@ class Gang:
         for member in list(self.members.values()):
             if member.role in roles and member.running:
                 if member.wrapper is not None:
-                    with contextlib.suppress(OSError):
-                        member.wrapper.send(f"signal {int(number)}".encode())
+                    member.wrapper.send({"op": "signal", "number": int(number)})
                 elif member.pid is not None and member.role is Role.LAUNCHER:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(member.pid, number)
@@ -214,30 +214,25 @@ class Gang:
     def signal(self, member: Member, number: int) -> None:
         """Send a signal to one process, through its wrapper."""
         if member.wrapper is not None and not member.ended:
-            with contextlib.suppress(OSError):
-                member.wrapper.send(f"signal {int(number)}".encode())
+            member.wrapper.send({"op": "signal", "number": int(number)})
 
     def place(self, member: Member, environment: Mapping[str, str]) -> None:
         """Give a process that waits for its place (``variables.PLACE``) the rest of its environment."""
-        place = b"place " + json.dumps(dict(environment)).encode()
+        place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
             member.place = place
-            return
-        with contextlib.suppress(OSError):
+        else:
             member.wrapper.send(place)
 
     def release_one(self, member: Member) -> None:
         """Let a wrapper that waits for a verdict end."""
         if member.wrapper is not None:
-            with contextlib.suppress(OSError):
-                member.wrapper.send(b"release")
+            member.wrapper.send({"op": "release"})
 
     def release(self) -> None:
         """Let every wrapper that waits for a verdict end."""
         for member in self.members.values():
-            if member.wrapper is not None:
-                with contextlib.suppress(OSError):
-                    member.wrapper.send(b"release")
+            self.release_one(member)
 
     def kill(self) -> list[int]:
         """SIGKILL everything below this process, wait until it is gone, and take the last output.
@@ -280,83 +275,58 @@ class Gang:
             sock, _ = self._listener.accept()
         except OSError:
             return
-        sock.setblocking(False)
-        self._loop.add_reader(sock.fileno(), lambda: self._first_packet(sock))
+        connection = Connection(self._loop, sock, lambda message: None, lambda reason: None, descriptors=2)
+        connection.received = lambda message: self._introduced(connection, message)
 
-    def _first_packet(self, sock: socket.socket) -> None:
-        try:
-            data, fds, _, _ = socket.recv_fds(sock, 1 << 17, 2)
-        except BlockingIOError:
-            return
-        except OSError:
-            data, fds = b"", []
-        self._loop.remove_reader(sock.fileno())
-        kind, _, rest = data.decode("utf-8", "replace").partition("\n")
-        name, _, pid = rest.partition("\n")
-        if kind == "rank" and len(fds) == 2 and pid.isdecimal():
-            self._attach(sock, name, int(pid), fds)
-            return
-        for fd in fds:
-            os.close(fd)
-        if kind == "rsh":
-            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                request = json.loads(rest)
-                self.on_remote(sock, str(request["host"]), [str(word) for word in request["argv"]])
-                return
-        sock.close()
+    def _introduced(self, connection: Connection, message: Message) -> None:
+        """Take a connection's first message, by which it says who it is."""
+        match message:
+            case {"op": "rank", "name": str(name), "pid": int(pid)}:
+                self._attach(connection, name, pid)
+            case {"op": "rsh", "host": str(host), "argv": [*argv]}:
+                self.on_remote(connection, host, [str(word) for word in argv])
+            case _:
+                connection.close()
 
-    def _attach(self, sock: socket.socket, name: str, pid: int, fds: list[int]) -> None:
+    def _attach(self, connection: Connection, name: str, pid: int) -> None:
         member = self.members.get(name)
-        if member is None or member.wrapper is not None or self._ending:
+        descriptors = connection.take_descriptors()
+        if member is None or member.wrapper is not None or self._ending or len(descriptors) != 2:
             # Nobody that we expect, or too late: without its connection the wrapper ends.
-            for fd in fds:
-                os.close(fd)
-            sock.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
+            connection.close()
             return
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        member.wrapper = sock
+        printed, reported = descriptors
+        member.wrapper = connection
         member.wrapper_pid = pid
         member.stream = Stream(
-            self._loop, self._output, fds[0], self._host, name, printed=functools.partial(self._printed, member)
+            self._loop, self._output, printed, self._host, name, printed=functools.partial(self._printed, member)
         )
-        member.events = EventStream(self._loop, self._output, fds[1], lambda values: self._rank_event(member, values))
-        self._loop.add_reader(sock.fileno(), lambda: self._wrapper_says(member))
+        member.events = EventStream(self._loop, self._output, reported, lambda values: self._rank_event(member, values))
+        connection.received = lambda message: self._from_wrapper(member, message)
+        connection.closed = lambda reason: self._wrapper_closed(member)
         if member.place is not None:
-            with contextlib.suppress(OSError):
-                sock.send(member.place)
+            connection.send(member.place)
 
-    def _wrapper_says(self, member: Member) -> None:
-        assert member.wrapper is not None
-        try:
-            data = member.wrapper.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._wrapper_closed(member)
-            return
-        words = data.decode("utf-8", "replace").split("\n")
-        if words[0] == "started":
-            member.pid = int(words[1])
-            member.started_at = time.monotonic()
-            self.on_started(member)
-        elif words[0] == "failed":
-            member.start_error = f"{os.strerror(int(words[1]))}: {words[2]}"
-            member.exit_code = 127
-            self._ended(member)
-        elif words[0] == "ended":
-            member.exit_code = int(words[1]) if words[1] else None
-            member.signal = int(words[2]) if words[2] else None
-            member.told = member.told or words[3] == "told"
-            member.max_rss_kb = int(words[4])
-            self._ended(member)
+    def _from_wrapper(self, member: Member, message: Message) -> None:
+        match message["op"]:
+            case "started":
+                member.pid = int(message["pid"])
+                member.started_at = time.monotonic()
+                self.on_started(member)
+            case "failed":
+                member.start_error = f"{os.strerror(int(message['errno']))}: {message['path']}"
+                member.exit_code = 127
+                self._ended(member)
+            case "ended":
+                member.exit_code = message["exit_code"]
+                member.signal = message["signal"]
+                member.told = member.told or bool(message["told"])
+                member.max_rss_kb = int(message["max_rss_kb"])
+                self._ended(member)
 
     def _wrapper_closed(self, member: Member) -> None:
-        assert member.wrapper is not None
-        self._loop.remove_reader(member.wrapper.fileno())
-        member.wrapper.close()
         member.wrapper = None
         if not member.ended:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))

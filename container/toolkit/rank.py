@@ -17,7 +17,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from container.contract.messages import Message, encode
 from container.system import processes
+from container.system.connection import BlockingConnection
 
 #: Set by the toolkit for processes that it starts itself.
 PROCESS = "FLEETFIT_PROCESS"
@@ -45,22 +47,21 @@ COMMAND_FILE = "command"
 VERDICT_TIMEOUT = 5.0
 
 _PIPE_SIZE = 256 << 10
-#: The longest message of the toolkit, in bytes: an elastic worker's place.
-_MESSAGE_LIMIT = 64 << 10
 
 
 def main(argv: list[str]) -> int:
     """Run the command after ``--`` and return its exit code, 128 + signal if one killed it."""
     processes.set_death_signal(signal.SIGKILL, os.getppid())
     command = host_command(os.environ) or argv[argv.index("--") + 1 :]
-    toolkit = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    toolkit.connect(os.environ[HOST_SOCKET])
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(os.environ[HOST_SOCKET])
+    toolkit = BlockingConnection(sock)
 
     output_read, output_write = os.pipe()
     events_read, events_write = os.pipe()
     _enlarge(output_write)
-    hello = f"rank\n{process_name(os.environ)}\n{os.getpid()}".encode()
-    socket.send_fds(toolkit, [hello], [output_read, events_read])
+    hello = {"op": "rank", "name": process_name(os.environ), "pid": os.getpid()}
+    toolkit.send(hello, descriptors=(output_read, events_read))
     os.close(output_read)
     os.close(events_read)
 
@@ -121,14 +122,14 @@ def main(argv: list[str]) -> int:
             new_group=True,
         )
     except OSError as error:
-        toolkit.send(f"failed\n{error.errno}\n{error.filename}".encode())
+        toolkit.send({"op": "failed", "errno": error.errno, "path": str(error.filename)})
         _await_verdict(toolkit)
         return 127
     os.close(output_write)
     os.close(events_write)
     if place_read >= 0:
         os.close(place_read)
-    toolkit.send(f"started\n{child}".encode())
+    toolkit.send({"op": "started", "pid": child})
     if told_to_end:  # while the child was being made
         _signal(child, signal.SIGTERM, group_signals)
     return _follow(toolkit, child, group_signals, lambda: told_to_end, place_write)
@@ -174,23 +175,26 @@ def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None
         return None
 
 
-def _await_place(toolkit: socket.socket, env: dict[str, str]) -> bool:
+def _await_place(toolkit: BlockingConnection, env: dict[str, str]) -> bool:
     """Wait for the rest of the environment; False where there will be none."""
-    import json
-
-    while words := toolkit.recv(_MESSAGE_LIMIT):
-        if words.startswith(b"place "):
-            env.update(json.loads(words[6:]))
+    while (message := toolkit.receive()) is not None:
+        if message["op"] == "place":
+            env.update(message["environment"])
             return True
-        if words.startswith(b"signal "):
+        if message["op"] == "signal":
             break
     with contextlib.suppress(OSError):
-        toolkit.send(f"ended\n\n{signal.SIGTERM}\ntold\n0".encode())
+        toolkit.send(_end(None, signal.SIGTERM, told=True, max_rss_kb=0))
     return False
 
 
+def _end(exit_code: int | None, killed_by: int | None, *, told: bool, max_rss_kb: int) -> Message:
+    number = None if killed_by is None else int(killed_by)
+    return {"op": "ended", "exit_code": exit_code, "signal": number, "told": told, "max_rss_kb": max_rss_kb}
+
+
 def _follow(  # type: ignore[no-untyped-def]
-    toolkit: socket.socket, child: int, group_signals: bool, told_to_end, place_fd: int = -1
+    toolkit: BlockingConnection, child: int, group_signals: bool, told_to_end, place_fd: int = -1
 ) -> int:
     child_fd = os.pidfd_open(child)
     poll = select.poll()
@@ -200,19 +204,18 @@ def _follow(  # type: ignore[no-untyped-def]
     while True:
         ready = dict(poll.poll())
         if toolkit.fileno() in ready:
-            message = toolkit.recv(_MESSAGE_LIMIT)
-            if message.startswith(b"place "):
-                with contextlib.suppress(OSError):  # it has ended
-                    os.write(place_fd, message[6:] + b"\n")
-                continue
-            words = message.decode().split()
-            if not words:  # the toolkit is gone
+            if not toolkit.read():  # it is gone
                 _signal(child, signal.SIGKILL, True)
                 os.waitpid(child, 0)
                 return 128 + signal.SIGKILL
-            if words[0] == "signal":
-                hold = True
-                _signal(child, int(words[1]), group_signals or int(words[1]) == signal.SIGKILL)
+            while (message := toolkit.take()) is not None:
+                if message["op"] == "place":
+                    with contextlib.suppress(OSError):  # it has ended
+                        os.write(place_fd, encode(message["environment"]))
+                elif message["op"] == "signal":
+                    hold = True
+                    number = int(message["number"])
+                    _signal(child, number, group_signals or number == signal.SIGKILL)
         if child_fd in ready:
             _, status, usage = os.wait4(child, 0)
             break
@@ -221,11 +224,7 @@ def _follow(  # type: ignore[no-untyped-def]
         # mpirun signals us and the command one after the other: it may be our turn in a moment.
         with contextlib.suppress(InterruptedError):
             select.select([], [], [], 0.05)
-    state = "told" if told_to_end() else "alone"
-    toolkit.send(
-        f"ended\n{'' if exit_code is None else exit_code}\n{'' if killed_by is None else killed_by}\n"
-        f"{state}\n{usage.ru_maxrss}".encode()
-    )
+    toolkit.send(_end(exit_code, killed_by, told=told_to_end(), max_rss_kb=usage.ru_maxrss))
     code = exit_code if exit_code is not None else 128 + (killed_by or 0)
     if hold:
         # While the job is being stopped, mpirun must not see ranks ending one by one: it would kill the others,
@@ -236,11 +235,10 @@ def _follow(  # type: ignore[no-untyped-def]
     return code
 
 
-def _await_verdict(toolkit: socket.socket, timeout: float | None = VERDICT_TIMEOUT) -> None:
+def _await_verdict(toolkit: BlockingConnection, timeout: float | None = VERDICT_TIMEOUT) -> None:
     """Wait until the toolkit releases us, is gone, or the time is over."""
-    toolkit.settimeout(timeout)
     with contextlib.suppress(OSError):
-        while (words := toolkit.recv(256)) and not words.startswith(b"release"):
+        while (message := toolkit.receive(timeout)) is not None and message["op"] != "release":
             pass
 
 

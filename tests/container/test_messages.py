@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+import container
 from container.contract import messages
 from container.contract.messages import Decoder, Message, MessageError
 
@@ -126,6 +132,22 @@ def test_a_line_is_bounded(size: int) -> None:
             found.append(message)
     assert found == [{"op": "x" * 91}] * 2
     assert errors == ["a line is over the limit of 100 bytes"]
+
+
+def test_messages_are_json_as_everybody_writes_it() -> None:
+    values = [*SOME, {"op": "x", "f": float("inf"), "e": signal.SIGTERM, "t": (1, 2), 3: {None: -0.0}}]
+    for message in values:
+        assert messages.encode(message) == json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    with pytest.raises(TypeError, match="value of type bytes"):
+        messages.encode({"op": b""})
+
+
+def test_a_sender_needs_little() -> None:
+    """The wrapper around each rank is on the way of every launch."""
+    code = "import sys; sys.path[:0] = [sys.argv[1]]; import container.toolkit.rank; print(*sys.modules)"
+    root = Path(container.__file__ or "").parents[1]
+    said = subprocess.run([sys.executable, "-I", "-S", "-c", code, root], capture_output=True, text=True, check=True)
+    assert not {"json", "re", "typing", "subprocess", "logging"} & set(said.stdout.split())
 
 
 def test_too_long_a_message_is_not_sent() -> None:

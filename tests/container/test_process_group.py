@@ -14,6 +14,7 @@ import pytest
 
 import container
 from container.contract import variables, wire
+from container.contract.messages import encode
 from container.contract.plan import ProcessPlan, Role
 from container.system import folders
 from container.system.loop import Loop
@@ -175,23 +176,28 @@ def test_strangers_on_the_hosts_socket_do_no_harm(host: Host, run_until: RunUnti
     gc.collect()  # what other tests have left; some of it may be closed later still
     descriptors = set(os.listdir("/proc/self/fd"))
     read, write = os.pipe()
-    for packet, fds in (
+    rank = {"op": "rank", "name": "rank 0", "pid": 1}
+    for said, fds in (
         (b"", []),
-        (b"x", []),
-        (b"rank\nrank 0\n1", []),
-        (b"rank\nrank 0\n1", [read, write]),  # there is one already
-        (b"rank\nrank 9\n1", [read, write]),  # nobody expects it
-        (b"rank\nrank 0\nnumber", [read, write]),
-        (b"other", [read, write]),
-        (b"rsh\n{", []),
-        (b"rsh\n[]", []),
-        (b"rsh\n" + b"[" * 50_000, []),
-        (b"rsh\n{}", [read, write]),
+        (b"x\n", []),
+        (b"rank\nrank 0\n1", [read, write]),
+        (encode(rank), []),
+        (encode(rank), [read]),
+        (encode(rank), [read, write]),  # there is one already
+        (encode({**rank, "name": "rank 9"}), [read, write]),  # nobody expects it
+        (encode({**rank, "pid": "1"}), [read, write]),
+        (encode({**rank, "name": ["rank 0"]}), [read, write]),
+        (encode({"op": "other"}), [read, write]),
+        (b'{"op":"rsh"\n', []),
+        (b"[]\n", []),
+        (b"[" * 50_000 + b"\n", []),
+        (encode({"op": "rsh"}), [read, write]),
+        (encode({"op": "rsh", "host": "algo-2", "argv": "true"}), []),
     ):
-        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stranger = socket.socket(socket.AF_UNIX)
         stranger.connect(str(host.gang.socket_path))
-        if packet:
-            socket.send_fds(stranger, [packet], fds)
+        if said:
+            socket.send_fds(stranger, [said], fds)
             stranger.setblocking(False)
 
             def let_go(stranger: socket.socket = stranger) -> bool:

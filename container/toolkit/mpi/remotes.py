@@ -6,9 +6,7 @@ What the remote shell and the daemon's command line are is :mod:`container.toolk
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
 from container.contract.plan import Role
-from container.system.loop import Loop
+from container.system.connection import Connection
 from container.toolkit import control
 from container.toolkit.mpi import daemons
 from container.toolkit.process_group import Gang, Member
@@ -26,7 +24,6 @@ class Requests:
     """algo-1's side: the remote shells that wait for their daemons to end.
 
     Args:
-        loop: The loop that drives it.
         host: This host's name.
         hosts: Every host's name.
         spawn: Starts a daemon on this host, given the request's number and its words.
@@ -35,34 +32,33 @@ class Requests:
 
     def __init__(
         self,
-        loop: Loop,
         host: str,
         hosts: tuple[str, ...],
         *,
         spawn: Callable[[int, list[str]], None],
         hung_up: Callable[[Failure], None],
     ) -> None:
-        self._loop = loop
         self._host = host
         self._hosts = hosts
         self._spawn = spawn
         self._hung_up = hung_up
-        self._waiting: dict[int, socket.socket] = {}
+        self._waiting: dict[int, Connection] = {}
         self._next = 0
 
-    def take(self, sock: socket.socket, host: str, argv: list[str], server: control.Server | None) -> None:
+    def take(self, connection: Connection, host: str, argv: list[str], server: control.Server | None) -> None:
         """mpirun wants its daemon on a host.
 
         Args:
-            sock: The remote shell's connection.
+            connection: The remote shell's.
             host: The host that it wants.
             argv: The words that it would have given to ssh.
             server: The other hosts' connections; None where there are no others.
         """
         number = self._next
         self._next += 1
-        self._waiting[number] = sock
-        self._loop.add_reader(sock.fileno(), lambda: self._gone(number, host))
+        self._waiting[number] = connection
+        connection.received = lambda message: None  # it has nothing more to say
+        connection.closed = lambda reason: self._gone(number, host)
         if host not in self._hosts:
             self.ended(number, 255, f"{host} is not a host of this job")
         elif host == self._host:
@@ -74,19 +70,14 @@ class Requests:
 
     def ended(self, number: int, code: int, error: str) -> None:
         """The daemon has ended, or could not be started: let its remote shell end likewise."""
-        sock = self._waiting.pop(number, None)
-        if sock is not None:
-            self._loop.remove_reader(sock.fileno())
-            with contextlib.suppress(OSError):
-                sock.send((f"error\n{error}" if error else f"exit\n{code}").encode())
-            sock.close()
+        connection = self._waiting.pop(number, None)
+        if connection is not None:
+            connection.send({"op": "ended", "code": code, "error": error})
+            connection.close()
 
     def _gone(self, number: int, host: str) -> None:
         """The remote shell went away before its daemon: it, or mpirun, was killed."""
-        sock = self._waiting.pop(number, None)
-        if sock is not None:
-            self._loop.remove_reader(sock.fileno())
-            sock.close()
+        if self._waiting.pop(number, None) is not None:
             self._hung_up(
                 Failure(
                     cause=Cause.PROCESS,

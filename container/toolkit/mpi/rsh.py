@@ -7,14 +7,15 @@ daemon cannot outlive its host's toolkit.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import sys
 
 from container.contract import variables
+from container.contract.messages import MessageError
 from container.system import processes
+from container.system.connection import BlockingConnection
 
 
 def main(argv: list[str]) -> int:
@@ -23,12 +24,17 @@ def main(argv: list[str]) -> int:
     if len(argv) < 2:
         print("usage: python -m container rsh HOST COMMAND…", file=sys.stderr)
         return 2
-    toolkit = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    toolkit.connect(os.environ[variables.HOST_SOCKET])
-    toolkit.send(b"rsh\n" + json.dumps({"host": argv[0], "argv": argv[1:]}).encode())
-    answer = toolkit.recv(1 << 16).decode("utf-8", "replace")
-    kind, _, text = answer.partition("\n")
-    if kind == "exit":
-        return int(text)
-    print(text or f"the toolkit went away while {argv[0]} was being reached", file=sys.stderr)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(os.environ[variables.HOST_SOCKET])
+    with BlockingConnection(sock) as toolkit:
+        try:
+            toolkit.send({"op": "rsh", "host": argv[0], "argv": argv[1:]})
+            answer = toolkit.receive()
+        except (OSError, MessageError) as error:
+            print(f"the toolkit could not be asked to reach {argv[0]}: {error}", file=sys.stderr)
+            return 255
+    if answer is not None and not answer.get("error"):
+        return int(answer["code"])
+    said = answer["error"] if answer is not None else f"the toolkit went away while {argv[0]} was being reached"
+    print(said, file=sys.stderr)
     return 255
