@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from container.contract import variables
 from container.contract.names import shown
 from container.system import locks, processes, unused
+from container.system.files import cache_root
 from container.system.removing import remove_tree
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
-from estimators.records.provenance.files import cache_folder
 from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def caches() -> list[Item]:
         "packages": "listings of packages",
         "data": "downloaded objects of S3",
     }
-    folder = cache_folder()
+    folder = cache_root()
     return [
         Item(kind=Kind.CACHE, name=name, path=folder / name, bytes=size_of(folder / name), why=texts.get(name, "cache"))
         for name in unused.names_in(folder)

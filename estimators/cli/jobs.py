@@ -208,9 +208,9 @@ def run_describe(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(job.describe())
     elif args.provenance:
-        from estimators.records.provenance import read
+        from estimators.records.provenance.collecting import read
 
-        console.out_json(read(job.record))
+        console.out_json(read(job.record.path))
     elif args.reproduce:
         return _reproduce(job, args.reproduce)
     else:
@@ -221,7 +221,7 @@ def run_describe(args: argparse.Namespace) -> int:
 def _show(job: TrainingJob) -> None:
     import shutil
 
-    from estimators.records.provenance import read
+    from estimators.records.provenance.collecting import read
     from estimators.results import display
 
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
@@ -229,7 +229,7 @@ def _show(job: TrainingJob) -> None:
     status = job.record.read_status()
     lines = [f"  {console.when(step.get('StartTime'))}  {step.get('Status')}" + _message(step)
              for step in status.get("SecondaryStatusTransitions") or []]  # fmt: skip
-    caller = read(job.record).get("caller") or {}
+    caller = read(job.record.path).get("caller") or {}
     if caller.get("command"):
         lines.append(f"  started by: {_one_line(str(caller['command']), 300)}")
     if caller.get("notebook"):
@@ -257,9 +257,10 @@ def _one_line(text: str, limit: int) -> str:
 
 
 def _reproduce(job: TrainingJob, part: str) -> int:
-    from estimators.records.provenance import read, reproduce
+    from estimators.records.provenance import reproduce
+    from estimators.records.provenance.collecting import read
 
-    facts = read(job.record)
+    facts = read(job.record.path)
     if not facts:
         console.say(f"the provenance of training job {job.name!r} is not on record.")
         return Exit.UNABLE

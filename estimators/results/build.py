@@ -283,12 +283,9 @@ def _data(spec: TrainingJobSpec, provenance: Mapping[str, Any]) -> dict[str, dic
 
 
 def _provenance(record: JobRecord) -> Mapping[str, Any]:
-    from estimators.records.provenance import read
+    from estimators.records.provenance.collecting import read
 
-    with contextlib.suppress(FleetfitError, OSError, ValueError):
-        found = read(record)
-        return found if isinstance(found, Mapping) else {}
-    return {}
+    return read(record.path)
 
 
 def _summary(provenance: Mapping[str, Any]) -> dict[str, Any]:

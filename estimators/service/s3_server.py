@@ -192,9 +192,9 @@ class S3Server:
 
 def _remote(folder: Path) -> dict[str, str]:
     """The variables that configure a remote of rclone's: the folder, and its files' MD5s in a place of its own."""
-    from estimators.records.provenance.files import cache_folder
+    from container.system.files import cache_root
 
-    place = cache_folder() / "s3-server" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    place = cache_root() / "s3-server" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     settings = {"TYPE": "hasher", "REMOTE": os.fspath(folder), "HASHES": "md5", "MAX_AGE": "off"}
     return {
         "RCLONE_CACHE_DIR": os.fspath(place),

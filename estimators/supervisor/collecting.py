@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from container.system import processes
 from container.system.loop import Loop, Timer
+from estimators.records.provenance import command
 
 #: How long after the start of the job, and then of its hosts, provenance is collected, in seconds: a launch should have
 #: the cores to itself.
@@ -62,14 +62,8 @@ class ProvenanceCollector:
         assert self._timer is not None
         self._timer.cancel()
         self._timer = None
-        program = Path(__file__).resolve().parents[1] / "records" / "provenance" / "__main__.py"
         try:
-            pid = processes.spawn(
-                [sys.executable, str(program), str(self._folder)],
-                env={**os.environ, "PYTHONPATH": str(program.parents[3])},
-                cwd=self._folder,
-                nice=19,
-            )
+            pid = processes.spawn(command(self._folder), env=os.environ, cwd=self._folder, nice=19)
         except OSError as error:
             self._warn(f"provenance could not be collected: {error}")
             return

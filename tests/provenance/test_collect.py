@@ -13,7 +13,6 @@ from estimators.records.provenance import collecting
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "job"
     folder.mkdir()
     data = tmp_path / "my data"
@@ -39,7 +38,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_child_process_completes_it(record: Path) -> None:
     done = subprocess.run(provenance.command(record), capture_output=True, timeout=60, cwd="/")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-    facts = provenance.read(record)
+    facts = collecting.read(record)
     assert facts["complete"] is True
     assert facts["pending"] == []
     assert facts["errors"] == {}
@@ -62,16 +61,16 @@ def test_an_interrupted_collection_goes_on_where_it_was(record: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(collecting, "_machine", killed)
         with pytest.raises(KeyboardInterrupt):
-            provenance.collect(record)
-    facts = provenance.read(record)
+            collecting.collect(record)
+    facts = collecting.read(record)
     assert facts["pending"] == ["machine", "packages", "data"]
     assert facts["complete"] is False
     software = facts["software"]
     monkeypatch.setattr(collecting, "_software", killed)
-    facts = provenance.collect(record)
+    facts = collecting.collect(record)
     assert facts["complete"] is True
     assert facts["software"] == software
-    assert provenance.collect(record) == facts
+    assert collecting.collect(record) == facts
 
 
 def test_one_share_that_fails_does_not_cost_the_others(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +78,7 @@ def test_one_share_that_fails_does_not_cost_the_others(record: Path, monkeypatch
         raise OSError("a foreign file system")
 
     monkeypatch.setattr(collecting, "_machine", broken)
-    facts = provenance.collect(record)
+    facts = collecting.collect(record)
     assert facts["machine"] is None
     assert facts["errors"] == {"machine": "OSError: a foreign file system"}
     assert facts["complete"] is True
@@ -87,14 +86,12 @@ def test_one_share_that_fails_does_not_cost_the_others(record: Path, monkeypatch
 
 
 def test_a_record_without_anything_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
-    assert provenance.read(tmp_path) == {}
+    assert collecting.read(tmp_path) == {}
     (tmp_path / "request.json").write_text("damaged")
-    assert provenance.collect(tmp_path)["complete"] is True
+    assert collecting.collect(tmp_path)["complete"] is True
 
 
 def test_a_record_that_was_removed_stays_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
     done = subprocess.run(provenance.command(tmp_path / "job"), capture_output=True, timeout=60, text=True)
     assert done.returncode == 1
     assert "cannot be written" in done.stderr

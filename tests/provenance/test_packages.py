@@ -57,9 +57,9 @@ def test_this_environment_is_listed_as_pip_does() -> None:
     assert packages.freeze(packages.site_folders()) == pip_freeze(sys.executable)
 
 
-def test_another_environment_with_direct_urls_and_editable_installs(environment: Path, tmp_path: Path) -> None:
+def test_another_environment_with_direct_urls_and_editable_installs(environment: Path) -> None:
     python = str(environment / "bin" / "python")
-    values = packages.listing(python=python, cache=tmp_path)
+    values = packages.listing(python)
     expected = pip_freeze(python)
     assert values["freeze"] == expected
     assert values["python"] == python
@@ -83,10 +83,10 @@ def test_an_editable_install_from_git_names_its_commit(tmp_path: Path) -> None:
     (info / "direct_url.json").write_text(
         json.dumps({"url": (project / "sub").as_uri(), "dir_info": {"editable": True}})
     )
-    lines = packages.freeze([info.parent])
+    lines = packages.freeze([str(info.parent)])
     assert lines == ["# Editable Git install with no remote (my-project==3)", f"-e {project / 'sub'}"]
     run("remote", "add", "origin", "https://u:p@example.org/p.git")
-    [line] = packages.freeze([info.parent])
+    [line] = packages.freeze([str(info.parent)])
     head = run("rev-parse", "HEAD")
     assert line == f"-e git+https://***@example.org/p.git@{head}#egg=my_project&subdirectory=sub"
     for remote, url in (
@@ -95,7 +95,7 @@ def test_an_editable_install_from_git_names_its_commit(tmp_path: Path) -> None:
         ("example.org:a/p.git", "ssh://example.org/a/p.git"),
     ):
         run("remote", "set-url", "origin", remote)
-        assert packages.freeze([info.parent]) == [f"-e git+{url}@{head}#egg=my_project&subdirectory=sub"]
+        assert packages.freeze([str(info.parent)]) == [f"-e git+{url}@{head}#egg=my_project&subdirectory=sub"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_direct_references(tmp_path: Path, direct: dict, reference: str) -> None
     info.mkdir()
     (info / "METADATA").write_text("Name: p\nVersion: 1\n")
     (info / "direct_url.json").write_text(json.dumps(direct))
-    assert packages.freeze([tmp_path]) == [f"p @ {reference}"]
+    assert packages.freeze([str(tmp_path)]) == [f"p @ {reference}"]
 
 
 def install(folder: Path, name: str, version: str) -> None:
@@ -123,33 +123,21 @@ def install(folder: Path, name: str, version: str) -> None:
     (info / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
 
 
-def test_the_listing_is_cached_until_a_package_changes(environment: Path, tmp_path: Path) -> None:
-    python = str(environment / "bin" / "python")
-    packages.listing(python=python, cache=tmp_path)
-    [kept] = (tmp_path / "packages").iterdir()
-    marked = {**json.loads(kept.read_text()), "freeze": ["from-the-cache==1"]}
-    kept.write_text(json.dumps(marked))
-    assert packages.listing(python=python, cache=tmp_path)["freeze"] == ["from-the-cache==1"]
-    assert kept.stat().st_mode & 0o077 == 0
-    kept.write_text("damaged")
-    assert "from-the-cache==1" not in packages.listing(python=python, cache=tmp_path)["freeze"]
-    [folder] = environment.glob("lib/python3.*/site-packages")
-    install(folder, "newcomer", "5")
-    assert "newcomer==5" in packages.listing(python=python, cache=tmp_path)["freeze"]
-
-
 def test_a_python_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no-python"):
-        packages.listing(python=str(tmp_path / "no-python"), cache=tmp_path)
+        packages.listing(str(tmp_path / "no-python"))
 
 
-def test_installed_reads_names_and_versions_from_folders(tmp_path: Path) -> None:
+def test_versions_and_lines_of_whatever_folders_hold(tmp_path: Path) -> None:
     install(tmp_path, "tf_keras", "2.21.0")
     (tmp_path / "old-1.0-py3.11.egg-info").mkdir()
+    (tmp_path / "old-1.0-py3.11.egg-info" / "PKG-INFO").write_text("Name: old\nVersion: 1.0\n")
+    (tmp_path / "flat-2.0-py3.11.egg-info").write_text("Name: flat\nVersion: 2.0\n")
     (tmp_path / "~orphan-1.dist-info").mkdir()
-    found = packages.installed([tmp_path, tmp_path / "missing"])
-    assert found["tf-keras"] == "2.21.0"
-    assert found["old"] == "1.0"
+    folders = [str(tmp_path), str(tmp_path / "missing")]
+    found = packages.versions(("tf-keras", "old", "flat", "absent"), folders=folders)
+    assert found == {"tf-keras": "2.21.0", "old": "1.0", "flat": "2.0"}
+    assert packages.freeze(folders) == ["flat==2.0", "old==1.0", "tf_keras==2.21.0"]
 
 
 def test_conda_lists_its_own_packages_and_those_of_pip(tmp_path: Path) -> None:
@@ -164,7 +152,7 @@ def test_conda_lists_its_own_packages_and_those_of_pip(tmp_path: Path) -> None:
     site = tmp_path / "site-packages"
     install(site, "numpy", "1.26.4")
     install(site, "Horovod", "0.28.1")
-    lines = packages.conda_export(tmp_path, [site])
+    lines = packages.conda_export(tmp_path, [str(site)])
     assert lines[2] == "# platform: linux-64"
     assert lines[3:] == [
         "ca-certificates=2024.2.2=hbcca054_0",

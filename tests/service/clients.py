@@ -15,7 +15,7 @@ import sys
 import venv
 from pathlib import Path
 
-from estimators.records.provenance.files import cache_folder
+from container.system.files import cache_root
 
 #: What each environment holds. The versions are those whose habits the endpoint was written for.
 ENVIRONMENTS = {
@@ -33,7 +33,7 @@ def python_of(name: str) -> Path:
     """
     requirements = ENVIRONMENTS[name]
     key = re.sub(r"[^a-z0-9.]+", "-", "-".join(requirements))
-    folder = cache_folder() / "tests" / f"{key}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = cache_root() / "tests" / f"{key}-py{sys.version_info[0]}.{sys.version_info[1]}"
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{folder}.lock", "w") as lock:

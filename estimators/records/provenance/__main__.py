@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 _NICE = 19
 _LIMIT_S = 60
@@ -26,7 +27,7 @@ def main(arguments: list[str]) -> int:
     from estimators.records.provenance.collecting import collect
 
     try:
-        collect(arguments[0])
+        collect(Path(arguments[0]))
     except OSError as error:
         print(f"fleetfit: the job's provenance cannot be written: {error}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -28,76 +29,65 @@ class GitError(Exception):
 def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
     """Add what takes git itself to the known commit: the remote, and the patch from it to the working tree.
 
-    Nothing in the repository changes: the index that names untracked files is a temporary copy.
+    Nothing in the repository changes: untracked files are named in an index of their own.
 
     Args:
         known: What :func:`estimators.records.provenance.repository.head` said when the job was started; the patch
-        starts
-            from its commit.
+            starts from its commit.
 
     Raises:
         GitError: git is missing, too slow, or refuses (for example a repository of another user).
     """
     root = str(known["root"])
-    facts: dict[str, Any] = {**known, "remote": None, "dirty": None, "diff": "", "diff_truncated": None}
-    facts["untracked_left_out"] = []
-    # Exit status 2: there is no remote of that name.
-    remote = _git(root, ["remote", "get-url", "origin"], allowed=(0, 2, 128)).decode("utf-8", "replace").strip()
-    facts["remote"] = mask_text(remote) or None
+    facts: dict[str, Any] = {**known, "remote": mask_text(remote_of(root) or "") or None, "dirty": None, "diff": ""}
+    facts |= {"diff_truncated": None, "untracked_left_out": []}
     if not known.get("commit"):
         facts["diff_truncated"] = "the repository has no commit yet"
         return facts
-    with tempfile.TemporaryDirectory(prefix="fleetfit-git-") as scratch:
-        environment = _scratch_index(root, Path(scratch))
-        taken, left_out = _untracked(root)
-        facts["untracked_left_out"] = left_out[:_UNTRACKED_SHOWN]
-        if taken:
-            listing = b"".join(os.fsencode(name) + b"\0" for name in taken)
-            _git(
-                root,
-                ["--literal-pathspecs", "add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul"],
-                environment=environment,
-                stdin=listing,
-            )
-        # Plumbing options first: a user's own settings (external diff, colours, prefixes) must not shape the patch.
-        arguments = ["diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index"]
-        arguments += ["--src-prefix=a/", "--dst-prefix=b/", str(known["commit"]), "--"]
-        diff, whole = _bounded(root, arguments, environment, DIFF_LIMIT)
-    facts["dirty"] = bool(diff) or bool(left_out)
-    if whole:
-        facts["diff"] = diff.decode("utf-8", "surrogateescape")
-    else:
+    # Plumbing options first: a user's own settings (external diff, colours, prefixes) must not shape the patch.
+    diff = ["diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index"]
+    diff += ["--src-prefix=a/", "--dst-prefix=b/"]
+    patch = _git(root, [*diff, str(known["commit"]), "--"], limit=DIFF_LIMIT)
+    taken, left_out = _untracked(root)
+    if taken:
+        with tempfile.TemporaryDirectory(prefix="fleetfit-git-") as scratch:
+            names = Path(scratch, "names")
+            names.write_bytes(b"".join(os.fsencode(name) + b"\0" for name in taken))
+            Path(scratch, "objects").mkdir()
+            aside = {"GIT_INDEX_FILE": f"{scratch}/index", "GIT_OBJECT_DIRECTORY": f"{scratch}/objects"}
+            add = ["--literal-pathspecs", "add", "--intent-to-add", "--pathspec-file-nul"]
+            _git(root, [*add, f"--pathspec-from-file={names}"], environment=aside)
+            patch += _git(root, diff, environment=aside, limit=DIFF_LIMIT)
+    facts["untracked_left_out"] = left_out[:_UNTRACKED_SHOWN]
+    facts["dirty"] = bool(patch) or bool(left_out)
+    if len(patch) > DIFF_LIMIT:
         facts["diff_truncated"] = f"the changes are larger than {DIFF_LIMIT >> 20} MiB"
+    else:
+        facts["diff"] = patch.decode("utf-8", "surrogateescape")
     return facts
 
 
-def _scratch_index(root: str, scratch: Path) -> dict[str, str]:
-    """Variables by which git works on a copy of the index, and writes new objects into the scratch folder."""
-    answer = _git(root, ["rev-parse", "--git-path", "index", "--git-path", "objects"]).decode(
-        "utf-8", "surrogateescape"
-    )
-    index, objects = (Path(root, line) for line in answer.splitlines())
-    copy = scratch / "index"
-    if index.is_file():
-        copy.write_bytes(index.read_bytes())
-    (scratch / "objects").mkdir()
-    return {
-        "GIT_INDEX_FILE": str(copy),
-        "GIT_OBJECT_DIRECTORY": str(scratch / "objects"),
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(objects),
-    }
+def remote_of(root: str) -> str | None:
+    """Return the address of ``origin``, or else of the first remote, as ``pip freeze`` does.
+
+    Raises:
+        GitError: see :func:`inspect`.
+    """
+    # Exit status 1: there is none.
+    listing = _git(root, ["config", "--get-regexp", r"remote\..*\.url"], allowed=(0, 1)).decode("utf-8", "replace")
+    remotes = dict(line.split(" ", 1) for line in listing.splitlines() if " " in line)
+    return remotes.get("remote.origin.url", next(iter(remotes.values()), None))
 
 
 def _untracked(root: str) -> tuple[list[str], list[str]]:
-    """Untracked files that are not ignored: those small enough for the patch, and the others."""
+    """Return the untracked files that are not ignored: those small enough for the patch, and the others."""
     listing = _git(root, ["ls-files", "--others", "--exclude-standard", "-z"])
     taken: list[str] = []
     left_out: list[str] = []
     room = UNTRACKED_TOTAL_LIMIT
     for name in sorted(os.fsdecode(part) for part in listing.split(b"\0") if part):
-        path = os.path.join(root, name)
         try:
-            size = os.lstat(path).st_size
+            size = os.lstat(os.path.join(root, name)).st_size
         except OSError:
             continue  # gone in the meantime
         if name.endswith("/") or size > min(UNTRACKED_FILE_LIMIT, room):
@@ -108,75 +98,41 @@ def _untracked(root: str) -> tuple[list[str], list[str]]:
     return taken, left_out
 
 
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    # GIT_DIR and the like may be set when we run below a git hook; they would point at another repository.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return {**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **extra}
-
-
 def _git(
     root: str,
     arguments: Sequence[str],
     *,
     environment: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
     allowed: tuple[int, ...] = (0,),
+    limit: int | None = None,
 ) -> bytes:
-    try:
-        done = subprocess.run(
-            ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments],
-            input=stdin,
-            capture_output=True,
-            env=_environment(environment or {}),
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise GitError("git is not installed") from None
-    except subprocess.TimeoutExpired:
-        raise GitError(f"`git {arguments[0]}` took longer than {_TIMEOUT_S:g} s") from None
-    if done.returncode not in allowed:
-        reason = done.stderr.decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
-        raise GitError(f"`git {arguments[0]}`: {reason}")
-    return done.stdout if done.returncode == 0 else b""
-
-
-def _bounded(root: str, arguments: Sequence[str], environment: Mapping[str, str], limit: int) -> tuple[bytes, bool]:
-    """Run git and read at most ``limit`` bytes of its output; says whether that was all."""
+    """Run git and return its output, or one byte more than ``limit`` of it."""
+    # GIT_DIR and the like may be set when we run below a git hook; they would point at another repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    variables |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
+    command = ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments]
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=_environment(environment),
-        )
-        assert process.stdout is not None
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=variables
+            )
+        except FileNotFoundError:
+            raise GitError("git is not installed") from None
         timer = threading.Timer(_TIMEOUT_S, process.kill)
         timer.start()
         try:
             with process:
-                output = process.stdout.read(limit + 1)
-                if len(output) > limit:
+                assert process.stdout is not None
+                output = process.stdout.read(-1 if limit is None else limit + 1)
+                if limit is not None and len(output) > limit:
                     process.kill()
-                    return output[:limit], False
+                    return output
         finally:
             timer.cancel()
-        if process.returncode != 0:
+        if process.returncode not in allowed:
             errors.seek(0)
-            raise GitError(f"`git {arguments[0]}`: {errors.read().decode('utf-8', 'replace').strip()}")
-    return output, True
-
-
-def remote_of(root: Path) -> str | None:
-    """The address of the remote that ``pip freeze`` names: ``origin``, or else the first one.
-
-    Raises:
-        GitError: see :func:`inspect`.
-    """
-    # Exit status 1: there is none.
-    listing = _git(str(root), ["config", "--get-regexp", r"remote\..*\.url"], allowed=(0, 1)).decode("utf-8", "replace")
-    remotes = dict(line.split(" ", 1) for line in listing.splitlines() if " " in line)
-    if not remotes:
-        return None
-    return remotes.get("remote.origin.url", next(iter(remotes.values()))).strip()
+            reason = errors.read().decode("utf-8", "replace").strip() or f"exit status {process.returncode}"
+            if process.returncode == -signal.SIGKILL:
+                reason = f"it took longer than {_TIMEOUT_S:g} s"
+            raise GitError(f"`git {arguments[0]}`: {reason}")
+    return output

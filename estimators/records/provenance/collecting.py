@@ -6,8 +6,6 @@ dies, leaves what was known by then.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -15,39 +13,31 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from typing import Any
 
 from container.contract import hyperparameters as codec
-from container.system import machine
+from container.system import locations, machine
+from container.system.files import read_json, write_json
 from estimators.records.provenance import changes, digests, packages, software
 from estimators.records.provenance.caller import SHARES, seeds
-from estimators.records.provenance.files import write_json
 
 _PROVENANCE = "provenance.json"
 _SCRIPT_LIMIT = 16 << 20
 
 
-class _HasPath(Protocol):
-    """A job's record: all that is needed of it is its folder."""
-
-    @property
-    def path(self) -> Path: ...
+def read(folder: Path) -> dict[str, Any]:
+    """Read a job's provenance from its record, as far as it is known; it is empty if nothing is."""
+    return read_json(folder / _PROVENANCE)
 
 
-def read(record: _HasPath | str | os.PathLike[str]) -> dict[str, Any]:
-    """A job's provenance, as far as it is known; empty if nothing is."""
-    return _read(_folder(record) / _PROVENANCE)
-
-
-def collect(record: _HasPath | str | os.PathLike[str]) -> dict[str, Any]:
+def collect(folder: Path) -> dict[str, Any]:
     """Add to a job's ``provenance.json`` what the caller's share leaves open; a second call does nothing.
 
     Takes a second or more: it is meant for a child process (:func:`estimators.records.provenance.command`) or a
     thread. It reads ``request.json`` and ``options.json`` and replaces ``provenance.json``, nothing else.
 
     Args:
-        record: The job's record or its folder.
+        folder: The job's record.
 
     Returns:
         The whole provenance. A share that could not be had is null, and ``errors`` says why.
@@ -55,13 +45,11 @@ def collect(record: _HasPath | str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         OSError: ``provenance.json`` cannot be written.
     """
-    folder = _folder(record)
-    path = folder / _PROVENANCE
-    facts = {"format": 1, "time": time.time(), "errors": {}, **_read(path)}
+    facts = {"format": 1, "time": time.time(), "errors": {}, **read(folder)}
     if facts.get("complete"):
         return facts
-    request = _read(folder / "request.json")
-    options = _read(folder / "options.json")
+    request = read_json(folder / "request.json")
+    options = read_json(folder / "options.json")
     python = str(options.get("python") or facts.get("python", {}).get("executable") or sys.executable)
     facts["seeds"] = {**facts.get("seeds", {}), **_seeds(request)}
     known = facts.get("git")
@@ -69,7 +57,7 @@ def collect(record: _HasPath | str | os.PathLike[str]) -> dict[str, Any]:
         "git": lambda: changes.inspect(known) if known else None,
         "software": lambda: _software(python),
         "machine": _machine,
-        "packages": lambda: packages.listing(python=python),
+        "packages": lambda: packages.listing(python),
         "data": lambda: _data(request),
     }
     _digest_script(facts.get("caller"))
@@ -85,20 +73,8 @@ def collect(record: _HasPath | str | os.PathLike[str]) -> dict[str, Any]:
         pending.remove(share)
         facts["pending"] = pending
         facts["complete"] = not pending
-        write_json(path, facts, make_folder=False)
+        write_json(folder / _PROVENANCE, facts)
     return facts
-
-
-def _folder(record: _HasPath | str | os.PathLike[str]) -> Path:
-    return Path(record) if isinstance(record, str | os.PathLike) else record.path
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _seeds(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,14 +91,14 @@ def _digest_script(caller: Any) -> None:
     try:
         path = Path(script["path"])
         same = path.stat().st_mtime_ns == script["mtime_ns"] and script["bytes"] <= _SCRIPT_LIMIT
-        script["blake2b"] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if same else None
+        script["blake2b"] = digests.content_digest(path) if same else None
     except OSError:
         script["blake2b"] = None
 
 
 def _software(python: str) -> dict[str, str]:
-    found = software.versions(packages.Interpreter.of(python).folders)
-    mpirun = software.find_program("mpirun", python=python)
+    found = packages.versions(folders=packages.interpreter(python).folders)
+    mpirun = software.mpirun(python)
     if mpirun is not None:
         said = software.mpirun_version(mpirun)
         found["mpirun"] = f"{' '.join(said) if said else 'unknown'} ({mpirun})"
@@ -145,20 +121,12 @@ def _data(request: Mapping[str, Any]) -> dict[str, Any]:
     digester = digests.Digester()
     facts: dict[str, Any] = {}
     for channel in request.get("InputDataConfig") or []:
-        path = local_path(channel)
-        if path is not None:
-            try:
-                facts[channel["ChannelName"]] = digester.digest(path)
-            except OSError as error:
-                facts[channel["ChannelName"]] = {"path": str(path), "error": str(error)}
+        try:
+            path = locations.local_path(channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri", ""))
+        except locations.LocationError:
+            continue  # in S3
+        try:
+            facts[channel["ChannelName"]] = digester.digest(path)
+        except OSError as error:
+            facts[channel["ChannelName"]] = {"path": str(path), "error": str(error)}
     return facts
-
-
-def local_path(channel: Mapping[str, Any]) -> Path | None:
-    """The local folder or file of a channel of a CreateTrainingJob request; None for one in S3."""
-    uri = channel.get("DataSource", {}).get("S3DataSource", {}).get("S3Uri")
-    if not isinstance(uri, str) or not uri:
-        return None
-    if uri.startswith("file://"):
-        return Path(unquote(urlsplit(uri).path))
-    return Path(uri) if "://" not in uri else None

@@ -1,19 +1,16 @@
 """Digests of local channels: which data a job was trained on.
 
 Every file's name, size and time of change are noted. Contents are read up to a bound, because data sets may be larger
-than a disk can read while a training runs; what was read before and has not changed since is not read again.
+than a disk can read while a training runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-from estimators.records.provenance.files import cache_folder, write_json
 
 #: Contents are hashed up to this many bytes per job, over all channels.
 HASH_LIMIT = 512 << 20
@@ -21,23 +18,16 @@ HASH_LIMIT = 512 << 20
 ENTRIES_LIMIT = 2_000
 FILES_LIMIT = 200_000
 _BLOCK = 1 << 20
-_CACHE_FORMAT = 1
 
 
 class Digester:
-    """Digests folders, reading at most ``limit`` bytes in all and remembering what it read.
+    """Digests folders, reading at most ``limit`` bytes in all."""
 
-    Args:
-        limit: How many bytes of contents may be read; files known from the cache do not count.
-        cache: Folder of the cache. Default: ``$FLEETFIT_CACHE/digests``.
-    """
-
-    def __init__(self, *, limit: int = HASH_LIMIT, cache: Path | None = None) -> None:
+    def __init__(self, *, limit: int = HASH_LIMIT) -> None:
         self._room = limit
-        self._cache = cache_folder() / "digests" if cache is None else cache
 
     def digest(self, path: Path) -> dict[str, Any]:
-        """The facts of one channel, a folder or a single file.
+        """Return the facts of one channel, a folder or a single file.
 
         Returns:
             What :mod:`estimators.records.provenance` describes under ``data``. ``complete`` is False when there were
@@ -47,8 +37,6 @@ class Digester:
             OSError: ``path`` does not exist or cannot be read.
         """
         root = path.resolve(strict=True)
-        known = self._load(root)
-        fresh: dict[str, list[Any]] = {}
         total = hashlib.blake2b(digest_size=16)
         entries: list[list[Any]] = []
         count = size = hashed = 0
@@ -62,17 +50,11 @@ class Digester:
             except OSError:
                 complete = False  # removed while we look, or a dangling link
                 continue
-            stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-            earlier = known.get(name)
             content: str | None = None
-            if isinstance(earlier, list) and earlier[:-1] == stamp:
-                content = earlier[-1]
-            elif stat.st_size <= self._room:
+            if stat.st_size <= self._room:
                 self._room -= stat.st_size
-                content = _content(file)
-            if content is not None:
-                fresh[name] = [*stamp, content]
-                hashed += stat.st_size
+                content = content_digest(file)
+            hashed += stat.st_size if content is not None else 0
             complete = complete and content is not None
             count += 1
             size += stat.st_size
@@ -80,8 +62,6 @@ class Digester:
                 entries.append([name, stat.st_size, stat.st_mtime_ns, content])
             # Without the content, the time of change stands for it.
             total.update(f"{name}\0{stat.st_size}\0{content or stat.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
-        if fresh != known:
-            self._save(root, fresh)
         return {
             "path": str(root),
             "files": count,
@@ -91,23 +71,6 @@ class Digester:
             "complete": complete,
             "entries": entries,
         }
-
-    def _file(self, root: Path) -> Path:
-        return self._cache / f"{hashlib.blake2b(os.fsencode(root), digest_size=16).hexdigest()}.json"
-
-    def _load(self, root: Path) -> dict[str, list[Any]]:
-        import json
-
-        try:
-            known = json.loads(self._file(root).read_text(encoding="utf-8"))
-            files = known["files"] if known["format"] == _CACHE_FORMAT else {}
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}  # not there, or damaged: everything is read again
-        return files if isinstance(files, dict) else {}
-
-    def _save(self, root: Path, files: dict[str, list[Any]]) -> None:
-        with contextlib.suppress(OSError):  # without the cache the next job reads again
-            write_json(self._file(root), {"format": _CACHE_FORMAT, "root": str(root), "files": files})
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
@@ -123,7 +86,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
                 yield os.path.relpath(file, root), file
 
 
-def _content(file: Path) -> str | None:
+def content_digest(file: Path) -> str | None:
+    """Return the digest of a file's content; None if it cannot be read."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with file.open("rb") as stream:

@@ -7,31 +7,20 @@ from typing import Any
 
 
 def head(folder: Path | None) -> dict[str, Any] | None:
-    """The repository, commit and branch of a folder or file, from git's files alone (well under a millisecond).
+    """Return the repository, commit and branch of a folder or file, from git's files alone (under a millisecond).
 
     Returns:
         ``root``, ``commit`` (None before the first one), ``branch`` (None when detached); None outside a repository.
     """
-    if folder is None:
-        return None
     try:
-        for root in (folder, *folder.parents):
-            git_dir = _git_dir(root)
-            if git_dir is not None:
+        for root in (folder, *folder.parents) if folder is not None else ():
+            git_dir = root / ".git"
+            if git_dir.is_file():  # a worktree or a submodule
+                git_dir = root / git_dir.read_text(encoding="utf-8").strip().removeprefix("gitdir: ")
+            if (git_dir / "HEAD").is_file():
                 return {"root": str(root), **_head_of(git_dir)}
     except (OSError, UnicodeDecodeError):
-        return None
-    return None
-
-
-def _git_dir(root: Path) -> Path | None:
-    entry = root / ".git"
-    if entry.is_dir():
-        return entry if (entry / "HEAD").exists() else None
-    if entry.is_file():  # a worktree or a submodule: "gitdir: PATH"
-        text = entry.read_text(encoding="utf-8").strip()
-        if text.startswith("gitdir: "):
-            return (root / text[len("gitdir: ") :]).resolve()
+        pass
     return None
 
 
@@ -39,18 +28,16 @@ def _head_of(git_dir: Path) -> dict[str, str | None]:
     text = (git_dir / "HEAD").read_text(encoding="utf-8").strip()
     if not text.startswith("ref: "):
         return {"commit": text, "branch": None}
-    reference = text[len("ref: ") :]
+    reference = text.removeprefix("ref: ")
+    branch = reference.removeprefix("refs/heads/")
     common = git_dir
     if (git_dir / "commondir").is_file():
-        common = (git_dir / (git_dir / "commondir").read_text(encoding="utf-8").strip()).resolve()
-    branch = reference.removeprefix("refs/heads/")
-    for base in dict.fromkeys((git_dir, common)):
-        loose = base / reference
+        common = git_dir / (git_dir / "commondir").read_text(encoding="utf-8").strip()
+    for loose in (git_dir / reference, common / reference):
         if loose.is_file():
             return {"commit": loose.read_text(encoding="utf-8").strip(), "branch": branch}
-    packed = common / "packed-refs"
-    if packed.is_file():
-        for line in packed.read_text(encoding="utf-8").splitlines():
+    if (common / "packed-refs").is_file():
+        for line in (common / "packed-refs").read_text(encoding="utf-8").splitlines():
             commit, _, name = line.partition(" ")
             if name == reference:
                 return {"commit": commit, "branch": branch}

@@ -1,0 +1,52 @@
+"""Files that are replaced whole or not at all, JSON that may be damaged, and the folder of caches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+
+def cache_root() -> Path:
+    """Return ``$FLEETFIT_CACHE``, or ``~/.cache/fleetfit``."""
+    chosen = os.environ.get("FLEETFIT_CACHE")
+    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "fleetfit"
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Replace a file atomically; it is for the user only (0600).
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(aside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; it is empty where the file is missing or damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically; it is for the user only (0600).
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    replace(path, json.dumps(value, indent=1).encode() + b"\n")
