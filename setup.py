@@ -58,7 +58,6 @@ TEST = [
     "mypy>=1.11",
     "nbclient>=0.10",
     "nbformat>=5",
-    "psutil",
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
@@ -83,7 +82,7 @@ setup(
     python_requires=">=3.10",
     packages=PACKAGES,
     package_data={"": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.txt"]},
-    install_requires=["boto3>=1.34", "rich>=13", "pandas>=2"],
+    install_requires=["boto3>=1.34", "rich>=13", "pandas>=2", "psutil>=5.9"],
     extras_require={
         "tensorflow": TENSORFLOW,
         "horovod": HOROVOD,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from container.system import folders, unused
@@ -250,7 +251,7 @@ def test_processes_of_a_job_without_a_supervisor_are_ended(tmp_path: Path, proce
     bystander = start(tmp_path, {"SAGEMAKER_BASE_DIR": base})
     processes += [orphan, bystander]
     items = clean.find(Selection())
-    assert [(item.pid, item.kind) for item in items] == [(orphan.pid, Kind.PROCESS)]
+    assert [(item.process and item.process.pid, item.kind) for item in items] == [(orphan.pid, Kind.PROCESS)]
     assert "crashed" in items[0].why
     assert items[0].bytes > 1_000_000
     assert [removal.error for removal in clean.remove(items)] == [None]
@@ -286,13 +287,15 @@ def test_a_job_of_another_home_is_found_by_its_tree_or_left_alone(tmp_path: Path
     processes += [tied, unknown]
     assert clean.leftover_processes() == []
     other.release()
-    assert [item.pid for item in clean.leftover_processes()] == [tied.pid]
+    assert [item.process and item.process.pid for item in clean.leftover_processes()] == [tied.pid]
 
 
 def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, processes: list) -> None:
     process = start(tmp_path, {})
     processes.append(process)
-    item = clean.Item(kind=Kind.PROCESS, name="x", why="", pid=process.pid, started=1)
+    earlier = psutil.Process(process.pid)
+    earlier._ident = (process.pid, earlier.create_time() - 1000)  # type: ignore[attr-defined]
+    item = clean.Item(kind=Kind.PROCESS, name="x", why="", process=earlier)
     assert [removal.error for removal in clean.remove([item])] == [None]
     time.sleep(0.1)
     assert process.poll() is None

@@ -131,7 +131,7 @@ class TestHorovod:
             (tmp_path / prefix / "lib").mkdir(parents=True)
             (tmp_path / prefix / "bin").mkdir()
             (tmp_path / prefix / "bin" / "mpirun").touch(mode=0o755)
-            self.build(tmp_path / prefix / "lib" / "libmpi.so.40", "-Wl,-soname,libmpi.so.40")
+            self.build(tmp_path / prefix / "lib" / "libmpi.so.404", "-Wl,-soname,libmpi.so.404")
         return tmp_path / "site"
 
     def build(self, target: Path, *options: str) -> None:
@@ -159,7 +159,7 @@ class TestHorovod:
         return installed.horovod({"horovod": "0.28.1"}, [site], path)
 
     def linked(self, site: Path) -> None:
-        library = site.parent / "ours" / "lib" / "libmpi.so.40"
+        library = site.parent / "ours" / "lib" / "libmpi.so.404"
         self.module(site, str(library), f"-Wl,-rpath,{library.parent}")
 
     def test_built_against_this_mpirun(self, site: Path) -> None:
@@ -173,10 +173,9 @@ class TestHorovod:
         assert "theirs" in item.text
         assert "MPI_Init" in item.remedy
 
-    def test_its_mpi_is_gone(self, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_mpi_is_gone(self, site: Path) -> None:
         self.linked(site)
         shutil.rmtree(site.parent / "ours")
-        monkeypatch.setattr(installed, "_system_library", lambda name: None)
         item = self.look(site, None)
         assert item.state is State.MISSING
         assert "not here any more" in item.text

@@ -14,15 +14,16 @@ import importlib.util
 import os
 import re
 import secrets
-import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from container.contract import variables
-from container.contract.names import shown
-from container.system import locks, processes, unused
+from container.contract.names import cut, shown
+from container.system import locks, unused
 from container.system.files import cache_root
 from container.system.removing import remove_tree
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
@@ -64,8 +65,7 @@ class Item:
         path: The folder, for what is one.
         bytes: What it occupies on disk, or a process's resident memory.
         why: Why it is listed.
-        pid: The process, for what is one.
-        started: When that process was started, in clock ticks since boot: with the pid it names one process for ever.
+        process: The process, for what is one.
         leftover: What it is on the container engine, for what is there.
     """
 
@@ -74,8 +74,7 @@ class Item:
     why: str
     path: Path | None = None
     bytes: int = 0
-    pid: int | None = None
-    started: int | None = None
+    process: psutil.Process | None = None
     leftover: Leftover | None = None
 
 
@@ -302,23 +301,19 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
     in the record. A process whose record cannot be told (another ``FLEETFIT_HOME``) is left alone.
     """
     items: list[Item] = []
-    for pid in unused.own_processes():
-        environment = _environment(pid)
-        job = environment.get(variables.JOB_MARK)
-        if not job:
-            continue
-        record = _record_of(job, environment, home)
-        if record is None or record.is_supervised():
-            continue
-        started = _started(pid)
-        if started is not None:
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            environment = process.environ() if process.uids().real == os.getuid() else {}
+            job = environment.get(variables.JOB_MARK)
+            record = _record_of(job, environment, home) if job else None
+            if record is None or record.is_supervised():
+                continue
             items.append(
                 Item(
                     kind=Kind.PROCESS,
-                    name=f"{pid} ({_command(pid)})",
-                    pid=pid,
-                    started=started,
-                    bytes=_resident(pid),
+                    name=f"{process.pid} ({cut(' '.join(process.cmdline()), 60)})",
+                    process=process,
+                    bytes=process.memory_info().rss,
                     why=f"left of job {job}, whose supervisor is gone",
                 )
             )
@@ -380,8 +375,8 @@ def remove(items: Iterable[Item]) -> list[Removal]:
 
 def _remove(item: Item) -> Removal:
     try:
-        if item.kind is Kind.PROCESS:
-            _kill(item)
+        if item.process is not None:
+            _kill(item.process)
         elif item.leftover is not None:
             from estimators.backends.docker import leftovers
 
@@ -390,7 +385,7 @@ def _remove(item: Item) -> Removal:
             _remove_job(item.path)
         elif item.path is not None:
             _remove_folder(item.path)
-    except (OSError, ConfigurationError, BackendError) as error:
+    except (OSError, psutil.Error, ConfigurationError, BackendError) as error:
         return Removal(item=item, error=str(error))
     return Removal(item=item)
 
@@ -425,31 +420,17 @@ def _remove_folder(path: Path) -> None:
     remove_tree(aside)
 
 
-def _kill(item: Item) -> None:
-    """End a process with all that it has started.
+def _kill(process: psutil.Process) -> None:
+    """End a process with all that it has started; psutil leaves alone a process that has been given its number since.
 
     Toolkits end what they have started, whatever it calls itself; one that is killed in the middle of that cannot.
     """
-    assert item.pid is not None
-    if _started(item.pid) != item.started:
-        return
-    tree = [(pid, _started(pid)) for pid in processes.descendants(item.pid) if pid != os.getpid()]
-    for pid, started in [(item.pid, item.started), *tree]:
-        _kill_one(pid, started)
-
-
-def _kill_one(pid: int, started: int | None) -> None:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        # The pid may have been given to a new process since we looked; the descriptor cannot be.
-        if _started(pid) == started:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    finally:
-        os.close(descriptor)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree = process.children(recursive=True)
+        for one in (process, *tree):
+            if one.pid != os.getpid():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
 
 
 # --- sizes, ages, processes ---
@@ -482,24 +463,3 @@ def format_age(seconds: float) -> str:
         if seconds < limit:
             return f"{max(0, int(seconds // size))} {unit}"
     return f"{int(seconds // 86400)} days"
-
-
-def _environment(pid: int) -> dict[str, str]:
-    pairs = (entry.partition("=") for entry in unused.read_proc(pid, "environ").split("\0"))
-    return {name: value for name, _, value in pairs if name}
-
-
-def _started(pid: int) -> int | None:
-    """Start time in clock ticks since boot; None for a process that is gone or only waits to be reaped."""
-    fields = unused.read_proc(pid, "stat").rpartition(")")[2].split()
-    return int(fields[19]) if len(fields) > 19 and fields[0] != "Z" else None
-
-
-def _resident(pid: int) -> int:
-    fields = unused.read_proc(pid, "statm").split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
-
-
-def _command(pid: int) -> str:
-    text = unused.read_proc(pid, "cmdline").replace("\0", " ").strip()
-    return text if len(text) <= 60 else text[:59] + "…"

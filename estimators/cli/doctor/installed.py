@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +13,6 @@ from pathlib import Path
 import container
 import estimators
 from container.contract.native import library_file
-from estimators.cli import elf
 from estimators.cli.doctor.findings import Finding, State
 
 #: Pythons that the supported TensorFlow has wheels for.
@@ -133,17 +134,13 @@ def horovod(found: Mapping[str, str], folders: Iterable[str], mpirun: Path | Non
     if library is None:
         return Finding(name="Horovod", state=State.MISSING, text=f"{version}, built without TensorFlow", remedy=rebuild)
     try:
-        section = elf.dynamic(library)
-    except (OSError, ValueError) as error:
+        wanted, own = _mpi_of(library)
+    except (OSError, subprocess.SubprocessError) as error:
         return Finding(name="Horovod", state=State.MISSING, text=f"{version}: {error}", remedy=rebuild)
-    wanted = next((name for name in section.needed if name.startswith("libmpi.so")), None)
     if wanted is None:
         return Finding(
             name="Horovod", state=State.WARNING, text=f"{version}, built with Gloo only, without MPI", remedy=rebuild
         )
-    own = next((folder / wanted for folder in section.search if (folder / wanted).exists()), None)
-    if own is None:
-        own = _system_library(wanted)
     if own is None:
         text = f"{version}, built against an MPI ({wanted}) that is not here any more"
         return Finding(name="Horovod", state=State.MISSING, text=text, remedy=rebuild)
@@ -161,6 +158,21 @@ def horovod(found: Mapping[str, str], folders: Iterable[str], mpirun: Path | Non
     return Finding(name="Horovod", state=State.OK, text=f"{version} (built against this mpirun's {own.name})")
 
 
+def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
+    """Return which ``libmpi`` a library asks for, and where the loader finds it.
+
+    Raises:
+        OSError, subprocess.SubprocessError: the loader cannot read it.
+    """
+    done = subprocess.run(
+        ["ldd", str(library)], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True
+    )
+    match = re.search(r"^\s*(libmpi\.so\S*) => (/.*?)?(?:not found)?(?: \(0x|$)", done.stdout, re.MULTILINE)
+    if match is None:
+        return None, None
+    return match[1], Path(match[2]) if match[2] else None
+
+
 def _library_of(program: Path, name: str) -> Path | None:
     """The ``libmpi`` of the installation that a program belongs to."""
     prefix = program.resolve().parent.parent
@@ -168,13 +180,6 @@ def _library_of(program: Path, name: str) -> Path | None:
         if (prefix / folder / name).exists():
             return prefix / folder / name
     return None
-
-
-def _system_library(name: str) -> Path | None:
-    folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
-    folders += [f"/usr/lib/{os.uname().machine}-linux-gnu", f"/lib/{os.uname().machine}-linux-gnu", "/usr/local/lib"]
-    folders += ["/usr/lib64", "/usr/lib", "/lib64"]
-    return next((Path(folder, name) for folder in folders if os.path.exists(os.path.join(folder, name))), None)
 
 
 def mpi4py(found: Mapping[str, str]) -> Finding:
