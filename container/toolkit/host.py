@@ -593,7 +593,10 @@ class HostRuntime(Runtime):
     def _late_failure(self, member: Member) -> None:
         if self._state is State.RUNNING:
             if member.vanished and (daemon := self._daemons.first_ended) is not None:
-                self.fail(self._launcher_failure(daemon))
+                if daemon.failed:
+                    self.fail(self._launcher_failure(daemon))
+                else:  # mpirun told it to end
+                    self._fail_unless_mpirun_ends(self._launcher_failure(daemon))
             elif member.role is Role.LAUNCHER:
                 self.fail(self._launcher_failure(member))
             else:
@@ -637,8 +640,21 @@ class HostRuntime(Runtime):
         self._daemons.spawn(number, words, self._gang)
 
     def _remote_shell_gone(self, failure: Failure) -> None:
-        # mpirun's own end, if it was that, is known sooner.
-        self._loop.call_later(_LAUNCHER_GRACE, lambda: self._fail_if_running(failure))
+        self._loop.call_later(_LAUNCHER_GRACE, lambda: self._judge_remote_shell(failure))
+
+    def _judge_remote_shell(self, failure: Failure) -> None:
+        assert self._requests is not None
+        if self._requests.waiting:
+            self._fail_if_running(failure)  # it was killed alone
+        else:  # mpirun kills the shells that are left when it ends
+            self._fail_unless_mpirun_ends(failure)
+
+    def _fail_unless_mpirun_ends(self, failure: Failure) -> None:
+        """Report what looks like the work of an mpirun that is ending, unless its own end says more in time.
+
+        On a busy machine it may be a second until mpirun has gone, after all that it has ended.
+        """
+        self._loop.call_later(FAREWELL, lambda: self._fail_if_running(failure))
 
     def _fail_if_running(self, failure: Failure) -> None:
         if self._state is State.RUNNING and not self._done_sent:

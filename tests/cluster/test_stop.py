@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -365,3 +366,27 @@ def test_sigterm_to_one_of_our_processes_ends_the_job_and_is_told(
     assert "has lost communication" not in clusters.all_text(job)
     if kind == "toolkit":
         assert [clusters.printed(job, rank) for rank in range(shape.size)] == [["saved"]] * shape.size
+
+
+def test_an_mpirun_that_takes_long_to_go_is_told_all_the_same(make: clusters.Make, tmp_path: Path) -> None:
+    """Its daemons, remote shells and ranks are gone a while before it is, as on a busy machine."""
+    source, library = tmp_path / "slow.cpp", tmp_path / "slow.so"
+    source.write_text(
+        """
+        #include <cerrno>
+        #include <cstring>
+        #include <unistd.h>
+        __attribute__((destructor)) static void linger() {
+            if (std::strcmp(program_invocation_short_name, "mpirun") == 0) usleep(1500000);
+        }
+        """
+    )
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    shape = shapes.MPI_
+    environment = {**saving(*[0.2] * shape.size), "LD_PRELOAD": str(library)}
+    job = make.start(SAVING, ready=shape.size, environment=environment, **shape.settings)
+    snapshot = clusters.Snapshot(job)
+    snapshot.find("mpirun").kill(signal.SIGTERM)
+    assert clusters.await_terminal(job) == "Failed"
+    assert job.describe()["FailureReason"].startswith("algo-1, mpirun: exited with code 1 without a word")
+    assert snapshot.left() == []

@@ -45,6 +45,11 @@ class Requests:
         self._waiting: dict[int, Connection] = {}
         self._next = 0
 
+    @property
+    def waiting(self) -> bool:
+        """Whether any remote shell still waits for its daemon."""
+        return bool(self._waiting)
+
     def take(self, connection: Connection, host: str, argv: list[str], server: control.Server | None) -> None:
         """mpirun wants its daemon on a host.
 
