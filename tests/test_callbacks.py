@@ -9,11 +9,15 @@ import pytest
 from container.contract.wire import Event
 from estimators import Callback, ConfigurationError, Metric, TensorFlow, TrainingJob
 
+#: Goes on when its first metric has been seen.
 SCRIPT = """
-import time
-for step in range(3):
-    print(f"loss: {3 - step}", flush=True)
-    time.sleep(0.05)
+import os, time
+print("loss: 3", flush=True)
+deadline = time.monotonic() + 60
+while not os.path.exists(os.environ["SEEN"]) and time.monotonic() < deadline:
+    time.sleep(0.01)
+print("loss: 2", flush=True)
+print("loss: 1", flush=True)
 """
 METRICS = [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]
 
@@ -48,16 +52,18 @@ def estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorFlow:
         instance_count=1,
         instance_type="local_process",
         metric_definitions=METRICS,
+        environment={"SEEN": str(tmp_path / "seen")},
     )
 
 
-def test_metrics_and_events_come_while_the_job_runs(estimator: TensorFlow) -> None:
+def test_metrics_and_events_come_while_the_job_runs(estimator: TensorFlow, tmp_path: Path) -> None:
     recorder = Recorder()
     states = []
 
     class Watcher(Callback):
         def on_metric(self, job: TrainingJob, metric: Metric) -> None:
             states.append(str(job.status))
+            (tmp_path / "seen").touch()
 
     estimator.fit(logs=False, callbacks=[recorder, Watcher()])
     assert [(metric.name, metric.value, metric.rank) for metric in recorder.metrics] == [
