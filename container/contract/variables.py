@@ -36,6 +36,9 @@ TREE = "FLEETFIT_TREE"
 #: Messages (:mod:`container.contract.messages`) on the lifeline, where no signal can be sent: stop with time to save;
 #: end at once.
 SAY_STOP, SAY_END = b'{"op":"stop"}\n', b'{"op":"end"}\n'
+#: The longest message in bytes that brings a job's variables to a container that is kept. CreateTrainingJob limits the
+#: environment.
+VARIABLES_LIMIT = 16 << 20
 #: How many hosts of the cluster share this machine's cores, where each has everything else of its own (containers).
 HOSTS_HERE = "FLEETFIT_HOSTS_HERE"
 #: How often a killed worker of parameter servers is started again without a restart of the job. Default 0.

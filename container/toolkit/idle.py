@@ -4,31 +4,28 @@ It has the toolkit loaded, and forks it for each job: nothing has to be started 
 before a job's script runs. What a job wrote into its process goes with it. On SIGTERM (``docker stop``) it passes that
 on to the toolkit and ends after it; a second one, or SIGINT, ends it at once.
 
-A supervisor connects to SOCKET and sends the length of a JSON object, the object (``{"environment": {…}}``) and, beside
-it, a descriptor: the toolkit's standard input, output and error. When the toolkit has ended, ``{"exit_code": …}`` comes
-back, 128 and the signal's number after a signal. Several jobs at once would get along, but a pool runs one at a time.
+A supervisor connects to SOCKET and sends ``run`` with the job's ``environment`` and, beside it, a descriptor: the
+toolkit's standard input, output and error. When the toolkit has ended, ``ended`` with its ``exit_code`` comes back, 128
+and the signal's number after a signal. Several jobs at once would get along, but a pool runs one at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import struct
 import sys
 from typing import NoReturn
 
+from container.contract import variables
 from container.system import processes
+from container.system.connection import BlockingConnection
 from container.system.loop import Loop
 from container.toolkit import train
 
-#: What a supervisor that connects has to say everything, in seconds: others wait meanwhile.
+#: What a supervisor that connects has to say what it wants, in seconds: others wait meanwhile.
 _PATIENCE = 5.0
-_LENGTH = struct.Struct(">L")
-#: Job settings fit into one; see CreateTrainingJob's limits on the environment.
-_LONGEST = 16 << 20
 
 
 def main(argv: list[str]) -> int:
@@ -77,17 +74,11 @@ class _Idle:
             os.kill(pid, signal.SIGTERM)
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        connection.settimeout(_PATIENCE)
+        sock, _ = self._listener.accept()
+        connection = BlockingConnection(sock, limit=variables.VARIABLES_LIMIT)
         try:
             environment, descriptor = _receive(connection)
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-        ):  # somebody looks whether we are here, or went away
+        except (OSError, ValueError):  # somebody looks whether we are here, or went away
             connection.close()
             return
         pid = os.fork()
@@ -99,7 +90,7 @@ class _Idle:
             self._jobs.remove(pid)
             code, number = processes.decode_status(status)
             with connection, contextlib.suppress(OSError):
-                connection.sendall(json.dumps({"exit_code": code if number is None else 128 + number}).encode())
+                connection.send({"op": "ended", "exit_code": code if number is None else 128 + number})
             if self._told and not self._jobs:
                 self._loop.stop()
 
@@ -107,30 +98,16 @@ class _Idle:
         self._loop.on_child(pid, ended)
 
 
-def _receive(connection: socket.socket) -> tuple[dict[str, str], int]:
-    """A job's variables, and the descriptor that came with them."""
-    data, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, 1)
-    try:
-        data += _exactly(connection, _LENGTH.size - len(data))
-        [length] = _LENGTH.unpack(data)
-        if length > _LONGEST or len(descriptors) != 1:
-            raise ValueError("not a job")
-        environment = json.loads(_exactly(connection, length))["environment"]
-        return {str(name): str(value) for name, value in environment.items()}, descriptors[0]
-    except BaseException:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        raise
-
-
-def _exactly(connection: socket.socket, length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        part = connection.recv(length - len(data))
-        if not part:
-            raise ValueError("it ended early")
-        data += part
-    return bytes(data)
+def _receive(connection: BlockingConnection) -> tuple[dict[str, str], int]:
+    """Return a job's variables, and the descriptor that came with them."""
+    match connection.receive(_PATIENCE, descriptors=1):
+        case {"op": "run", "environment": dict(environment)}:
+            descriptors = connection.take_descriptors()
+            if len(descriptors) == 1:
+                return {str(name): str(value) for name, value in environment.items()}, descriptors[0]
+            for descriptor in descriptors:
+                os.close(descriptor)
+    raise ValueError("not a job")
 
 
 def _become_toolkit(environment: dict[str, str], descriptor: int) -> NoReturn:

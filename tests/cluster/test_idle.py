@@ -15,6 +15,8 @@ import clusters
 import pytest
 from test_toolkit import MAIN, printed, tree
 
+from container.contract.messages import encode
+from container.system.connection import BlockingConnection
 from estimators.backends.docker import kept
 from estimators.backends.docker.engine_errors import EngineError
 
@@ -50,7 +52,7 @@ def run(place: Path, base: Path, **variables: str) -> tuple[bytes, int | None]:
 
 
 @contextlib.contextmanager
-def start(place: Path, base: Path, **variables: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+def start(place: Path, base: Path, **variables: str) -> Iterator[tuple[socket.socket, BlockingConnection]]:
     environment = {"SAGEMAKER_BASE_DIR": str(base), "FLEETFIT_LIFELINE_FD": "0", **variables}
     stream, control = kept.start(place, environment, lambda: True)
     with stream, control:
@@ -127,7 +129,8 @@ def test_the_end_of_the_connection_ends_the_job(tmp_path: Path, place: Path, idl
 
 def test_nonsense_is_not_a_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:
     clusters.until(lambda: kept.listens(place))
-    for nonsense in (b"", b"\0\0", b"\0\0\0\2{}", b"\0\0\0\7nothing", b"\xff\xff\xff\xff"):
+    run_nothing = encode({"op": "run", "environment": {}})  # with no descriptor
+    for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", run_nothing, run_nothing[:-1]):
         with kept._connect(place) as connection:
             connection.sendall(nonsense)
             connection.shutdown(socket.SHUT_WR)

@@ -18,6 +18,7 @@ from container.contract.failures import Cause
 from container.contract.layout import success_text
 from container.contract.strategies import ElasticHorovod
 from container.system import folders
+from container.system.connection import BlockingConnection
 from container.system.host_machine import gpu_count
 from container.system.removing import remove_tree
 from estimators.backends import local, trees
@@ -582,7 +583,7 @@ class _Container:
     """A host's container, as the supervisor sees it; ``control`` tells how a job ended in one that was there before."""
 
     def __init__(
-        self, name: str, container_id: str, stream: socket.socket, control: socket.socket | None = None
+        self, name: str, container_id: str, stream: socket.socket, control: BlockingConnection | None = None
     ) -> None:
         self.name = name
         self.id = container_id

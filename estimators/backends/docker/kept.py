@@ -6,19 +6,19 @@ The other side, and what is said, is :mod:`container.toolkit.idle`.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from container.contract import variables
+from container.contract.messages import MessageError
+from container.system.connection import BlockingConnection
 from estimators.backends.docker.engine_errors import EngineError
 
 #: The socket's name in its folder.
 _NAME = "toolkit"
-_LENGTH = struct.Struct(">L")
 #: Seconds that a container that has just been started may take until its first process listens.
 _START = 60.0
 #: How often it is asked meanwhile whether the container still runs, in seconds.
@@ -41,7 +41,7 @@ def listens(folder: Path) -> bool:
 
 def start(
     folder: Path, environment: Mapping[str, str], is_running: Callable[[], bool]
-) -> tuple[socket.socket, socket.socket]:
+) -> tuple[socket.socket, BlockingConnection]:
     """Start the toolkit.
 
     Args:
@@ -55,30 +55,24 @@ def start(
     Raises:
         EngineError: nobody listens there.
     """
-    control = _await(folder, is_running)
+    control = BlockingConnection(_await(folder, is_running), limit=variables.VARIABLES_LIMIT)
     ours, theirs = socket.socketpair()
-    body = json.dumps({"environment": dict(environment)}).encode()
     try:
         with theirs:
-            socket.send_fds(control, [_LENGTH.pack(len(body))], [theirs.fileno()])
-            control.sendall(body)
-    except OSError as error:
+            control.send({"op": "run", "environment": dict(environment)}, descriptors=[theirs.fileno()])
+    except (OSError, MessageError) as error:
         ours.close()
         control.close()
         raise EngineError(f"the kept container does not take the job: {error}.") from error
     return ours, control
 
 
-def exit_code(control: socket.socket) -> int | None:
+def exit_code(control: BlockingConnection) -> int | None:
     """Wait for the toolkit's exit code; None when the container ended with it."""
-    said = bytearray()
-    with control, contextlib.suppress(OSError):
-        while part := control.recv(4096):
-            said += part
-    try:
-        return int(json.loads(said)["exit_code"])
-    except (ValueError, KeyError, TypeError):
-        return None
+    with control, contextlib.suppress(OSError, MessageError):
+        if (message := control.receive()) is not None:
+            return int(message["exit_code"])
+    return None
 
 
 def _await(folder: Path, is_running: Callable[[], bool]) -> socket.socket:

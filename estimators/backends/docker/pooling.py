@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from container.contract import variables
+from container.system.connection import BlockingConnection
 from container.system.host_machine import gpu_count
 from estimators.backends import local
 from estimators.backends.docker import containers, job_secrets, kept, warm
@@ -71,7 +72,7 @@ class Pooling:
 
     def starters(
         self, engine: Engine, spec: TrainingJobSpec, *, attempt: int, umask: int, aws: Mapping[str, str]
-    ) -> dict[str, Callable[[], tuple[str, socket.socket, socket.socket]]]:
+    ) -> dict[str, Callable[[], tuple[str, socket.socket, BlockingConnection]]]:
         """What starts each host's toolkit, in a thread: its container, and the connections of :func:`.kept.start`.
 
         Raises:
@@ -84,14 +85,14 @@ class Pooling:
         job_secrets.write({host: pool.secrets(host) for host in spec.hosts})
         settings = dict(aws) | job_secrets.credential_variables(pool.secrets(spec.hosts[0]))
 
-        def starter(host: str) -> Callable[[], tuple[str, socket.socket, socket.socket]]:
+        def starter(host: str) -> Callable[[], tuple[str, socket.socket, BlockingConnection]]:
             environment = containers.environment_of(
                 spec, self._options, host, attempt=attempt, umask=umask, aws=settings
             )
             environment[variables.TREE] = str(self._record.tree(host).base)
             container = pool.containers[host]
 
-            def start() -> tuple[str, socket.socket, socket.socket]:
+            def start() -> tuple[str, socket.socket, BlockingConnection]:
                 return container, *kept.start(pool.sockets(host), environment, lambda: engine.is_running(container))
 
             return start
@@ -123,7 +124,7 @@ class Pooling:
         return self.pool.path
 
 
-def end_in(engine: Engine, container: str, control: socket.socket) -> Ended:
+def end_in(engine: Engine, container: str, control: BlockingConnection) -> Ended:
     """In a thread: wait for the end of the toolkit in a container that is kept, and say how it ended."""
     code = kept.exit_code(control)
     return Ended(exit_code=0) if code == 0 else engine.ended_in(container, code)
