@@ -129,6 +129,11 @@ class Connection:
         """Whether messages can still be sent."""
         return self._socket is not None
 
+    @property
+    def congested(self) -> bool:
+        """Whether the peer has yet to take what was sent before."""
+        return bool(self._outgoing)
+
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message; one to a closed connection is dropped (``closed`` has told).
 

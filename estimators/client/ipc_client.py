@@ -1,13 +1,12 @@
-"""Talking to a job's supervisor: over its socket from any process, over the tie from the process that waits for it.
+"""Talk to a job's supervisor: over its socket from any process, over the tie from the process that waits for it.
 
-On both, a message is a JSON object on a line: ``{"op": "stop", "grace": seconds or null, "reason": text}`` or
-``{"op": "ping"}``. On the socket each is answered by ``{"ok": true}`` or ``{"ok": false, "error": text}``.
+Requests are messages (:mod:`container.contract.messages`): ``stop`` with ``grace`` (seconds or null) and ``reason``, or
+``ping``; an elastic job takes more. On the socket each is answered by ``ok``: true, or false and an ``error``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import time
@@ -15,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from container.contract.messages import MessageError, encode
+from container.system.connection import BlockingConnection
 from estimators.job.errors import JobUnreachableError
 from estimators.records.record import JobRecord
 
-#: Answers are a line; more than this is not one.
-_REPLY_LIMIT = 1 << 20
 _RETRY_SECONDS = 0.02
 
 
@@ -49,13 +48,16 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float = 5.0) ->
     deadline = time.monotonic() + timeout
     while True:
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-                connection.settimeout(max(0.01, deadline - time.monotonic()))
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            with BlockingConnection(sock) as connection:
+                sock.settimeout(max(0.01, deadline - time.monotonic()))
                 with _short_path(record.control_socket) as path:
-                    connection.connect(path)
-                connection.sendall(_line(message))
-                return _reply(connection, deadline)
-        except (FileNotFoundError, ConnectionError) as error:  # not there yet, or not any more
+                    sock.connect(path)
+                connection.send(message)
+                if (answer := connection.receive(deadline - time.monotonic())) is None:
+                    raise ConnectionResetError("the supervisor closed the connection without an answer")
+                return answer
+        except (FileNotFoundError, ConnectionError, MessageError) as error:  # not there yet, or not any more
             if record.queued_file.exists():
                 raise JobUnreachableError(
                     f"training job {record.name!r} waits in the queue of an endpoint and has no supervisor yet: only "
@@ -80,7 +82,7 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float = 5.0) ->
 class Tie:
     """The caller's end of the connection that ties an attached job to it.
 
-    The supervisor sends a byte when there is something new to read and closes its end when it is done. When this end
+    The supervisor sends a message when there is something new to read and closes its end when it is done. When this end
     is closed, for whatever reason, the supervisor ends the job at once.
     """
 
@@ -94,7 +96,10 @@ class Tie:
         return self._connection.fileno()
 
     def drain(self) -> bool:
-        """Take the bytes that have arrived; returns whether there were any. Sets :attr:`ended` at end-of-file."""
+        """Take what has arrived, which says no more than that; returns whether there was anything.
+
+        Sets :attr:`ended` at end-of-file.
+        """
         woken = False
         while not self.ended:
             try:
@@ -112,7 +117,7 @@ class Tie:
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message; returns False when the supervisor is gone or does not read."""
         try:
-            line = _line(message)
+            line = encode(message)
             return self._connection.send(line, socket.MSG_NOSIGNAL) == len(line)
         except OSError:
             return False
@@ -121,27 +126,6 @@ class Tie:
         """Cut the tie: a job that still runs is ended at once."""
         self._connection.close()
         self.ended = True
-
-
-def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"
-
-
-def _reply(connection: socket.socket, deadline: float) -> dict[str, Any]:
-    buffer = bytearray()
-    while b"\n" not in buffer:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise TimeoutError
-        connection.settimeout(remaining)
-        data = connection.recv(65536)
-        if not data or len(buffer) > _REPLY_LIMIT:
-            raise ConnectionResetError("the supervisor closed the connection without an answer")
-        buffer += data
-    reply = json.loads(buffer[: buffer.index(b"\n")])
-    if not isinstance(reply, dict):
-        raise ConnectionResetError(f"the supervisor answered {reply!r}")
-    return reply
 
 
 @contextlib.contextmanager

@@ -798,4 +798,4 @@ class Supervisor:
 
     def _poke(self) -> None:
         if self._attached is not None:
-            self._attached.poke()
+            self._attached.notify()

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from container.contract.messages import encode
 from estimators.client.ipc_client import Tie, request, stop_message
 from estimators.job.errors import JobUnreachableError
 from estimators.records.record import JobRecord
+
+ANSWER = encode({"op": "answer", "ok": True})
 
 
 @contextmanager
@@ -58,8 +61,8 @@ def server(record: JobRecord, answer: bytes | None) -> Iterator[list[bytes]]:
 @pytest.mark.parametrize("depth", [0, 3])
 def test_a_message_is_answered_also_under_long_paths(tmp_path: Path, depth: int) -> None:
     record = JobRecord.create("job-1", tmp_path.joinpath(*["x" * 100] * depth))
-    with server(record, b'{"ok": true}\n') as asked:
-        assert request(record, stop_message(None, "test")) == {"ok": True}
+    with server(record, ANSWER) as asked:
+        assert request(record, stop_message(None, "test")) == {"op": "answer", "ok": True}
     assert json.loads(asked[0]) == {"op": "stop", "grace": None, "reason": "test"}
 
 
@@ -69,9 +72,9 @@ def test_a_supervisor_that_is_just_starting_is_waited_for(tmp_path: Path) -> Non
     asking = threading.Thread(target=lambda: answers.append(request(record, {"op": "ping"})))
     asking.start()
     time.sleep(0.1)
-    with server(record, b'{"ok": true}\n'):
+    with server(record, ANSWER):
         asking.join(5)
-    assert answers == [{"ok": True}]
+    assert answers == [{"op": "answer", "ok": True}]
 
 
 def test_a_job_without_a_supervisor_is_told_at_once(tmp_path: Path) -> None:
@@ -83,7 +86,7 @@ def test_a_job_without_a_supervisor_is_told_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - start < 1
 
 
-@pytest.mark.parametrize("answer", [None, b"", b"[]\n"])
+@pytest.mark.parametrize("answer", [None, b"", b"[]\n", b"{}\n", b"nonsense\n", b'{"op":"answer"'])
 def test_a_supervisor_that_does_not_answer_is_named(tmp_path: Path, answer: bytes | None) -> None:
     record = JobRecord.create("job-1", tmp_path)
     with server(record, answer):
@@ -95,11 +98,11 @@ def test_a_tie_wakes_sends_and_ends() -> None:
     ours, theirs = socket.socketpair()
     tie = Tie(ours)
     assert tie.drain() is False and not tie.ended
-    theirs.send(b"..")
+    theirs.send(encode({"op": "news"}) * 2)
     assert tie.drain() is True and not tie.ended
     assert tie.send(stop_message(5.0, "x"))
     assert json.loads(theirs.recv(1000))["grace"] == 5.0
-    theirs.send(b".")
+    theirs.send(encode({"op": "news"}))
     theirs.close()
     assert tie.drain() is True and tie.ended
     assert tie.send({"op": "ping"}) is False
