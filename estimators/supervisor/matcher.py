@@ -2,24 +2,24 @@
 hangs.
 
 Python's regular expressions may take longer than anybody waits (``(a+)+$``), and nothing can interrupt them. So they
-run here. Standard input brings frames, standard output takes them: four bytes of length, then JSON. The first frame
-has the patterns; each further one has lines, and which patterns to leave out; for each of the others one frame comes
-back, in their order, with the lines in which the pattern was found and what its first group caught.
+run here. Standard input is a connection. It brings ``patterns`` once, then each ``search``: lines, and which patterns
+to leave out; for each of the others one ``found`` goes back, in their order, with the lines in which the pattern was
+found and what its first group caught.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import re
-import struct
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any
 
-SIZE = struct.Struct("<I")
+from container.system.connection import BlockingConnection
 
+#: The longest message in bytes: a piece of output may have 8 MiB, and each byte of it six in JSON.
+LIMIT = 64 << 20
 #: A number is never longer; what is caught beyond is cut, in characters.
 CAUGHT_LIMIT = 400
 
@@ -28,16 +28,19 @@ Search = Callable[[str], str | None]
 
 def main() -> int:
     """Answer until standard input ends."""
-    patterns = _receive()
-    if patterns is None:
-        return 0
-    searches = [_linear(pattern["re2"]) if "re2" in pattern else _backtracking(pattern["re"]) for pattern in patterns]
-    while (request := _receive()) is not None:
-        lines, left_out = request["lines"], set(request["left_out"])
+    connection = BlockingConnection(socket.socket(fileno=0), limit=LIMIT)
+    searches: list[Search] = []
+    while (message := connection.receive()) is not None:
+        if message["op"] == "patterns":
+            searches = [
+                _linear(one["re2"]) if "re2" in one else _backtracking(one["re"]) for one in message["patterns"]
+            ]
+            continue
+        lines, left_out = message["lines"], set(message["left_out"])
         for index, search in enumerate(searches):
             if index not in left_out:
                 caught = [(number, found) for number, line in enumerate(lines) if (found := search(line)) is not None]
-                _send([(number, found[:CAUGHT_LIMIT]) for number, found in caught])
+                connection.send({"op": "found", "found": [(number, found[:CAUGHT_LIMIT]) for number, found in caught]})
     return 0
 
 
@@ -62,25 +65,6 @@ def _linear(pattern: str) -> Search:
         return caught.decode() if caught is not None else None
 
     return find
-
-
-def _receive() -> Any:
-    head = _read(SIZE.size)
-    return json.loads(_read(SIZE.unpack(head)[0])) if len(head) == SIZE.size else None
-
-
-def _read(size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size and (part := os.read(0, size - len(parts))):
-        parts += part
-    return bytes(parts)
-
-
-def _send(value: Any) -> None:
-    data = json.dumps(value).encode()
-    rest = memoryview(SIZE.pack(len(data)) + data)
-    while rest:
-        rest = rest[os.write(1, rest) :]
 
 
 if __name__ == "__main__":

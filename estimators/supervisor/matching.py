@@ -9,22 +9,21 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import errno
-import json
 import os
-import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from container.contract.messages import Message
 from container.system import processes
+from container.system.connection import Connection
 from container.system.loop import Loop, Timer
 from estimators.job.metrics import Line, MetricDefinition
 from estimators.job.re2_syntax import to_re2
-from estimators.supervisor.matcher import SIZE
+from estimators.supervisor.matcher import LIMIT
 
 #: What one pattern may take for one portion of lines: of the processor's time, and by the clock, in seconds.
 _CPU_SECONDS = 1.0
@@ -146,7 +145,7 @@ class Matching:
             left = until - time.monotonic()
             if left <= 0 or self._process is None:
                 break
-            self._process.poll(min(left, _PACE))
+            self._process.connection.exchange(min(left, _PACE))
             self._watch()
         return self._size <= size
 
@@ -178,17 +177,17 @@ class Matching:
             self._protected.add(self._process.pid)
         self._asked_at = time.monotonic()
         self._asked_cpu = self._process.cpu_s()
-        self._process.send(
-            {"lines": [line.text for line in self._portion], "left_out": sorted(self._left_out | self._caught.keys())}
-        )
+        left_out = sorted(self._left_out | self._caught.keys())
+        lines = [line.text for line in self._portion]
+        self._process.connection.send({"op": "search", "lines": lines, "left_out": left_out})
 
-    def _answered(self, values: Any) -> None:
+    def _answered(self, message: Message | None) -> None:
         """The process has searched the portion for one more pattern; None: it has ended."""
         current = self._current()
-        if values is None or current is None or self._process is None:
+        if message is None or current is None or self._process is None:
             self._too_long("ended the process that searches for it")
             return
-        self._caught[current] = [(int(number), str(found)) for number, found in values]
+        self._caught[current] = [(int(number), str(found)) for number, found in message["found"]]
         self._asked_at = time.monotonic()
         self._asked_cpu = self._process.cpu_s()
         if self._current() is None:
@@ -271,61 +270,32 @@ def _has_re2() -> bool:
 
 
 class _Process:
-    """The process that searches, and the frames to and from it.
+    """The process that searches, and the connection to it.
 
     Args:
         loop: The supervisor's loop.
         patterns: What to search for.
-        answered: Takes each frame that comes, and None when the process has ended.
+        answered: Takes each message that comes, and None when the process has ended.
     """
 
-    def __init__(self, loop: Loop, patterns: list[dict[str, str]], answered: Callable[[Any], None]) -> None:
-        self._loop = loop
-        self._answered = answered
-        read, self._in = os.pipe()
-        self._out, write = os.pipe()
+    def __init__(self, loop: Loop, patterns: list[dict[str, str]], answered: Callable[[Message | None], None]) -> None:
+        ours, theirs = socket.socketpair()
         try:
             self.pid = processes.spawn(
                 [sys.executable, "-m", "estimators.supervisor.matcher"],
                 env={**os.environ, "PYTHONPATH": _ROOT},
                 cwd="/",
-                stdin=read,
-                stdout=write,
+                stdin=theirs.fileno(),
             )
         except OSError:
-            os.close(self._in)
-            os.close(self._out)
+            ours.close()
             raise
         finally:
-            os.close(read)
-            os.close(write)
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
-        self._unsent = bytearray()
-        self._got = bytearray()
-        self._ended = False
+            theirs.close()
         self._reaped = False
         loop.on_child(self.pid, self._was_reaped)
-        loop.add_reader(self._out, self._readable)
-        self.send(patterns)
-
-    def send(self, value: Any) -> None:
-        """Send a frame, as fast as it is taken."""
-        data = json.dumps(value).encode()
-        self._unsent += SIZE.pack(len(data)) + data
-        self._loop.add_writer(self._in, self._writable)
-        self._writable()
-
-    def poll(self, seconds: float) -> None:
-        """Exchange what there is, without the loop, waiting so long at most."""
-        ready = select.poll()
-        ready.register(self._out, select.POLLIN)
-        if self._unsent:
-            ready.register(self._in, select.POLLOUT)
-        for descriptor, _ in ready.poll(seconds * 1000):
-            if self._ended:
-                return
-            (self._readable if descriptor == self._out else self._writable)()
+        self.connection = Connection(loop, ours, answered, lambda reason: answered(None), limit=LIMIT)
+        self.connection.send({"op": "patterns", "patterns": patterns})
 
     def cpu_s(self) -> float:
         """The processor's time that it has had, in seconds."""
@@ -338,42 +308,10 @@ class _Process:
 
     def end(self) -> None:
         """Kill it; nothing of it is heard any more."""
-        self._ended = True
-        self._loop.remove_reader(self._out)
-        self._loop.remove_writer(self._in)
-        os.close(self._in)
-        os.close(self._out)
+        self.connection.close()
         if not self._reaped:  # else the number may be another's
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def _was_reaped(self, status: int) -> None:
         self._reaped = True
-
-    def _writable(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: os.write(self._in, self._unsent)]
-        except BlockingIOError:
-            return
-        except OSError as error:
-            if error.errno != errno.EPIPE:  # the end of its output says so, too
-                raise
-        self._unsent.clear()
-        self._loop.remove_writer(self._in)
-
-    def _readable(self) -> None:
-        try:
-            data = os.read(self._out, 1 << 20)
-        except BlockingIOError:
-            return
-        self._got += data
-        while not self._ended and len(self._got) >= SIZE.size:
-            size = SIZE.unpack_from(self._got)[0]
-            if len(self._got) < SIZE.size + size:
-                break
-            frame = bytes(self._got[SIZE.size : SIZE.size + size])
-            del self._got[: SIZE.size + size]
-            self._answered(json.loads(frame))
-        if not data and not self._ended:
-            self._answered(None)
