@@ -399,8 +399,8 @@ def test_without_a_network_there_is_no_container() -> None:
 @pytest.mark.parametrize(
     ("words", "made", "container"),
     [
-        (b'{"network": true}\n{"container": "algo-1", "id": "1f"}\n', [], "1f"),
-        (b'{"container": "algo-1", "id": null}\n{"network": false}\n', ["n"], None),
+        (b'{"op": "network", "made": true}\n{"op": "container", "host": "algo-1", "id": "1f"}\n', [], "1f"),
+        (b'{"op": "container", "host": "algo-1", "id": null}\n{"op": "network", "made": false}\n', ["n"], None),
         (b"", ["n"], None),
     ],
     ids=["made", "failed", "gone"],
@@ -416,10 +416,10 @@ def test_what_the_caller_has_not_made_the_supervisor_makes(
     handed.order([ContainerPlan(host="algo-1", name="n-algo-1", image="i")])
     assert not handed.idle
     with theirs, theirs.makefile("rb") as said:
-        assert json.loads(said.readline()) == {"taken": True}
+        assert json.loads(said.readline()) == {"op": "taken"}
         order = json.loads(said.readline())
         theirs.sendall(words)
-    assert containers.plan_from_dict(order["create"]).name == "n-algo-1"
+    assert containers.plan_from_dict(order["plan"]).name == "n-algo-1"
     Network(engine, "n", {}, internal=False, handed=handed).make()
     assert engine.made == made
     assert handed.container("algo-1") == container and handed.container("algo-2") is None

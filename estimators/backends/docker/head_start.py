@@ -5,22 +5,22 @@ supervisor's reaper removes all of it with the rest of the job, and the supervis
 has made for a supervisor that is gone, it removes itself. When the caller goes, the job ends, and the reaper finds what
 it has made by its label.
 
-Both say what they have to say in lines of JSON. The supervisor: ``{"taken": true}``, that there is a reaper for
-whatever has the job's label; ``{"create": {…}}``, a container's plan. The caller: ``{"network": bool}``, whether it
-has made that; ``{"container": host, "id": …}``, with null for one that could not be made.
+The supervisor says ``taken``, that there is a reaper for whatever has the job's label, and ``create`` with a
+container's ``plan``. The caller says ``network`` with ``made``, whether it has made that, and ``container`` with
+``host`` and ``id``, which is null for one that could not be made.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from container.contract.messages import Message, MessageError
+from container.system.connection import BlockingConnection
 from estimators.backends.docker import containers
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Engine
@@ -43,8 +43,9 @@ class HeadStart:
         self._name = containers.network_of(spec)
         self._labels = containers.labels_of(spec, record)
         self._internal = bool(spec.network_isolation)
-        self._ours, self._theirs = socket.socketpair()
-        self._saying = threading.Lock()
+        ours, self._theirs = socket.socketpair()
+        self._ours = BlockingConnection(ours)
+        self._sending = threading.Lock()
         self._told = threading.Event()  # of the network's fate
         self._taken = False
 
@@ -68,12 +69,12 @@ class HeadStart:
         threads[0].start()
         with self._ours:
             try:
-                for message in _lines(self._ours):
-                    if "create" in message:
-                        plan = containers.plan_from_dict(message["create"])
+                while (message := _receive(self._ours)) is not None:
+                    if message["op"] == "create":
+                        plan = containers.plan_from_dict(message["plan"])
                         threads.append(threading.Thread(target=self._make_container, args=(engine, plan), daemon=True))
                         threads[-1].start()
-                    elif message.get("taken"):
+                    elif message["op"] == "taken":
                         self._taken = True
                         self._told.set()
             finally:
@@ -85,9 +86,9 @@ class HeadStart:
         try:
             network = engine.create_network(self._name, self._labels, internal=self._internal)
         except Exception:  # noqa: BLE001 - the supervisor tries it too, and says why it cannot be
-            self._say({"network": False})
+            self._send({"op": "network", "made": False})
             return
-        if not (self._say({"network": True}) and self._is_taken()):
+        if not (self._send({"op": "network", "made": True}) and self._is_taken()):
             with contextlib.suppress(EngineError):
                 engine.remove_network(network)
 
@@ -95,14 +96,14 @@ class HeadStart:
         made = None
         with contextlib.suppress(Exception):  # as above
             made = engine.create(plan)
-        if not self._say({"container": plan.host, "id": made}) and made is not None:
+        if not self._send({"op": "container", "host": plan.host, "id": made}) and made is not None:
             with contextlib.suppress(EngineError):
                 engine.remove_container(made)
 
-    def _say(self, message: dict[str, Any]) -> bool:
+    def _send(self, message: Message) -> bool:
         try:
-            with self._saying:
-                _send(self._ours, message)
+            with self._sending:
+                self._ours.send(message)
         except OSError:
             return False
         return True
@@ -120,7 +121,8 @@ class Handed:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+        self._socket = connection
+        self._connection = BlockingConnection(connection)
         self._changed = threading.Condition()
         self._ordered: set[str] = set()
         self._network: bool | None = None
@@ -130,7 +132,7 @@ class Handed:
     def take(self) -> None:
         """From now on whatever has the job's label is removed in the end."""
         with contextlib.suppress(OSError):
-            _send(self._connection, {"taken": True})
+            self._connection.send({"op": "taken"})
         threading.Thread(target=self._listen, daemon=True).start()
 
     def order(self, plans: Sequence[ContainerPlan]) -> None:
@@ -140,7 +142,7 @@ class Handed:
         def send() -> None:  # in a thread: a caller that was stopped does not read
             with contextlib.suppress(OSError):
                 for plan in plans:
-                    _send(self._connection, {"create": dataclasses.asdict(plan)})
+                    self._connection.send({"op": "create", "plan": dataclasses.asdict(plan)})
 
         threading.Thread(target=send, daemon=True).start()
 
@@ -168,7 +170,7 @@ class Handed:
             self._over = True
             self._changed.notify_all()
         with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # the listening thread closes it
+            self._socket.shutdown(socket.SHUT_RDWR)  # the listening thread closes it
 
     def _await(self, there: Callable[[], bool]) -> None:
         with self._changed:
@@ -176,31 +178,21 @@ class Handed:
 
     def _listen(self) -> None:
         with self._connection:
-            for message in _lines(self._connection):
+            while (message := _receive(self._connection)) is not None:
                 with self._changed:
-                    if "network" in message:
-                        self._network = bool(message["network"])
-                    elif "container" in message:
-                        self._containers[message["container"]] = message["id"]
+                    if message["op"] == "network":
+                        self._network = bool(message["made"])
+                    elif message["op"] == "container":
+                        self._containers[message["host"]] = message["id"]
                     self._changed.notify_all()
         with self._changed:
             self._over = True
             self._changed.notify_all()
 
 
-def _send(connection: socket.socket, message: dict[str, Any]) -> None:
-    connection.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _lines(connection: socket.socket) -> Iterator[dict[str, Any]]:
-    """What the other side says, until it closes the connection."""
-    rest = b""
-    while True:
-        try:
-            data = connection.recv(1 << 16)
-        except OSError:
-            return
-        if not data:
-            return
-        *lines, rest = (rest + data).split(b"\n")
-        yield from map(json.loads, lines)
+def _receive(connection: BlockingConnection) -> Message | None:
+    """Return the next message; None when the other side is gone."""
+    try:
+        return connection.receive()
+    except (OSError, MessageError):
+        return None
