@@ -16,12 +16,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
+
+from container.contract import messages
 
 #: What follows a host's FIFO folder where several ranks read.
 _RANK_FOLDER = re.compile(r"\.rank-(\d+)")
@@ -154,14 +154,14 @@ class Note:
     def to_line(self) -> bytes:
         """One line of the notes."""
         values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None and value != ""}
-        return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+        return messages.encode(values)
 
 
 def read_notes(content: bytes) -> list[Note]:
     """What the agent has written so far; an unfinished line is left out."""
     found: list[Note] = []
     for line in content.split(b"\n")[:-1]:
-        values: dict[str, Any] = json.loads(line)
+        values = messages.decode(line, key=None)
         known = {field.name for field in dataclasses.fields(Note)}
         found.append(Note(**{name: value for name, value in values.items() if name in known}))
     return found

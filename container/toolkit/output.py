@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 from container.contract import wire
+from container.contract.messages import Decoder, Message, MessageError
 from container.system.loop import Loop
 
 _READ_SIZE = 1 << 18
@@ -20,6 +21,8 @@ _HIGH_WATER = 1 << 20
 _LOW_WATER = 256 << 10
 #: How much of the end of a process's output is kept for its failure report, in bytes.
 TAIL_SIZE = 64 << 10
+#: The longest event in bytes.
+_EVENT_LIMIT = 1 << 18
 
 
 class Output:
@@ -194,24 +197,21 @@ class Stream:
 
 
 class EventStream:
-    """A rank's event pipe: one JSON object a line.
+    """A rank's event pipe. What in it is no event is left out: anything in the script may have written it.
 
     Args:
         loop: The loop that drives it.
         output: Where what is received ends up: when it is congested, nothing is read.
         fd: The pipe's read end; the stream owns it.
-        received: Called with each object.
+        received: Called with each event.
     """
 
-    #: A line beyond this is dropped, in bytes.
-    LIMIT = 1 << 18
-
-    def __init__(self, loop: Loop, output: Output, fd: int, received: Callable[[dict[str, object]], None]) -> None:
+    def __init__(self, loop: Loop, output: Output, fd: int, received: Callable[[Message], None]) -> None:
         self._loop = loop
         self._output = output
         self._fd = fd
         self._received = received
-        self._buffer = bytearray()
+        self._decoder = Decoder(_EVENT_LIMIT, key="kind")
         self.ended = False
         os.set_blocking(fd, False)
         loop.add_reader(fd, self._on_readable)
@@ -234,8 +234,6 @@ class EventStream:
             self._output.paused.append(self)
 
     def _read(self) -> bool:
-        import json
-
         try:
             data = os.read(self._fd, _READ_SIZE)
         except BlockingIOError:
@@ -245,15 +243,15 @@ class EventStream:
         if not data:
             self._close()
             return False
-        self._buffer += data
-        *lines, rest = self._buffer.split(b"\n")
-        self._buffer = bytearray(rest if len(rest) <= self.LIMIT else b"")
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                values = json.loads(line)
-                if isinstance(values, dict):
-                    self._received(values)
+        self._decoder.feed(data)
+        while (event := self._next()) is not None:
+            self._received(event)
         return True
+
+    def _next(self) -> Message | None:
+        while True:
+            with contextlib.suppress(MessageError):
+                return self._decoder.take()
 
     def _close(self) -> None:
         if not self.ended:
