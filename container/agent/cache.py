@@ -20,6 +20,7 @@ from pathlib import Path
 
 from container.agent.errors import AgentError
 from container.agent.sources.base import DataObject
+from container.system.files import cache_root
 
 #: Overrides the bound.
 LIMIT = "FLEETFIT_DATA_CACHE_BYTES"
@@ -34,10 +35,8 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def folder() -> Path:
-    """``$FLEETFIT_CACHE/data``, or ``~/.cache/fleetfit/data``."""
-    chosen = os.environ.get("FLEETFIT_CACHE")
-    root = Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fleetfit"
-    return root.absolute() / "data"
+    """Return ``$FLEETFIT_CACHE/data``, or ``~/.cache/fleetfit/data``."""
+    return cache_root() / "data"
 
 
 def limit() -> int:

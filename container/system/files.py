@@ -25,8 +25,12 @@ def replace(path: Path, data: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
         os.replace(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):

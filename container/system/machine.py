@@ -54,7 +54,7 @@ def facts() -> MachineFacts:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes, used = _processes(groups)
     return MachineFacts(
-        cores=max(1, min(affinity, math.ceil(quota))) if quota is not None else affinity,
+        cores=_whole(affinity, quota),
         cores_of_machine=os.cpu_count() or affinity,
         cpu_quota=quota,
         memory_bytes=memory,
@@ -66,6 +66,15 @@ def facts() -> MachineFacts:
         processes_used=used,
         gpus=gpus(),
     )
+
+
+def cores() -> int:
+    """Return the whole cores that this process may use, as in :attr:`MachineFacts.cores`."""
+    return _whole(len(os.sched_getaffinity(0)), _cpu_quota(_control_groups()))
+
+
+def _whole(affinity: int, quota: float | None) -> int:
+    return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
 
 def free_bytes(path: Path) -> int | None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
+from container.system.files import cache_root
 from container.toolkit.code import code, requirements
-from container.toolkit.train import cache_root, rank_environment, read_environment
+from container.toolkit.train import rank_environment, read_environment
 
 
 def main(argv: list[str]) -> int:

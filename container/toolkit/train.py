@@ -29,6 +29,7 @@ from container.contract.plan import Plan
 from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
 from container.system import folders, processes
+from container.system.files import cache_root
 from container.system.host_machine import openmpi_prefix, this_machine
 from container.system.loop import Loop
 from container.system.removing import remove_tree
@@ -432,8 +433,3 @@ def _take_fd(name: str) -> int | None:
     fd = int(text)
     os.set_inheritable(fd, False)
     return fd
-
-
-def cache_root() -> Path:
-    """Where installed requirements are kept."""
-    return Path(os.environ.get("FLEETFIT_CACHE") or Path.home() / ".cache" / "fleetfit")

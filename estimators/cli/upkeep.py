@@ -165,10 +165,11 @@ def run_install(args: argparse.Namespace) -> int:
 
 def _install_one(what: str, prefix: Path) -> int:
     """Install Horovod, the reader of Pipe mode, or what an extra asks for."""
+    from container.system.files import cache_root
     from estimators.provision import horovod, packages, pipe_reader
     from estimators.provision.errors import CommandFailed, ProvisionError
     from estimators.provision.progress import Progress
-    from estimators.provision.wheels import WheelCache, cache_root
+    from estimators.provision.wheels import WheelCache
 
     progress = Progress(total=1)
     try:

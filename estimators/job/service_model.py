@@ -11,26 +11,18 @@ import contextlib
 import functools
 import importlib.util
 import json
-import os
 import re
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from container.system.files import cache_root, read_json, replace
 
 ROOT_SHAPE = "CreateTrainingJobRequest"
 _FORMAT = 1
 _VERSION = re.compile(r"^__version__\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
 
 Shapes = Mapping[str, Mapping[str, Any]]
-
-
-def cache_dir() -> Path:
-    """``$FLEETFIT_CACHE``, or ``~/.cache/fleetfit``."""
-    configured = os.environ.get("FLEETFIT_CACHE")
-    if configured:
-        return Path(configured).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fleetfit"
 
 
 @functools.cache
@@ -41,7 +33,7 @@ def load_shapes() -> Shapes:
         ModuleNotFoundError: botocore is not installed.
     """
     version = botocore_version()
-    path = cache_dir() / "requests" / f"create-training-job-{version}.json"
+    path = cache_root() / "requests" / f"create-training-job-{version}.json"
     shapes = _read(path)
     if shapes is None:
         shapes = extract_shapes()
@@ -96,13 +88,8 @@ def _without_documentation(value: Any) -> Any:
 
 
 def _read(path: Path) -> Shapes | None:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        return None
-    shapes = content.get("shapes")
+    content = read_json(path)
+    shapes = content.get("shapes") if content.get("format") == _FORMAT else None
     if not isinstance(shapes, dict) or ROOT_SHAPE not in shapes:
         return None
     return shapes
@@ -112,10 +99,4 @@ def _write(path: Path, shapes: Shapes) -> None:
     """Replace the cached file; a cache that cannot be written only costs time."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-        try:
-            aside.write_text(json.dumps({"format": _FORMAT, "shapes": shapes}, separators=(",", ":")), encoding="utf-8")
-            os.replace(aside, path)
-        except OSError:
-            aside.unlink(missing_ok=True)
-            raise
+        replace(path, json.dumps({"format": _FORMAT, "shapes": shapes}, separators=(",", ":")).encode())

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from container.system.files import cache_root
 from estimators.provision import horovod, locks, packages, patches, pipe_reader, venvs
 from estimators.provision.errors import (
     CompilerMissing,
@@ -27,7 +28,7 @@ from estimators.provision.errors import (
 from estimators.provision.packages import Installation, normalized
 from estimators.provision.progress import Progress
 from estimators.provision.stamp import Finished, Stamp
-from estimators.provision.wheels import WheelCache, cache_root
+from estimators.provision.wheels import WheelCache
 
 _STATE = ".fleetfit"
 _GIGABYTE = 1_000_000_000

@@ -18,12 +18,6 @@ from estimators.provision import locks
 _MANIFEST = "manifest.json"
 
 
-def cache_root() -> Path:
-    """``$FLEETFIT_CACHE``, or ``~/.cache/fleetfit``."""
-    chosen = os.environ.get("FLEETFIT_CACHE")
-    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "fleetfit"
-
-
 @dataclass(frozen=True, kw_only=True)
 class WheelCache:
     """One folder per key, each with one wheel and a manifest of its size and digest."""

@@ -18,7 +18,6 @@ import fcntl
 import json
 import os
 import re
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from container.contract.layout import MLTree
 from container.contract.membership import natural_key
 from container.contract.names import nearest, shown
 from container.contract.wire import Event
-from container.system import locks
+from container.system import files, locks
 from container.system.removing import remove_tree
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
@@ -451,7 +450,7 @@ class JobRecord:
         with _explained(path, "write"):
             while True:
                 try:
-                    _replace(path, data)
+                    files.replace(path, data)
                     return
                 except OSError as error:
                     if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _give_back(self.path / ".reserve"):
@@ -571,23 +570,6 @@ def _explained(path: Path, verb: str) -> Iterator[None]:
         raise RecordError(
             f"cannot {verb} {path}: {text}. {remedy}, or set {HOME_VARIABLE} to a folder on another disk."
         ) from error
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        descriptor = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def _reserve(path: Path) -> None:

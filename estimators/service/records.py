@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from container.system import files
 from estimators.job.errors import RecordError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, is_job_name, job_names, jobs_folder
@@ -144,7 +145,7 @@ class Jobs:
                 return {}
             kept = self._own.get(record.name)
             if kept is None or kept[0] != stamp:
-                kept = self._own[record.name] = (stamp, settings.read_json(path))
+                kept = self._own[record.name] = (stamp, files.read_json(path))
             return kept[1]
 
     def write_own(self, record: JobRecord, values: dict[str, Any]) -> None:

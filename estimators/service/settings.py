@@ -10,7 +10,6 @@ import re
 import secrets
 import string
 from pathlib import Path
-from typing import Any
 
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
@@ -153,17 +152,3 @@ def write_private(path: Path, text: str, *, replace: bool = True) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             aside.unlink()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where the file is missing or damaged."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Replace a JSON file that only the user can read."""
-    write_private(path, json.dumps(values))

@@ -17,10 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from container.system import locks
+from container.system import files, locks
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import JobRecord, job_names, jobs_folder
-from estimators.service import settings
 from estimators.service.settings import Place
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -83,7 +82,7 @@ class Storage:
 
     def stop(self) -> None:
         """End it."""
-        pid = settings.read_json(self._place.storage_file).get("pid")
+        pid = files.read_json(self._place.storage_file).get("pid")
         if locks.is_held(self._place.storage_lock_file) and isinstance(pid, int):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -129,7 +128,7 @@ class Storage:
     def _wait_for_file(self) -> dict[str, object]:
         until = time.monotonic() + _START_TIMEOUT
         while time.monotonic() < until:
-            there = settings.read_json(self._place.storage_file)
+            there = files.read_json(self._place.storage_file)
             if there.get("endpoint"):
                 return there
             if self._process is not None and self._process.poll() is not None:
@@ -180,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     with server:
         there = {"endpoint": server.endpoint, "pid": os.getpid(), "folder": arguments.folder}
-        settings.write_json(place.storage_file, {**there, "access_key": keys.access_key})
+        files.write_json(place.storage_file, {**there, "access_key": keys.access_key})
         while _needed(place):
             time.sleep(_PACE)
             if _has_ended(server.pid):

@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from container.system.files import cache_root
 from estimators.backends.docker.engine import Engine
-from estimators.provision.wheels import cache_root
 
 NAME = "fleetfit-test-official"
 VERSION = "5.1.4"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from container.system.files import cache_root
 from estimators.provision import horovod, patches
 from estimators.provision.errors import IndexUnreachable
 from estimators.provision.packages import Installation
-from estimators.provision.wheels import WheelCache, cache_root
+from estimators.provision.wheels import WheelCache
 
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("other\n", 0), ("old old", 2)])

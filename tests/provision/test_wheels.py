@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from estimators.provision.wheels import WheelCache, cache_root
+from container.system.files import cache_root
+from estimators.provision.wheels import WheelCache
 
 MakeWheel = Callable[..., Path]
 

@@ -131,9 +131,7 @@ def attack(target: Target, data: st.DataObject) -> None:
     target.make_job()
     before = len(target.queue.submitted)
     jobs = sorted(os.listdir(target.home / "jobs"))
-    with mock.patch(
-        "estimators.service.training.ipc_client.request", side_effect=AssertionError("it reached a job")
-    ):
+    with mock.patch("estimators.service.training.ipc_client.request", side_effect=AssertionError("it reached a job")):
         answer = target.endpoint.respond("POST", "/", headers, sent)
     said = json.loads(answer.body) if answer.body else {}
     assert answer.status in (200, 400, 403), said

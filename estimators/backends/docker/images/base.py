@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from container.system.files import cache_root
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.provision import commands
-from estimators.provision.wheels import cache_root
 
 if TYPE_CHECKING:
     from estimators.backends.docker.engine import Engine

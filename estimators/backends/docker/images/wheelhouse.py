@@ -13,10 +13,11 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from container.system.files import cache_root
 from estimators.provision import horovod, locks
 from estimators.provision.errors import ProvisionError
 from estimators.provision.packages import Installation
-from estimators.provision.wheels import WheelCache, cache_root
+from estimators.provision.wheels import WheelCache
 
 #: What is taken from the environment, under the names of its folders; the first that is there of the two TensorFlows.
 _TENSORFLOW = ("tensorflow_cpu", "tensorflow")
