@@ -23,7 +23,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from container.agent.errors import AgentError
+from container.contract.errors import AgentError
 
 _USAGE = (
     "usage: python -m container agent prepare --base-dir DIR… --channels FILE [--everybody] | "

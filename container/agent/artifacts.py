@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from container.agent.errors import AgentError
 from container.agent.progress import Progress, size
-from container.agent.trees import host_name
+from container.contract.environment import host_name
+from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.contract.wire import Event
 from container.system.copying import link_within

@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from container.agent.errors import AgentError
 from container.agent.sources.base import DataObject
+from container.contract.errors import AgentError
 from container.system.files import cache_root
 
 #: Overrides the bound.

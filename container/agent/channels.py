@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from container.agent import files
-from container.agent.errors import AgentError
-from container.agent.trees import host_name
 from container.contract.channels import Channel, ChannelError, InputMode
+from container.contract.environment import host_name
+from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.system.locations import is_s3
 

@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from container import formats
 from container.agent import sources
-from container.agent.errors import AgentError
 from container.agent.sources import DataObject
+from container.contract.errors import AgentError
 from container.formats import FramingError, RecordFormat
 from container.system.locations import LocationError, local_path
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from container.agent import cache, sources
-from container.agent.errors import AgentError
 from container.agent.progress import size
 from container.agent.sources.base import DataObject, SourceError
+from container.contract.errors import AgentError
 
 #: Objects that are downloaded at a time. Small ones wait for the server more than for the network.
 WORKERS = 8

@@ -16,12 +16,12 @@ from pathlib import Path, PurePosixPath
 
 from container.agent import cache, sources
 from container.agent.download import download
-from container.agent.errors import AgentError
 from container.agent.progress import Progress, size
 from container.agent.sources import local
 from container.agent.sources.base import DataObject
 from container.agent.sources.manifests import key_problem
 from container.contract.channels import Channel, DataDistribution, DataType, InputMode
+from container.contract.errors import AgentError
 from container.contract.sharding import deal, imbalance, shuffled
 from container.contract.wire import Event
 from container.system.copying import clones, copy_file

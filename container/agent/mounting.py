@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from container.agent import sources
-from container.agent.errors import AgentError
 from container.agent.files import check_keys, fill, share
 from container.contract.channels import Channel, InputMode
+from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.system import processes
 from container.system.locations import is_s3

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.agent import sources
-from container.agent.errors import AgentError
 from container.contract.channels import Channel, ChannelError, DataType, InputMode
+from container.contract.errors import AgentError
 from container.system.locations import is_s3
 
 #: So many entries of a manifest are looked at.

@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from container.agent import sources
-from container.agent.errors import AgentError
 from container.agent.progress import Progress, size
 from container.agent.sources.base import DataObject, SourceError
+from container.contract.errors import AgentError
 from container.contract.wire import Event
 
 Tell = Callable[[bytes], None]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from container.contract import arguments, variables
 from container.contract import hyperparameters as codec
+from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from container.contract.membership import natural_key
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
@@ -177,7 +177,7 @@ class Environment:
 
     def to_cmd_args(self) -> list[str]:
         """The user's hyperparameters as the script's arguments."""
-        return arguments.to_cmd_args(self.hyperparameters)
+        return codec.to_cmd_args(self.hyperparameters)
 
     def for_host(self, host: str) -> Environment:
         """The same job as another host sees it (its paths are this host's)."""
@@ -196,7 +196,7 @@ class Environment:
             values[f"channel_{name}"] = str(self.tree.channel(name))
         for name, value in self.hyperparameters.items():
             values[f"hp_{name}"] = value
-        env = arguments.to_env_vars(values)
+        env = codec.to_env_vars(values)
         env[variables.CHECKPOINT_DIR] = str(self.tree.checkpoints)
         for name, text in env.items():
             if len(name) + 1 + len(text.encode()) > _STRING_LIMIT:
@@ -285,6 +285,15 @@ def read_json_file(path: Path, default: Any = None) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}.") from error
+
+
+def host_name(tree: MLTree, index: int) -> str:
+    """Return the host's own name, as its configuration says it; without one, its place in the order is its name."""
+    try:
+        name = read_json_file(tree.resource_config_file, {}).get("current_host")
+    except (OSError, ValueError, AttributeError):
+        name = None
+    return str(name or f"algo-{index + 1}")
 
 
 def _rebase(path: str, base: Path) -> str:

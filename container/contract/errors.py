@@ -16,8 +16,16 @@ class OptionError(ConfigurationError, TypeError):
     """There is no such option, or it was not given by its name, or something of another type was given."""
 
 
+class AgentError(Exception):
+    """Something that the job needs cannot be done; the message is one line that names it and the remedy."""
+
+
 class DistributedError(RuntimeError):
     """The processes cannot train together; the message says why and what to do."""
+
+
+class WeightsDifferError(DistributedError):
+    """The weights of the ranks, which a synchronous strategy keeps equal, are not."""
 
 
 class RefusedError(DistributedError):

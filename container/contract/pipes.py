@@ -165,3 +165,16 @@ def read_notes(content: bytes) -> list[Note]:
         known = {field.name for field in dataclasses.fields(Note)}
         found.append(Note(**{name: value for name, value in values.items() if name in known}))
     return found
+
+
+def library_file(prefix: Path, source: Path) -> Path:
+    """Return where an environment has the compiled reader; it need not be there.
+
+    Args:
+        prefix: The environment, ``sys.prefix``.
+        source: Its source. Another version of it has another name: what is there fits who asks, or is not found.
+    """
+    import hashlib
+
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    return prefix / "lib" / "fleetfit" / f"pipe_reader-{digest}.so"

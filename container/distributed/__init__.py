@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from container.distributed.core.errors import DistributedError, RefusedError, WeightsDifferError
+from container.contract.errors import DistributedError, RefusedError, WeightsDifferError
 from container.distributed.tensorflow.data import vectorized
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from container import formats
 from container.contract import pipes
-from container.contract.native import library_file
+from container.contract.pipes import library_file
 from container.formats import RecordFormat
 from container.pipe_dataset import faults, leaving
 from container.pipe_dataset.notes import Notes

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from container.contract import pipes
-from container.formats import RecordFormat
-from container.pipe_dataset import checked, faults, leaving, native, places
+from container.formats import RecordFormat, tfrecord
+from container.pipe_dataset import faults, leaving, native, places
 from container.pipe_dataset.native import NativeReader
 from container.pipe_dataset.stream import StreamReader
 
@@ -79,7 +79,7 @@ class Request:
 class _Open:
     request: Request
     reader: StreamReader
-    records: checked.Tolerant | None = None
+    records: Tolerant | None = None
     counted: int = 0
     finished: bool = False
 
@@ -139,7 +139,7 @@ def open_reader(text: bytes) -> Any:
     request = Request.from_text(text)
     place, epoch, file, skip = _begin(request)
     reader = StreamReader(request.channel, place, epoch, file, request.record_format, skip=skip)
-    records = checked.Tolerant(reader, request.tolerated) if request.tolerated else None
+    records = Tolerant(reader, request.tolerated) if request.tolerated else None
     with _lock:
         number = next(_numbers)
         _readers[number] = _Open(request, reader, records)
@@ -298,3 +298,48 @@ def register() -> None:
     ):
         registry._funcs[token] = function
     sys.excepthook = _excepthook_for(sys.excepthook)
+
+
+class Tolerant:
+    """TFRecords without the damaged ones, for ``max_corrupted_records_to_skip``.
+
+    TensorFlow's reader leaves the rest of a file out with a damaged record. So here the checksums are computed in
+    Python, which is slow: some megabytes in a second.
+
+    Args:
+        reader: The stream.
+        tolerated: How many damaged records in a row are left out; one more is an error.
+    """
+
+    def __init__(self, reader: StreamReader, tolerated: int) -> None:
+        self._reader = reader
+        self._tolerated = tolerated
+        self._in_a_row = 0
+
+    def next_records(self) -> list[bytes] | None:
+        """The next good records; None at the stream's end.
+
+        Raises:
+            RecordError: there are too many damaged ones in a row.
+        """
+        while (found := self._reader.next_whole()) is not None:
+            at, first, records = found
+            good = []
+            for number, record in enumerate(records):
+                if tfrecord.is_whole(record):
+                    self._in_a_row = 0
+                    good.append(tfrecord.content(record))
+                else:
+                    self._leave_out(at, first + number)
+                at += len(record)
+            if good:
+                return good
+        return None
+
+    def _leave_out(self, at: int, number: int) -> None:
+        cause = "its data is damaged (the checksum is wrong)"
+        fault = faults.at(self._reader, at, number, cause, framed=True)
+        self._in_a_row += 1
+        if self._in_a_row > self._tolerated:
+            raise fault
+        print(f"PipeModeDataset: left out: {fault}", file=sys.stderr, flush=True)

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from container.contract.arguments import to_cmd_args
-from container.contract.hyperparameters import decode_value
+from container.contract.hyperparameters import decode_value, to_cmd_args
 from container.contract.names import shown
 from estimators.job.errors import ConfigurationError
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from container.contract.native import library_file
+from container.contract.pipes import library_file
 from estimators.provision import commands, horovod
 from estimators.provision.errors import CompilerMissing, PipeReaderUnavailable
 from estimators.provision.packages import Installation

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.contract.arguments import to_cmd_args
-from container.contract.hyperparameters import decode, encode
+from container.contract.hyperparameters import decode, encode, to_cmd_args
 from estimators.cli import jobargs, parsing
 from estimators.cli.jobargs import distribution
 from estimators.job.errors import ConfigurationError

@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).parents[1] / "pipes"))  # at the end: it hide
 import feeding
 
 from container.agent import channels
-from container.agent.errors import AgentError
 from container.contract.channels import Channel
+from container.contract.errors import AgentError
 from container.formats import RecordFormat
 from estimators import PreflightWarning, TrainingInput
 

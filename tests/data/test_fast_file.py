@@ -14,8 +14,8 @@ from jobs_on_s3 import estimator, said
 from s3_server import Bucket, Faults, wait_until
 
 from container.agent import channels, mounting
-from container.agent.errors import AgentError
 from container.contract.channels import Channel, InputMode
+from container.contract.errors import AgentError
 from estimators import PreflightWarning, TrainingInput
 from estimators.job.errors import ConfigurationError
 

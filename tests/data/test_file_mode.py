@@ -14,10 +14,10 @@ import pytest
 from s3_server import Bucket, Faults
 
 from container.agent import cache, channels, download, files, progress, sources
-from container.agent.errors import AgentError
 from container.agent.retrying import Backoff
 from container.agent.s3.stream import S3Stream
 from container.contract.channels import Channel, DataDistribution, DataType
+from container.contract.errors import AgentError
 from container.contract.wire import Event, Piece, decode_line
 from estimators.client.printing import LogPrinter
 from estimators.records.logs import LogLine

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from container.contract.detection import Kind, Surroundings, detect, detect_server
+from container.contract.errors import DistributedError
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
-from container.distributed.core.errors import DistributedError
 from container.distributed.core.rendezvous import wait_for
 from container.distributed.tensorflow.callbacks import warm_rate
 from container.distributed.tensorflow.data import per_rank_batch

@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 from feeding import Agent, agent, encode, write_objects
 
-from container.contract.native import library_file
+from container.contract.pipes import library_file
 from container.distributed.tensorflow import data as shares
 from container.distributed.tensorflow.progress import DataProgress
 from container.formats import RecordFormat, tfrecord

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from container.contract.native import library_file
+from container.contract.pipes import library_file
 from estimators.provision import pipe_reader
 from estimators.provision.errors import PipeReaderUnavailable
 from estimators.provision.packages import Installation

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from container import formats
-from container.agent.errors import AgentError
 from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
+from container.contract.errors import AgentError
 from container.contract.pipes import Note
 from container.formats import FramingError, RecordError, RecordFormat
 

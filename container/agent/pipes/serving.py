@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from container.agent.errors import AgentError
 from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.stream import Contents, write_stream
 from container.agent.pipes.writing import Pipe, ReaderGone
 from container.contract import pipes
 from container.contract.channels import Channel, ChannelError, DataDistribution, InputMode
+from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.contract.pipes import Note
 from container.contract.sharding import imbalance

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from container import formats
 from container.agent import sources
-from container.agent.errors import AgentError
 from container.agent.pipes import dealing
 from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
 from container.contract.channels import Channel, Compression, DataDistribution, DataType, RecordWrapping
+from container.contract.errors import AgentError
 from container.contract.pipes import Note
 from container.contract.sharding import deal, shuffled
 from container.formats import RecordFormat, recordio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
-from container.agent.errors import AgentError
+from container.contract.errors import AgentError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from container.agent.errors import AgentError
 from container.agent.sources.base import DataObject
+from container.contract.errors import AgentError
 
 
 class Growing:

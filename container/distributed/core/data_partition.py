@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract.errors import RefusedError
 from container.contract.names import unknown
-from container.distributed.core.errors import RefusedError
 
 HOLDINGS = ("all", "host", "rank")
 

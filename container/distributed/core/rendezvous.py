@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 
-from container.distributed.core.errors import DistributedError
+from container.contract.errors import DistributedError
 
 #: What a rank that waits here says to whoever connects. TensorFlow's server says something else.
 _GREETING = b"fleetfit: waiting\n"

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from container.contract import variables
-from container.distributed.core.errors import DistributedError
+from container.contract.errors import DistributedError
 
 #: What a rank says: iteration, batch (-1: it leaves the iteration), records, whether its batch is full.
 _SAYS = struct.Struct("!qqqq")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from container.contract import events
+from container.contract.errors import DistributedError, RefusedError
 from container.contract.strategies import CollectiveAllReduce
-from container.distributed.core.errors import DistributedError, RefusedError
 from container.distributed.tensorflow import keras_compat, optimizers
 from container.distributed.tensorflow.hooks import Callback, Logs
 from container.distributed.tensorflow.keras_compat import Keras

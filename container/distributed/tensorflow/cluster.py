@@ -15,8 +15,8 @@ import numpy as np
 
 from container.contract import diverging, events
 from container.contract.detection import Surroundings
+from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core import data_partition, step_alignment
-from container.distributed.core.errors import DistributedError, RefusedError
 from container.distributed.core.fault_injection import Rehearsal
 from container.distributed.tensorflow import data, evaluating, keras_compat, optimizers
 from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from container.contract.errors import DistributedError, RefusedError
 from container.contract.strategies import CollectiveAllReduce
-from container.distributed.core.errors import DistributedError, RefusedError
 from container.distributed.tensorflow.host_updates import News
 
 Array = np.ndarray[Any, Any]

@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from container.contract.errors import DistributedError, RefusedError
 from container.contract.names import unknown
-from container.distributed.core.errors import DistributedError, RefusedError
 from container.distributed.tensorflow import fast_map, padding
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ import numpy as np
 from container.checkpoint.state import Slot, state_of
 from container.contract import events, variables
 from container.contract.detection import Surroundings
+from container.contract.errors import DistributedError, RefusedError
 from container.contract.names import unknown
 from container.distributed.core import data_partition
 from container.distributed.core.epoch_sharding import Dealing
-from container.distributed.core.errors import DistributedError, RefusedError
 from container.distributed.tensorflow import data, fast_map, keras_compat, padding
 from container.distributed.tensorflow.callbacks import Rehearse, Synchronize
 from container.distributed.tensorflow.cluster import Cluster

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from container.distributed.core.errors import DistributedError
+from container.contract.errors import DistributedError
 from container.distributed.tensorflow.collectives import Collectives
 
 #: Bytes for the names of a model's metrics, which a rank without records does not know.

@@ -13,8 +13,8 @@ from typing import Any
 
 from container.contract import events, variables
 from container.contract.detection import Kind, Surroundings, detect
+from container.contract.errors import DistributedError
 from container.contract.strategies import CollectiveAllReduce
-from container.distributed.core.errors import DistributedError
 from container.distributed.core.rendezvous import listens, meet, names, wait_for
 from container.distributed.tensorflow import devices
 from container.distributed.tensorflow.cluster import Cluster

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from container.distributed.core.errors import RefusedError
+from container.contract.errors import RefusedError
 
 
 class Keras(enum.Enum):

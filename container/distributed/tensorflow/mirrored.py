@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from container.contract.detection import Surroundings
+from container.contract.errors import DistributedError, RefusedError
 from container.contract.strategies import Mirrored
-from container.distributed.core.errors import DistributedError, RefusedError
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import Alone
 

@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from container.contract.errors import RefusedError
 from container.contract.names import unknown
-from container.distributed.core.errors import RefusedError
 from container.distributed.tensorflow import keras_compat
 from container.distributed.tensorflow.collectives import Alone, Collectives
 from container.distributed.tensorflow.compression import reduce_fp16

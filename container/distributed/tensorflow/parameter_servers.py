@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from container.contract.detection import Surroundings
+from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core import data_partition
-from container.distributed.core.errors import DistributedError, RefusedError
 from container.distributed.tensorflow import data, keras_compat
 from container.distributed.tensorflow.callbacks import SignsOfLife
 from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster, check_maker

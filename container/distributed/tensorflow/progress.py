@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from container.checkpoint.errors import EpochBeginsAnew
-from container.distributed.core.errors import DistributedError, RefusedError
+from container.contract.errors import DistributedError, RefusedError
 from container.distributed.tensorflow import fast_map
 
 _SEEDS = 1 << 31

@@ -11,7 +11,7 @@ from types import FrameType
 
 from container.contract import events
 from container.contract.detection import Kind, Surroundings, detect_server
-from container.distributed.core.errors import DistributedError
+from container.contract.errors import DistributedError
 from container.distributed.core.rendezvous import listens
 from container.system.host_machine import cpu_count
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from container.distributed.core.errors import WeightsDifferError
+from container.contract.errors import WeightsDifferError
 from container.distributed.tensorflow import keras_compat
 from container.distributed.tensorflow.collectives import Collectives
 

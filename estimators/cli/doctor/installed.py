@@ -12,7 +12,7 @@ from pathlib import Path
 
 import container
 import estimators
-from container.contract.native import library_file
+from container.contract.pipes import library_file
 from estimators.cli.doctor.findings import Finding, State
 
 #: Pythons that the supported TensorFlow has wheels for.

@@ -13,7 +13,7 @@ import pytest
 
 import container
 from container.agent.artifacts import collect
-from container.agent.errors import AgentError
+from container.contract.errors import AgentError
 from container.contract.wire import Event, decode_line
 
 

@@ -13,8 +13,8 @@ import pytest
 from container import agent
 from container.agent import files
 from container.agent.channels import prepare, read_channels
-from container.agent.errors import AgentError
 from container.contract.channels import Channel, InputMode
+from container.contract.errors import AgentError
 from container.system.copying import copy_file
 from container.system.removing import remove_tree
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from container.agent.errors import AgentError
 from container.agent.s3 import listing
 from container.agent.sources.base import DataObject
 from container.agent.sources.growing import Growing
+from container.contract.errors import AgentError
 
 
 def objects(*numbers: int) -> list[DataObject]:

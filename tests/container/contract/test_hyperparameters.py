@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.contract import arguments, hyperparameters
+from container.contract import hyperparameters
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -91,7 +91,7 @@ def test_reserved_names() -> None:
     ],
 )
 def test_command_line_arguments(values: dict[str, Any], expected: list[str]) -> None:
-    assert arguments.to_cmd_args(values) == expected
+    assert hyperparameters.to_cmd_args(values) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_command_line_arguments(values: dict[str, Any], expected: list[str]) -> 
     ],
 )
 def test_variables(values: dict[str, Any], expected: dict[str, str]) -> None:
-    assert arguments.to_env_vars(values) == expected
+    assert hyperparameters.to_env_vars(values) == expected
