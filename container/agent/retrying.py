@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -40,7 +40,6 @@ def retrying(
     passes: Callable[[Exception], bool],
     *,
     backoff: Backoff = BACKOFF,
-    stop: threading.Event | None = None,
 ) -> T:
     """Call until it works.
 
@@ -48,16 +47,13 @@ def retrying(
         call: What to do.
         passes: Whether a failure may pass when it is tried again.
         backoff: How often and how long.
-        stop: Ends the waiting early; the last failure is raised then.
     """
-    waiting = stop if stop is not None else threading.Event()
     failures = 0
     while True:
         try:
             return call()
         except Exception as error:
             failures += 1
-            if not passes(error) or failures >= backoff.attempts or waiting.is_set():
+            if not passes(error) or failures >= backoff.attempts:
                 raise
-        if waiting.wait(backoff.delay(failures)):
-            continue  # one last attempt, without a wait
+        time.sleep(backoff.delay(failures))

@@ -130,11 +130,6 @@ class Schedule:
             self._cost_s = state_bytes / _FIRST_RATE
 
     @property
-    def wants_batches(self) -> bool:
-        """Whether batches matter, or only epochs."""
-        return self.every.unit is not Unit.EPOCHS
-
-    @property
     def interval_s(self) -> float:
         """The time between two saves, in seconds, where time decides."""
         if self.every.unit is Unit.SECONDS:

@@ -152,11 +152,6 @@ def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
     return arrays
 
 
-def specs_of(arrays: Mapping[str, Any]) -> list[Spec]:
-    """The specs of arrays."""
-    return [Spec(name, array.dtype.name, tuple(array.shape)) for name, array in arrays.items()]
-
-
 def dtype_of(name: str) -> np.dtype[Any]:
     """The type of that name; those beyond numpy's own come from ml_dtypes, which TensorFlow brings."""
     try:

@@ -601,7 +601,7 @@ def test_arrays_are_aligned_and_shared(tmp_path: Path) -> None:
         "none": np.zeros((0, 4)),
         "half": np.ones(3, np.float16),
     }
-    arena = tensors.Arena(tensors.specs_of(arrays))
+    arena = tensors.Arena([tensors.Spec(name, one.dtype.name, one.shape) for name, one in arrays.items()])
     for name, array in arrays.items():
         arena.views[name][...] = array
     content = np.frombuffer(b"".join(arena.buffers()), np.uint8)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from container.agent.retrying import BACKOFF, retrying
+from container.agent.retrying import retrying
 from container.agent.sources.base import SourceError
 
 T = TypeVar("T")
@@ -95,16 +95,15 @@ def forget() -> None:
         _client.cache_clear()
 
 
-def call(uri: str, function: Callable[[], T], *, passing: bool = True) -> T:
+def call(uri: str, function: Callable[[], T]) -> T:
     """Call the client; what passes is tried again, and what does not becomes a :class:`SourceError`.
 
     Args:
         uri: What it is about, for the error.
         function: The call.
-        passing: Whether to try again at all.
     """
     try:
-        return retrying(function, passes if passing else lambda error: False, backoff=BACKOFF)
+        return retrying(function, passes)
     except SourceError:
         raise
     except Exception as error:

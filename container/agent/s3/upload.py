@@ -173,18 +173,6 @@ class Upload(io.RawIOBase):
             self.abort()
 
 
-def upload_file(path: str, uri: str) -> None:
-    """Upload a file's content.
-
-    Raises:
-        SourceError: the server does not take it.
-        OSError: the file cannot be read.
-    """
-    with open(path, "rb", buffering=0) as file, Upload(uri) as target:
-        while chunk := file.read(1 << 20):
-            target.write(chunk)
-
-
 def _whole(answer: Mapping[str, Any], member: str) -> Any:
     """A member of an answer; botocore takes a body that was cut before its first byte for an empty one."""
     if member not in answer:
