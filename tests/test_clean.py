@@ -18,7 +18,7 @@ from container.system import folders, unused
 from container.system.processes import descendants
 from container.system.unused import unused_folders
 from estimators.cli import clean
-from estimators.cli.clean import Kind, Selection
+from estimators.cli.clean import ItemKind, Selection
 from estimators.job.errors import ConfigurationError, JobNotFoundError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
@@ -74,7 +74,7 @@ def test_sizes(text: str, size: float) -> None:
     assert clean.parse_size(text) == size
 
 
-def names(items: list[clean.Item], kind: Kind = Kind.JOB) -> list[str]:
+def names(items: list[clean.Item], kind: ItemKind = ItemKind.JOB) -> list[str]:
     return [item.name for item in items if item.kind is kind]
 
 
@@ -195,10 +195,10 @@ def test_caches(tmp_path: Path) -> None:
         (tmp_path / "cache" / name).mkdir(parents=True)
         (tmp_path / "cache" / name / "file").write_text("x")
     items = clean.find(Selection(caches=True))
-    assert sorted(names(items, Kind.CACHE)) == ["digests", "wheels"]
+    assert sorted(names(items, ItemKind.CACHE)) == ["digests", "wheels"]
     clean.remove(items)
     assert os.listdir(tmp_path / "cache") == ["locks"]
-    assert names(clean.find(Selection()), Kind.CACHE) == []
+    assert names(clean.find(Selection()), ItemKind.CACHE) == []
 
 
 def age(path: Path) -> None:
@@ -211,7 +211,7 @@ def test_half_made_records_are_leftovers(home: Path) -> None:
     aside.mkdir()
     assert clean.find(Selection()) == [], "it may be in the making"
     age(aside)
-    assert names(clean.find(Selection()), Kind.FOLDER) == [aside.name]
+    assert names(clean.find(Selection()), ItemKind.FOLDER) == [aside.name]
     assert [removal.error for removal in clean.remove(clean.find(Selection()))] == [None]
     assert not aside.exists()
 
@@ -251,7 +251,7 @@ def test_processes_of_a_job_without_a_supervisor_are_ended(tmp_path: Path, proce
     bystander = start(tmp_path, {"SAGEMAKER_BASE_DIR": base})
     processes += [orphan, bystander]
     items = clean.find(Selection())
-    assert [(item.process and item.process.pid, item.kind) for item in items] == [(orphan.pid, Kind.PROCESS)]
+    assert [(item.process and item.process.pid, item.kind) for item in items] == [(orphan.pid, ItemKind.PROCESS)]
     assert "crashed" in items[0].why
     assert items[0].bytes > 1_000_000
     assert [removal.error for removal in clean.remove(items)] == [None]
@@ -295,7 +295,7 @@ def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, process
     processes.append(process)
     earlier = psutil.Process(process.pid)
     earlier._ident = (process.pid, earlier.create_time() - 1000)  # type: ignore[attr-defined]
-    item = clean.Item(kind=Kind.PROCESS, name="x", why="", process=earlier)
+    item = clean.Item(kind=ItemKind.PROCESS, name="x", why="", process=earlier)
     assert [removal.error for removal in clean.remove([item])] == [None]
     time.sleep(0.1)
     assert process.poll() is None
@@ -323,7 +323,7 @@ def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
             )
         )
     items = clean.find(Selection())
-    assert names(items, Kind.FOLDER) == [str(folders["unused"])]
+    assert names(items, ItemKind.FOLDER) == [str(folders["unused"])]
     clean.remove(items)
     assert sorted(path.name for path in root.iterdir()) == sorted(
         [

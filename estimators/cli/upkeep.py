@@ -112,7 +112,7 @@ def run_clean(args: argparse.Namespace) -> int:
         return Exit.OK
     rows = [[item.kind.value, format_bytes(item.bytes), item.name, item.why] for item in items]
     console.out(console.table(("WHAT", "SIZE", "NAME", "WHY"), rows))
-    on_disk = sum(item.bytes for item in items if item.kind is not clean.Kind.PROCESS)
+    on_disk = sum(item.bytes for item in items if item.kind is not clean.ItemKind.PROCESS)
     total = f"{len(items)} item{'s' if len(items) > 1 else ''}, {format_bytes(on_disk)} on disk"
     if args.dry_run:
         console.say(f"{total}; nothing was removed.")
@@ -125,7 +125,7 @@ def run_clean(args: argparse.Namespace) -> int:
     freed = sum(
         removal.item.bytes
         for removal in removals
-        if removal.error is None and removal.item.kind is not clean.Kind.PROCESS
+        if removal.error is None and removal.item.kind is not clean.ItemKind.PROCESS
     )
     console.say(f"removed {len(removals) - len(failed)} of {len(items)}, {format_bytes(freed)} freed.")
     if offer:

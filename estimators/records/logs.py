@@ -44,8 +44,8 @@ class LogWriter:
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
         self._record = record
         self._attempt = attempt
-        self._streams: dict[tuple[str, str | None], _Stream] = {}
-        self._dirty: dict[tuple[str, str | None], _Stream] = {}
+        self._streams: dict[tuple[str, str | None], _LogFile] = {}
+        self._dirty: dict[tuple[str, str | None], _LogFile] = {}
         self._pending = 0
         self._last_time = 0
 
@@ -74,7 +74,7 @@ class LogWriter:
         if stream is None:
             stream = self._streams.get(key)
             if stream is None:
-                stream = _Stream(self._record.log_file(piece.host, piece.process, self._attempt))
+                stream = _LogFile(self._record.log_file(piece.host, piece.process, self._attempt))
                 self._streams[key] = stream
             self._dirty[key] = stream
         size = len(piece.data)
@@ -110,7 +110,7 @@ class LogWriter:
         self.flush()
 
 
-class _Stream:
+class _LogFile:
     """One process's log and its times. No descriptor is kept: a job may have hundreds of processes."""
 
     def __init__(self, path: Path) -> None:

@@ -358,7 +358,7 @@ def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Eng
     supervisor.kill()
     clusters.until(lambda: not job.record.is_supervised())
     items = [item for item in clean.leftover_containers() if job.name in item.why]
-    assert {item.kind for item in items} <= {clean.Kind.CONTAINER, clean.Kind.NETWORK} and items
+    assert {item.kind for item in items} <= {clean.ItemKind.CONTAINER, clean.ItemKind.NETWORK} and items
     assert all(removal.error is None for removal in clean.remove(items))
     assert not left(engine, job.name)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.contract.detection import Kind, Surroundings, detect, detect_server
+from container.contract.detection import ClusterKind, Surroundings, detect, detect_server
 from container.contract.errors import DistributedError
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
 from container.distributed.core.rendezvous import wait_for
@@ -45,13 +45,13 @@ def places(found: Surroundings) -> tuple[int, ...]:
 def test_nothing_is_one_process() -> None:
     for environ in ({}, job(None), {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}, {"TF_CONFIG": '{"cluster": {}}'}):
         found = detect({**environ, "SM_CURRENT_HOST": "algo-1"})
-        assert (found.kind, found.host, places(found)) == (Kind.NONE, "algo-1", (0, 1, 0, 1, 0, 1))
+        assert (found.kind, found.host, places(found)) == (ClusterKind.NONE, "algo-1", (0, 1, 0, 1, 0, 1))
 
 
 def test_started_by_mpirun() -> None:
     found = detect({**mpi(3, 4, 1, 2), **job(MPI(processes_per_host=2)), "SM_CURRENT_HOST": "algo-2"})
-    assert (found.kind, found.host, places(found)) == (Kind.HOROVOD, "algo-2", (3, 4, 1, 2, 1, 2))
-    assert detect(mpi(0, 2)).kind is Kind.HOROVOD
+    assert (found.kind, found.host, places(found)) == (ClusterKind.HOROVOD, "algo-2", (3, 4, 1, 2, 1, 2))
+    assert detect(mpi(0, 2)).kind is ClusterKind.HOROVOD
     assert detect({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1"}).rank == 1
     assert detect({"PMI_SIZE": "2", "PMI_RANK": "1"}).size == 2
 
@@ -66,7 +66,7 @@ def test_hosts_that_share_a_machine_share_its_devices() -> None:
 
 def test_collective() -> None:
     found = detect(config({"worker": WORKERS}, "worker", 3))
-    assert (found.kind, places(found)) == (Kind.COLLECTIVE, (3, 4, 1, 2, 1, 2))
+    assert (found.kind, places(found)) == (ClusterKind.COLLECTIVE, (3, 4, 1, 2, 1, 2))
     found = detect({**config({"worker": WORKERS}, "worker", 0), **job(CollectiveAllReduce(communication="ring"))})
     assert found.strategy == CollectiveAllReduce(communication="ring")
     with_chief = {"chief": ["a:1"], "worker": ["a:2", "b:1"]}
@@ -76,7 +76,7 @@ def test_collective() -> None:
 
 def test_parameter_servers() -> None:
     chief = detect(config(SERVERS, "chief", 0))
-    assert (chief.kind, chief.task, chief.rank, chief.size) == (Kind.PARAMETER_SERVER, "chief", 0, 3)
+    assert (chief.kind, chief.task, chief.rank, chief.size) == (ClusterKind.PARAMETER_SERVER, "chief", 0, 3)
     worker = detect({**config(SERVERS, "worker", 2), **job(ParameterServer())})
     assert (worker.rank, worker.machine_rank, worker.machine_size) == (2, 1, 2)
     assert detect(config(SERVERS, "ps", 1)).task == "ps"
@@ -113,14 +113,14 @@ def test_the_master_of_sagemakers_cluster_coordinates() -> None:
     cluster = {"master": ["a:1"], "worker": ["b:1"], "ps": ["a:2", "b:2"]}
     sagemakers = job(ParameterServer(cluster_spec="sagemaker"))
     master = detect({**config(cluster, "master", 0), **sagemakers})
-    assert (master.kind, master.task, master.rank, master.size) == (Kind.PARAMETER_SERVER, "chief", 0, 1)
+    assert (master.kind, master.task, master.rank, master.size) == (ClusterKind.PARAMETER_SERVER, "chief", 0, 1)
     assert master.addresses == {"chief": ("a:1",), "worker": ("b:1",), "ps": ("a:2", "b:2")}
     worker = detect({**config(cluster, "worker", 0), **sagemakers})
     assert (worker.task, worker.rank, worker.machine_rank, worker.machine_size) == ("worker", 0, 0, 1)
 
 
 def test_sagemakers_cluster_of_one_host_is_one_process() -> None:
-    assert detect({**job(ParameterServer(cluster_spec="sagemaker")), "SM_HOSTS": '["algo-1"]'}).kind is Kind.NONE
+    assert detect({**job(ParameterServer(cluster_spec="sagemaker")), "SM_HOSTS": '["algo-1"]'}).kind is ClusterKind.NONE
     with pytest.raises(DistributedError, match="TF_CONFIG"):
         detect({**job(ParameterServer(cluster_spec="sagemaker")), "SM_HOSTS": '["algo-1", "algo-2"]'})
 
@@ -128,8 +128,8 @@ def test_sagemakers_cluster_of_one_host_is_one_process() -> None:
 def test_both_with_a_known_strategy() -> None:
     """The job's word decides."""
     both: dict[str, Any] = {**mpi(1, 2), **config({"worker": WORKERS}, "worker", 2)}
-    assert detect({**both, **job(MPI())}).kind is Kind.HOROVOD
-    assert detect({**both, **job(CollectiveAllReduce())}).kind is Kind.COLLECTIVE
+    assert detect({**both, **job(MPI())}).kind is ClusterKind.HOROVOD
+    assert detect({**both, **job(CollectiveAllReduce())}).kind is ClusterKind.COLLECTIVE
 
 
 def test_share_of_the_machine() -> None:
@@ -169,7 +169,7 @@ def test_a_server_of_tensorflow_1s_form_knows_its_cluster() -> None:
     """``init()`` refuses that form; what only serves has its place in it."""
     cluster = {"master": ["a:1"], "worker": ["b:1"], "ps": ["a:2", "b:2"]}
     found = detect_server(config(cluster, "ps", 1))
-    assert (found.kind, found.task, found.rank, found.size) == (Kind.PARAMETER_SERVER, "ps", 1, 2)
+    assert (found.kind, found.task, found.rank, found.size) == (ClusterKind.PARAMETER_SERVER, "ps", 1, 2)
     assert found.machine_size == 1 and found.addresses["master"] == ("a:1",)
     with pytest.raises(DistributedError, match="names 'worker' 0"):
         detect_server(config(cluster, "worker", 0))

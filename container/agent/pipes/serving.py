@@ -33,7 +33,7 @@ _OPTIONS = ("--base-dir", "--channels", "--host", "--hosts", "--number", "--rank
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Host:
+class PipeHost:
     """Whose FIFOs they are.
 
     Attributes:
@@ -95,7 +95,7 @@ def _fail(error: Exception) -> NoReturn:
         os._exit(1)
 
 
-def _leave(host: Host, channels: Sequence[Channel]) -> NoReturn:
+def _leave(host: PipeHost, channels: Sequence[Channel]) -> NoReturn:
     # Threads may be in the middle of anything: what is left to do is done here, at once. What they miss from now on is
     # no failure; one that has found a failure before ends the process in a moment.
     _failing.acquire(timeout=_LAST_WORDS_S)
@@ -120,7 +120,7 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
     return tuple(channel for channel in found if channel.mode is InputMode.PIPE)
 
 
-def _serve_all(channels: Sequence[Channel], host: Host) -> None:
+def _serve_all(channels: Sequence[Channel], host: PipeHost) -> None:
     try:
         for channel in channels:
             _serve(channel, host)
@@ -130,7 +130,7 @@ def _serve_all(channels: Sequence[Channel], host: Host) -> None:
         _fail(AgentError(f"channel {channel.name!r}: {error!r}"))
 
 
-def _serve(channel: Channel, host: Host) -> None:
+def _serve(channel: Channel, host: PipeHost) -> None:
     """Make the first FIFOs of a channel, and the threads that wait for their readers.
 
     Raises:
@@ -163,7 +163,7 @@ class _Feeder:
         contents: Contents,
         place: Path,
         local_rank: int,
-        host: Host,
+        host: PipeHost,
         sharing: Sharing | None,
     ) -> None:
         self._sharing = sharing
@@ -223,7 +223,7 @@ class _Feeder:
             _fail(AgentError(f"channel {name!r}, FIFO {number}: {error!r}"))
 
 
-def _parse(argv: Sequence[str]) -> tuple[Host, Path]:
+def _parse(argv: Sequence[str]) -> tuple[PipeHost, Path]:
     given: dict[str, str] = {}
     rest = [word for word in argv if word != "--everybody"]
     while rest:
@@ -236,7 +236,7 @@ def _parse(argv: Sequence[str]) -> tuple[Host, Path]:
     for option in ("--base-dir", "--channels", "--host"):
         if option not in given:
             raise ValueError(f"{option} is missing")
-    host = Host(
+    host = PipeHost(
         name=given["--host"],
         number=int(given.get("--number", 0)),
         hosts=int(given.get("--hosts", 1)),

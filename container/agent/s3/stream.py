@@ -143,7 +143,7 @@ class Range:
 
 
 class S3Stream:
-    """See :class:`container.agent.sources.base.Stream`.
+    """See :class:`container.agent.sources.base.ObjectStream`.
 
     Args:
         item: The object as it was listed.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from container.agent.sources.base import DataObject, SourceError, Stream
+from container.agent.sources.base import DataObject, ObjectStream, SourceError
 from container.agent.sources.single import describe, open
 from container.contract.channels import Channel, DataType
 from container.contract.sharding import shuffled
@@ -27,7 +27,17 @@ from container.system.locations import is_s3
 if TYPE_CHECKING:
     from container.agent.sources.manifests import AugmentedEntry
 
-__all__ = ["DataObject", "SourceError", "Stream", "describe", "entries", "in_order", "objects", "open", "shuffled"]
+__all__ = [
+    "DataObject",
+    "ObjectStream",
+    "SourceError",
+    "describe",
+    "entries",
+    "in_order",
+    "objects",
+    "open",
+    "shuffled",
+]
 
 
 def objects(channel: Channel) -> tuple[DataObject, ...]:

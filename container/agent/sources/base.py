@@ -46,7 +46,7 @@ class SourceError(AgentError):
         self.offset = offset
 
 
-class Stream(Protocol):
+class ObjectStream(Protocol):
     """The bytes of one object, in order; it continues by itself after faults that pass."""
 
     @property
@@ -70,6 +70,6 @@ class Stream(Protocol):
     def close(self) -> None:
         """Let go of connections and threads; may be called again."""
 
-    def __enter__(self) -> Stream: ...
+    def __enter__(self) -> ObjectStream: ...
 
     def __exit__(self, *exc: object) -> None: ...

@@ -7,7 +7,7 @@ import concurrent.futures
 from collections.abc import Iterator
 
 from container.agent.sources import single
-from container.agent.sources.base import DataObject, SourceError, Stream
+from container.agent.sources.base import DataObject, ObjectStream, SourceError
 from container.agent.sources.manifests import (
     AugmentedEntry,
     Listed,
@@ -94,7 +94,7 @@ def augmented_entries(channel: Channel) -> Iterator[AugmentedEntry]:
             raise SourceError(channel.uri, str(error), "Correct the manifest.") from None
 
 
-def _lines(uri: str, stream: Stream) -> Iterator[str]:
+def _lines(uri: str, stream: ObjectStream) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     rest = ""
     number = 1

@@ -121,7 +121,7 @@ def _is_among(path: str, above: _Above | None) -> bool:
 
 
 class LocalStream:
-    """The bytes of a file; see :class:`container.agent.sources.base.Stream`."""
+    """The bytes of a file; see :class:`container.agent.sources.base.ObjectStream`."""
 
     def __init__(self, item: DataObject, offset: int = 0) -> None:
         self._item = item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from container.agent.sources.base import DataObject, SourceError, Stream
+from container.agent.sources.base import DataObject, ObjectStream, SourceError
 from container.system.locations import is_s3
 
 
@@ -28,7 +28,7 @@ def describe(uri: str, key: str = "") -> DataObject:
     return local.describe(path, key or path.name)
 
 
-def open(item: DataObject, offset: int = 0) -> Stream:
+def open(item: DataObject, offset: int = 0) -> ObjectStream:
     """The object's bytes from an offset on.
 
     Raises:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from container.contract import events, variables
-from container.contract.detection import Kind, Surroundings, detect
+from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.core.rendezvous import listens, meet, names, wait_for
@@ -28,20 +28,20 @@ def join(timeout: float) -> Cluster:
     """See :func:`container.distributed.init`."""
     _take_place()
     surroundings = detect(os.environ)
-    if surroundings.kind is Kind.PARAMETER_SERVER and surroundings.task != "chief":
+    if surroundings.kind is ClusterKind.PARAMETER_SERVER and surroundings.task != "chief":
         from container.distributed.tensorflow import server
 
         server.serve_task(surroundings, timeout=timeout)
         raise SystemExit(0)
     _import_tensorflow()
     events.emit("phase", name="imported")
-    if surroundings.kind in (Kind.HOROVOD, Kind.ELASTIC):
+    if surroundings.kind in (ClusterKind.HOROVOD, ClusterKind.ELASTIC):
         cluster = _join_horovod(surroundings, timeout)
-    elif surroundings.kind is Kind.COLLECTIVE:
+    elif surroundings.kind is ClusterKind.COLLECTIVE:
         cluster = _join_collective(surroundings, timeout)
-    elif surroundings.kind is Kind.PARAMETER_SERVER:
+    elif surroundings.kind is ClusterKind.PARAMETER_SERVER:
         cluster = _coordinate(surroundings, timeout)
-    elif surroundings.kind is Kind.MIRRORED:
+    elif surroundings.kind is ClusterKind.MIRRORED:
         cluster = _mirror(surroundings)
     else:
         _take_share(0, 1)
@@ -81,8 +81,8 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
     with _deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
         hvd.init()
     _take_share(surroundings.machine_rank, surroundings.machine_size)
-    collectives = HorovodCollectives(hvd, news=surroundings.kind is Kind.ELASTIC)
-    if surroundings.kind is Kind.ELASTIC:
+    collectives = HorovodCollectives(hvd, news=surroundings.kind is ClusterKind.ELASTIC)
+    if surroundings.kind is ClusterKind.ELASTIC:
         from container.distributed.tensorflow.elastic import ElasticCluster, planned_size
 
         return ElasticCluster(

@@ -10,7 +10,7 @@ import time
 from types import FrameType
 
 from container.contract import events
-from container.contract.detection import Kind, Surroundings, detect_server
+from container.contract.detection import ClusterKind, Surroundings, detect_server
 from container.contract.errors import DistributedError
 from container.distributed.core.rendezvous import listens
 from container.system.host_machine import cpu_count
@@ -32,7 +32,7 @@ def serve() -> int:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # or TensorFlow remarks upon it
     try:
         surroundings = detect_server(os.environ)
-        if surroundings.kind is not Kind.PARAMETER_SERVER or surroundings.task == "chief":
+        if surroundings.kind is not ClusterKind.PARAMETER_SERVER or surroundings.task == "chief":
             raise DistributedError("TF_CONFIG must name a 'ps' or 'worker' task of a cluster with parameter servers.")
         serve_task(surroundings)
         _leave()

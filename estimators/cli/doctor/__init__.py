@@ -13,10 +13,10 @@ from pathlib import Path
 
 from container.system import host_machine
 from estimators.cli.doctor import installed, places, running
-from estimators.cli.doctor.findings import Finding, Report, State
+from estimators.cli.doctor.findings import Finding, Report, Verdict
 from estimators.records.provenance import packages
 
-__all__ = ["Finding", "Report", "State", "diagnose"]
+__all__ = ["Finding", "Report", "Verdict", "diagnose"]
 
 
 def diagnose(
@@ -51,13 +51,13 @@ def diagnose(
         *installed.extras(found, environment),
     ]
     if deep:
-        if horovod.state is not State.MISSING and tensorflow.state is not State.MISSING:
+        if horovod.state is not Verdict.MISSING and tensorflow.state is not Verdict.MISSING:
             deeper = running.horovod(python)
-            horovod = deeper if deeper.state is State.MISSING else horovod
+            horovod = deeper if deeper.state is Verdict.MISSING else horovod
             findings.append(deeper)
         if mpirun is not None:
             started = running.mpirun(mpirun, python)
-            openmpi = started if started.state is State.MISSING else openmpi
+            openmpi = started if started.state is Verdict.MISSING else openmpi
             findings.append(started)
     strategies = places.strategies(tensorflow, keras, openmpi, horovod)
     return Report(

