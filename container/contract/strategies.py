@@ -38,6 +38,7 @@ class Distribution:
         launcher: Name of the launcher that starts it.
         aliases: Other dict keys that are taken.
         synchronous: Whether all ranks make each step together.
+        all_reduce: Whether its ranks, of which a host may have several, add up their gradients among themselves.
     """
 
     name: ClassVar[str]
@@ -45,6 +46,7 @@ class Distribution:
     launcher: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
     synchronous: ClassVar[bool] = True
+    all_reduce: ClassVar[bool] = False
     #: Field -> hyperparameter.
     parameters: ClassVar[Mapping[str, str]] = {}
     enabled_parameter: ClassVar[str]
@@ -85,6 +87,11 @@ class Distribution:
     def ranks_per_host(self) -> int:
         """How many ranks run on each host."""
         return int(getattr(self, "processes_per_host", 1))
+
+    @property
+    def fewest_hosts(self) -> int | None:
+        """With how many hosts an attempt may still begin; None: with all of the job's."""
+        return None
 
     def to_hyperparameters(self) -> dict[str, Any]:
         """The hyperparameters that tell a container about the strategy; unset options are left out."""
@@ -177,6 +184,7 @@ class MPI(Distribution):
     name: ClassVar[str] = "mpi"
     key: ClassVar[str] = "mpi"
     launcher: ClassVar[str] = "mpi"
+    all_reduce: ClassVar[bool] = True
     enabled_parameter: ClassVar[str] = "sagemaker_mpi_enabled"
     parameters: ClassVar[Mapping[str, str]] = {
         "processes_per_host": "sagemaker_mpi_num_of_processes_per_host",
@@ -233,6 +241,7 @@ class CollectiveAllReduce(Distribution):
     key: ClassVar[str] = "multi_worker_mirrored_strategy"
     aliases: ClassVar[tuple[str, ...]] = ("collective_all_reduce",)
     launcher: ClassVar[str] = "collective"
+    all_reduce: ClassVar[bool] = True
     enabled_parameter: ClassVar[str] = "sagemaker_multi_worker_mirrored_strategy_enabled"
     former: ClassVar[Mapping[str, str]] = {
         "allreduce_merge_scope": "gradients are packed by their size now, up to bytes_per_pack=… bytes; 0 lets "
@@ -362,6 +371,7 @@ class ElasticHorovod(Distribution):
     name: ClassVar[str] = "elastic_horovod"
     key: ClassVar[str] = "elastic_horovod"
     launcher: ClassVar[str] = "elastic"
+    all_reduce: ClassVar[bool] = True
     enabled_parameter: ClassVar[str] = "fleetfit_elastic_horovod_enabled"
     parameters: ClassVar[Mapping[str, str]] = {
         name: f"fleetfit_elastic_{name}"
@@ -437,6 +447,11 @@ class ElasticHorovod(Distribution):
         if self.exclusion is not None and ".py:" in self.exclusion:
             values[self.parameters["exclusion"]] = os.path.abspath(self.exclusion)
         return values
+
+    @property
+    def fewest_hosts(self) -> int:
+        """With how many hosts an attempt may still begin."""
+        return self.min_hosts
 
     @property
     def least_workers(self) -> int:

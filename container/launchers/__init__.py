@@ -1,12 +1,12 @@
 """How each strategy is started: pure functions from a host's environment and a membership to a plan.
 
 A launcher is a module with ``plan(environment, membership, command) -> Plan``; adding one is one file and one line in
-:data:`LAUNCHERS`. The toolkit (:mod:`container.toolkit.host`) starts what a plan says; launchers start nothing
-themselves.
+:data:`LAUNCHERS`. The toolkit starts what a plan says, by the launcher's runtime; launchers start nothing themselves.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 
@@ -16,14 +16,40 @@ from container.contract.names import unknown
 from container.contract.plan import Plan
 from container.contract.strategies import Distribution
 
-#: Launcher name -> module.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """How the strategies of a launcher are started and run.
+
+    Attributes:
+        module: The module with its ``plan``.
+        runtime: What runs a host's share, as ``module:class``: a :class:`container.toolkit.runtime.Runtime`.
+        membership_changes: Whether hosts come and go while the job runs. The supervisor has the membership then, and
+            not the hosts' coordinator.
+        own_sessions: Whether each host's processes lead a session, which Linux schedules apart, where hosts share a
+            machine. Ranks that sleep while they wait do better so; those that ask again and again, as MPI's do, could
+            not give way to those of other hosts.
+    """
+
+    module: str
+    runtime: str = "container.toolkit.host:HostRuntime"
+    membership_changes: bool = False
+    own_sessions: bool = False
+
+
+#: By their names.
 LAUNCHERS = {
-    "script": "container.launchers.script",
-    "mpi": "container.launchers.mpi",
-    "parameter_server": "container.launchers.parameter_server",
-    "collective": "container.launchers.collective",
-    "mirrored": "container.launchers.mirrored",
-    "elastic": "container.launchers.elastic",
+    "script": Launcher(module="container.launchers.script"),
+    "mpi": Launcher(module="container.launchers.mpi"),
+    "parameter_server": Launcher(module="container.launchers.parameter_server"),
+    "collective": Launcher(module="container.launchers.collective"),
+    "mirrored": Launcher(module="container.launchers.mirrored"),
+    "elastic": Launcher(
+        module="container.launchers.elastic",
+        runtime="container.toolkit.elastic.host:ElasticRuntime",
+        membership_changes=True,
+        own_sessions=True,
+    ),
 }
 
 #: Launchers whose jobs cannot be run yet, with the reason.
@@ -37,8 +63,13 @@ class LaunchError(Exception):
 
 
 def launcher_of(strategy: Distribution | None) -> str:
-    """The name of the launcher that starts a strategy; ``script`` without one."""
+    """Return the name of the launcher that starts a strategy; ``script`` without one."""
     return strategy.launcher if strategy is not None else "script"
+
+
+def of(strategy: Distribution | None) -> Launcher:
+    """Return the launcher that starts a strategy."""
+    return LAUNCHERS[launcher_of(strategy)]
 
 
 def runnable(name: str) -> bool:
@@ -60,13 +91,13 @@ def load(name: str, *, to_show: bool = False) -> PlanFunction:
         raise LaunchError(_MISSING[name] + ".")
     if name not in LAUNCHERS:
         raise LaunchError(unknown("launcher", name, LAUNCHERS))
-    plan: PlanFunction = importlib.import_module(LAUNCHERS[name]).plan
+    plan: PlanFunction = importlib.import_module(LAUNCHERS[name].module).plan
     return plan
 
 
 def ports_per_host(strategy: Distribution | None) -> int:
     """How many ports each host needs that servers of the strategy cannot choose themselves."""
-    module = importlib.import_module(LAUNCHERS[launcher_of(strategy)])
+    module = importlib.import_module(of(strategy).module)
     return int(module.ports_per_host(strategy)) if hasattr(module, "ports_per_host") else 0
 
 

@@ -18,6 +18,7 @@ import socket
 import sys
 from typing import NoReturn
 
+from container import launchers
 from container.contract import variables
 from container.system import processes
 from container.system.connection import BlockingConnection
@@ -31,6 +32,7 @@ _PATIENCE = 5.0
 def main(argv: list[str]) -> int:
     """Serve until SIGTERM."""
     [place] = argv
+    train.load_runtime(launchers.of(None))  # that of most, now rather than by each job
     with contextlib.suppress(FileNotFoundError):
         os.unlink(place)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from container.contract.environment import Environment
 from container.contract.failures import Failure
+from container.contract.membership import Membership
 from container.contract.messages import Message
+from container.contract.plan import Plan
 from container.contract.wire import TERMINATED, Event
 from container.system.connection import ENDED, Reader
 from container.system.loop import Loop
@@ -84,6 +86,24 @@ class Runtime(abc.ABC):
     def _terminated(self) -> None:
         self._event(TERMINATED)  # the other hosts stop as well, and nobody could tell who was the first
         self.stop()
+
+    @abc.abstractmethod
+    def connect(self) -> None:
+        """Reach whoever decides for all hosts; returns at once."""
+
+    @abc.abstractmethod
+    def ready(self, plan: Callable[[Membership], Plan], gang: Gang, ports: tuple[int, ...]) -> None:
+        """This host's code is in place, and its share can begin when the others can.
+
+        Args:
+            plan: Makes the plan once it is known who is in the cluster.
+            gang: Starts this host's processes.
+            ports: The ports that are reserved for this host.
+        """
+
+    @abc.abstractmethod
+    def fail(self, failure: Failure) -> None:
+        """Report a failure of this host."""
 
     @abc.abstractmethod
     def stop(self) -> None:

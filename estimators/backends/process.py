@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import container
+from container import launchers
 from container.contract import variables
 from container.contract.failures import Cause, Failure
-from container.contract.strategies import ElasticHorovod
 from container.system import folders, processes
 from container.system.loop import Timer
 from container.system.removing import remove_tree
@@ -157,9 +157,7 @@ class ProcessBackend(Backend):
                 stderr=output_write,
                 pass_fds=passed,
                 death_signal=0,  # the lifeline tells it: it has to end what it started first
-                # What leads a session is scheduled apart. MPI's ranks wait by asking again and again, and could not
-                # give way to others then; Gloo's sleep, and do better so.
-                new_session=isinstance(self.spec.strategy, ElasticHorovod),
+                new_session=launchers.of(self.spec.strategy).own_sessions,
                 new_group=True,
             )
         except OSError:

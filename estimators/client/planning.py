@@ -19,7 +19,7 @@ from container import launchers
 from container.contract.environment import Environment, Machine
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy, shell_line
-from container.contract.strategies import MPI, CollectiveAllReduce, ElasticHorovod, Mirrored, ParameterServer
+from container.contract.strategies import MPI, Mirrored, ParameterServer
 from container.system import host_machine as machines
 from container.toolkit.code import code
 from estimators.backends.config import BackendFacts, host_config
@@ -113,7 +113,7 @@ class ClusterPlan:
         It is TensorFlow's ring, and Horovod's without NCCL and MPI, which may choose other ways.
         """
         strategy = self.spec.strategy
-        if not isinstance(strategy, MPI | CollectiveAllReduce | ElasticHorovod) or len(self.plan.ranks) < 2:
+        if strategy is None or not strategy.all_reduce or len(self.plan.ranks) < 2:
             return ()
         return self.plan.ranks
 

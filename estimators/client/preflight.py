@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from container.contract.strategies import MPI, CollectiveAllReduce, ElasticHorovod, Mirrored
+from container.contract.strategies import Mirrored
 from container.system import machine as machines
 from container.system.machine import MachineFacts, format_bytes
 from estimators.job import instances
@@ -197,7 +197,7 @@ def idle_devices(spec: TrainingJobSpec) -> str | None:
     if gpus <= each or isinstance(strategy, Mirrored) or spec.program is None:
         return None
     hosts = spec.instance_count
-    if isinstance(strategy, MPI | CollectiveAllReduce | ElasticHorovod):
+    if strategy is not None and strategy.all_reduce:
         remedy = f"processes_per_host={gpus} gives each GPU a process"
     else:
         remedy = f"MPI(processes_per_host={gpus}) and CollectiveAllReduce(processes_per_host={gpus}) use them all"

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from container import launchers
 from container.contract import diverging, wire
 from container.contract.failures import Cause, Failure
-from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop, Timer
 from estimators import backends
 from estimators.backends.base import Backend, Callbacks, HostEnd
@@ -129,7 +129,7 @@ class Supervisor:
         self._journal.search_metrics(loop, self._backend.protected, self._warn_of_metrics)
         self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal.warn)
         hosts: Hosts = GangHosts(loop, self._backend, self)
-        if isinstance(self._job.strategy, ElasticHorovod):
+        if launchers.of(self._job.strategy).membership_changes:
             from estimators.supervisor.elastic.disturbed import ElasticHosts
 
             hosts = ElasticHosts(lambda: self._attempt.elastic, self)
@@ -155,9 +155,8 @@ class Supervisor:
         policy = self._options.failure_policy.with_retries(
             self._job.retry.max_attempts if self._job.retry is not None else None
         )
-        strategy = self._job.strategy
-        if isinstance(strategy, ElasticHorovod) and policy.min_hosts is None:
-            policy = dataclasses.replace(policy, min_hosts=strategy.min_hosts)
+        if self._job.strategy is not None and policy.min_hosts is None:
+            policy = dataclasses.replace(policy, min_hosts=self._job.strategy.fewest_hosts)
         if not resume:
             return Attempts(policy, self._job.hosts)
         own = self._journal.own
@@ -223,28 +222,16 @@ class Supervisor:
             self._watch_hosts()
 
     def _start_attempt(self, attempt: int) -> None:
-        if isinstance(self._job.strategy, ElasticHorovod):
-            from estimators.supervisor.elastic import exclusion
+        if launchers.of(self._job.strategy).membership_changes:
             from estimators.supervisor.elastic.controller import ElasticController
 
-            rule = self._job.strategy.exclusion
             try:
-                own = exclusion.load(rule) if rule is not None else None
+                self._attempt.elastic = ElasticController.of_job(
+                    self._loop, self, self._backend, self._job, self._options, self._attempt.spec.hosts
+                )
             except ConfigurationError as error:
                 self._fail(Failure(cause=Cause.CONFIGURATION, message=str(error)))
                 return
-            self._attempt.elastic = ElasticController(
-                self._loop,
-                self,
-                self._backend,
-                self._job.strategy,
-                self._attempt.spec.hosts,
-                python=self._options.python,
-                start_timeout=self._options.start_timeout,
-                hang_timeout=self._job.hang_timeout,
-                planned_hosts=len(self._job.hosts),
-                exclusion=own,
-            )
             self._number_ranks(self._attempt.elastic.roster.rank_of)
             self._attempt.elastic.start()
         if not self._ending:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from container import launchers
 from container.contract import variables
 from container.contract.failures import Cause
 from container.contract.layout import success_text
-from container.contract.strategies import ElasticHorovod
 from container.system import folders
 from container.system.connection import BlockingConnection
 from container.system.host_machine import gpu_count
@@ -222,7 +222,7 @@ class DockerBackend(Backend):
         """A container could not be made or started: its end is told too, as the others' is waited for."""
         self._starting -= 1
         failure = problem(str(error), Cause.LAUNCH)
-        if not self._ending and not isinstance(self.spec.strategy, ElasticHorovod):
+        if not self._ending and not launchers.of(self.spec.strategy).membership_changes:
             self.callbacks.failed(failure)
         self.callbacks.host_ended(HostEnd(host=host, exit_code=255, failure=failure))
 

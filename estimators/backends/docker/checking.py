@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from container.contract.strategies import ElasticHorovod
+from container import launchers
 from container.system.host_machine import gpu_count
 from estimators.backends import local
 from estimators.backends.docker import containers, links, ownership
@@ -48,7 +48,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     image = engine.image(containers.image_of(spec))
     _seen[containers.image_of(spec)] = (image, time.monotonic())
     labels = image.labels
-    if isinstance(spec.strategy, ElasticHorovod):
+    if launchers.of(spec.strategy).membership_changes:
         if not containers.runs_toolkit(spec, labels):
             raise UnsupportedError(f"ElasticHorovod needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}.")
         if spec.resources.keep_alive_s:

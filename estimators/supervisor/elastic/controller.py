@@ -23,10 +23,11 @@ from container.system.loop import Loop, Timer
 from estimators.backends import local
 from estimators.backends.base import Backend, HostEnd
 from estimators.job.errors import FleetfitError
+from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.elastic_events import Telling
 from estimators.supervisor.attempt import TERMINATED
 from estimators.supervisor.elastic.driver import Driver
-from estimators.supervisor.elastic.exclusion import Exclusion
+from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.hanging import Hanging
 from estimators.supervisor.elastic.host_discovery import Outside
 from estimators.supervisor.elastic.members import Host, HostState, Job, Roster, Worker, WorkerState, changes
@@ -121,6 +122,44 @@ class ElasticController:
             )
         #: Whether it decides nothing any more: the job is complete, fails, or is being stopped.
         self.over = False
+
+    @classmethod
+    def of_job(
+        cls,
+        loop: Loop,
+        job: Job,
+        backend: Backend,
+        spec: TrainingJobSpec,
+        options: RunOptions,
+        hosts: tuple[str, ...],
+    ) -> ElasticController:
+        """Make the controller of one attempt of a job.
+
+        Args:
+            loop: The supervisor's loop.
+            job: The supervisor.
+            backend: Where the hosts run.
+            spec: The job as it was planned.
+            options: What only the supervisor needs.
+            hosts: Those that the attempt begins with.
+
+        Raises:
+            ConfigurationError: the strategy's own rule for failed hosts cannot be loaded.
+        """
+        strategy = spec.strategy
+        assert isinstance(strategy, ElasticHorovod)  # whose driver this speaks to
+        return cls(
+            loop,
+            job,
+            backend,
+            strategy,
+            hosts,
+            python=options.python,
+            start_timeout=options.start_timeout,
+            hang_timeout=spec.hang_timeout,
+            planned_hosts=len(spec.hosts),
+            exclusion=load_policy(strategy.exclusion) if strategy.exclusion is not None else None,
+        )
 
     # --- the course of the job ---
 

@@ -13,7 +13,7 @@ from estimators.job.errors import ConfigurationError
 from estimators.supervisor.elastic.policy import ExclusionPolicy
 
 
-def load(text: str) -> ExclusionPolicy:
+def load_policy(text: str) -> ExclusionPolicy:
     """Make a policy of what the user has named.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from estimators.job.errors import ConfigurationError
-from estimators.supervisor.elastic.exclusion import Exclusion, load
+from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.policy import GrowingCooldown
 
 RULES = """\
@@ -46,7 +46,7 @@ def rules(tmp_path: Path) -> Path:
 
 def test_a_rule_holds_over_the_cooldown(rules: Path) -> None:
     said: list[str] = []
-    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load(f"{rules}:Twice"), said.append)
+    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:Twice"), said.append)
     assert [exclusion.failed("algo-1", 10.0) for _ in range(2)] == [15.0, math.inf]
     assert said == []
 
@@ -54,13 +54,13 @@ def test_a_rule_holds_over_the_cooldown(rules: Path) -> None:
 @pytest.mark.parametrize(("name", "words"), [("Wrong", "NaN"), ("Raises", "KeyError: 'algo-1'")])
 def test_where_a_rule_fails_the_cooldown_holds_and_the_log_says_so(rules: Path, name: str, words: str) -> None:
     said: list[str] = []
-    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load(f"{rules}:{name}"), said.append)
+    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:{name}"), said.append)
     assert [exclusion.failed("algo-1", 10.0) for _ in range(2)] == [11.0, 12.0]
     assert len(said) == 2 and words in said[0]
 
 
 def test_a_rule_of_a_package() -> None:
-    assert isinstance(load("estimators.supervisor.elastic.policy:GrowingCooldown"), GrowingCooldown)
+    assert isinstance(load_policy("estimators.supervisor.elastic.policy:GrowingCooldown"), GrowingCooldown)
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ def test_a_rule_of_a_package() -> None:
 )
 def test_what_is_no_rule_is_refused_by_its_name(rules: Path, rule: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as caught:
-        load(rule.format(rules=rules))
+        load_policy(rule.format(rules=rules))
     assert str(caught.value).startswith("ElasticHorovod(exclusion=")
