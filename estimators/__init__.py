@@ -8,7 +8,6 @@
         entry_point="train.py",
         source_dir="entrypoints",
         instance_count=2,
-        instance_type="local_process",
         distribution=MPI(processes_per_host=2),
         hyperparameters={"epochs": 4, "batch-size": 256},
     )

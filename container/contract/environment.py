@@ -23,6 +23,9 @@ _STRING_LIMIT = 131071
 
 _DEFAULT_GROUP = "homogeneousCluster"
 
+#: What SageMaker's toolkit says where no instance type is known.
+_NO_INSTANCE_TYPE = "local"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -226,7 +229,7 @@ class Environment:
             "output_data_dir": str(self.tree.output_data),
             "channels": sorted(self.input_data_config),
             "current_host": self.current_host,
-            "current_instance_type": str(self.resource_config.get("current_instance_type") or "local"),
+            "current_instance_type": str(self.resource_config.get("current_instance_type") or _NO_INSTANCE_TYPE),
             "current_instance_group": group,
             "current_instance_group_hosts": next(
                 (list(item["hosts"]) for item in groups if item.get("instance_group_name") == group), []

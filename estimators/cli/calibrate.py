@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, parsing
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, PreflightWarning
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ def add(subparsers: Any) -> None:
         "and says how far off the fit is for those and for a network of a size between. The machine should do nothing "
         "else meanwhile.",
     )  # fmt: skip
-    parser.add_argument("-t", "--instance-type", default="local_process", metavar="TYPE", help="default: local_process")
+    parser.add_argument(
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"default: {fleets.DEFAULT}"
+    )
     parser.add_argument(
         "-s", "--strategy", action="append", default=[], metavar="NAME",
         help="mpi, collective_all_reduce or parameter_server; may be repeated (default: all)",
@@ -61,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     counts = sorted(set(args.processes or _COUNTS))
     if counts[0] < 2:
         raise ConfigurationError("--processes must be 2 or more: one process by itself is always measured.")
-    shared = args.instance_type in ("local_process", "local", "local_gpu")
+    shared = fleets.capabilities(args.instance_type).shared_machine
     runs = 1 + len(counts) * len(strategies) + (0 if args.no_check else len(strategies))
     console.say(f"{runs} short runs, one after another; what is found is kept before it is checked.")
     with warnings.catch_warnings():

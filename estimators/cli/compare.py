@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobargs, jobnames, parsing
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def add(subparsers: Any) -> None:
     running.add_argument("-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts (default: 2)")
     running.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     running.add_argument(
-        "-t", "--instance-type", default="local_process", metavar="TYPE", help="default: local_process"
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"default: {fleets.DEFAULT}"
     )
     running.add_argument(
         "-H", "--hyperparameters", metavar="NAME=VALUE", action="append", default=[],

@@ -56,11 +56,11 @@ def script(commands: argparse._SubParsersAction[Any], shell: str) -> str:
 
 def values_of(action: argparse.Action) -> tuple[str, ...]:
     """Return the values that an argument may have, where there are a few."""
-    from estimators.job.instances import LOCAL_TYPES
+    from estimators.job.fleets import OWN_TYPES
 
     if action.choices is not None:
         return tuple(str(choice) for choice in action.choices)
-    known = {"strategy": tuple(jobargs.STRATEGIES), "instance_type": LOCAL_TYPES, "input_mode": _INPUT_MODES}
+    known = {"strategy": tuple(jobargs.STRATEGIES), "instance_type": OWN_TYPES, "input_mode": _INPUT_MODES}
     return tuple(known.get(action.dest, ()))
 
 

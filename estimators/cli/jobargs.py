@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract.names import unknown
 from container.contract.strategies import ParameterServer
 from estimators.cli import parsing
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring",
     )  # fmt: skip
     where.add_argument(
-        "-t", "--instance-type", default="local_process", metavar="TYPE", help="backend (default: local_process)"
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"backend (default: {fleets.DEFAULT})"
     )
     where.add_argument("--image", metavar="URI", help="container image")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")

@@ -12,6 +12,7 @@ from container.contract.strategies import MPI
 from estimators.backends.sagemaker.shipping import is_shipped
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import JobNotFoundError
+from estimators.job.fleets import DEFAULT
 from estimators.job.naming import base_of_name
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.job.settings import Settings
@@ -71,7 +72,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
     return Settings(
         role=spec.role or None,
         instance_count=spec.instance_count,
-        instance_type=spec.instance_type or "local_process",
+        instance_type=spec.instance_type or DEFAULT,
         keep_alive_period_in_seconds=resources.keep_alive_s,
         volume_size=resources.volume_size_gb or 30,
         volume_kms_key=resources.volume_kms_key,

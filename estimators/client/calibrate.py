@@ -12,6 +12,7 @@ from typing import Any
 from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
 from estimators.client.compare import compare
 from estimators.client.estimator import TensorFlow
+from estimators.job.fleets import DEFAULT
 from estimators.results.advice.calibration import Observation
 from estimators.results.comparison.comparison import Comparison
 from estimators.results.result import Result
@@ -36,7 +37,7 @@ def estimator(
     models: Sequence[str],
     *,
     source_dir: str,
-    instance_type: str = "local_process",
+    instance_type: str = DEFAULT,
     seconds: float = 0.6,
     batch_size: int = 32,
     **arguments: Any,
@@ -86,7 +87,7 @@ def measure(
     counts: Sequence[int],
     models: Sequence[str],
     *,
-    instance_type: str = "local_process",
+    instance_type: str = DEFAULT,
     seconds: float = 0.6,
     alone: bool = False,
 ) -> Comparison:

@@ -16,7 +16,7 @@ from container.contract.names import nearest, unknown
 from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod, ParameterServer
 from estimators.backends.base import Backend
 from estimators.backends.local import agent_channels, is_s3, local_path
-from estimators.job import faults
+from estimators.job import faults, fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.request import Channel, RunOptions, TrainingJobSpec
@@ -37,7 +37,7 @@ def check_local(spec: TrainingJobSpec) -> None:
     if spec.checkpoint is not None:
         _check_writable("checkpoint_s3_uri", spec.checkpoint.uri)
         path = spec.checkpoint.local_path
-        containers = spec.instance_type in ("local", "local_gpu")
+        containers = fleets.capabilities(spec.instance_type).containers
         if path is not None and path.rstrip("/") != _CHECKPOINTS and not containers:
             raise UnsupportedError(
                 f"checkpoint_local_path={path!r} cannot be had with instance_type={spec.instance_type!r}: processes of "
@@ -60,7 +60,7 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
     if not backend.elastic:
         raise UnsupportedError(
             f"distribution: ElasticHorovod needs hosts that can come and go, which instance_type="
-            f"{spec.instance_type!r} does not have yet; 'local_process' has."
+            f"{spec.instance_type!r} does not have yet; {fleets.DEFAULT!r} has."
         )
     least, most = strategy.min_hosts, strategy.most_hosts(spec.instance_count)
     if not least <= spec.instance_count <= most and strategy.discovery is None:
@@ -141,7 +141,7 @@ def version_warnings(framework_version: str | None, py_version: str | None) -> l
         if installed is not None and not _matches(framework_version, installed):
             warnings.append(
                 f"framework_version={framework_version!r} was asked for, and TensorFlow {installed} runs: "
-                "local_process takes what this Python has."
+                "local hosts run what this Python has."
             )
     if py_version is not None:
         running = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -149,7 +149,7 @@ def version_warnings(framework_version: str | None, py_version: str | None) -> l
         wanted = f"{wanted[0]}.{wanted[1:]}" if wanted.isdigit() and len(wanted) > 1 else wanted
         if not _matches(wanted, running):
             warnings.append(
-                f"py_version={py_version!r} was asked for, and Python {running} runs: local_process takes this one."
+                f"py_version={py_version!r} was asked for, and Python {running} runs: local hosts run this one."
             )
     return warnings
 
@@ -256,7 +256,7 @@ def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
         UnsupportedError: names it, and what there is instead.
     """
     asked = {
-        "fit(chaos=…)": (bool(options.chaos), "rehearse on 'local_process' or 'local'"),
+        "fit(chaos=…)": (bool(options.chaos), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),
         "RunOptions(spot_market=…)": (options.spot_market is not None, "there the market is AWS's"),
         "RunOptions(failure_policy=…)": (
             options.failure_policy != FailurePolicy(),

@@ -16,11 +16,11 @@ import container
 from container.contract import pipes, variables
 from container.contract.failures import Cause, Failure, describe_end
 from container.system import processes
-from estimators import backends
 from estimators.backends import config, local, trees
 from estimators.backends.trees import write_tree
 from estimators.client.launch import fill
 from estimators.client.prepared_job import Draft
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
@@ -137,7 +137,7 @@ def check(instance_type: str) -> None:
     Raises:
         ConfigurationError: it is not this machine's processes.
     """
-    if backends.backend_name(instance_type) != "local_process":
+    if not fleets.capabilities(instance_type).this_python:
         raise ConfigurationError(
             f"--debug runs on this machine, in the foreground; instance_type {instance_type!r} does not. Leave it out."
         )

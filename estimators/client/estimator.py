@@ -79,10 +79,10 @@ class Estimator:
     attributes; setting one checks it as the constructor does.
 
     Args:
-        image_uri: The container image; names the job, and is not used by ``local_process``.
+        image_uri: The container image; names the job; processes of this machine do not use it.
         role: IAM role of jobs on SageMaker.
         instance_count: Number of hosts.
-        instance_type: Where to run: ``local_process`` (processes on this machine), ``local``, ``local_gpu``
+        instance_type: Where to run: processes of this machine (the default), ``local`` or ``local_gpu``
             (containers on it), ``ml.*`` (Amazon SageMaker).
         **arguments: The others, among them
 
@@ -333,7 +333,7 @@ class Estimator:
             warned = True
             try:
                 # A job on SageMaker is paid for: it ends when it is told to, not with whoever started it.
-                tied = attached and draft.settings.is_local
+                tied = attached and not draft.settings.capabilities.managed
                 started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
             except JobExistsError:
                 if job_name is not None or attempt == _NAME_ATTEMPTS:
@@ -348,7 +348,7 @@ class Estimator:
             from estimators.client import host_discovery
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
-        if not attached and not draft.settings.is_local:
+        if not attached and draft.settings.capabilities.managed:
             job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
         return job
 
@@ -427,7 +427,8 @@ class TensorFlow(Estimator):
     """Trains TensorFlow scripts; see :class:`Estimator` for the arguments that all estimators take.
 
     Args:
-        py_version: The Python version that is wanted; ``local_process`` runs this one, and warns when they differ.
+        py_version: The Python version that is wanted; processes of this machine run this one, and
+            a warning says so when they differ.
         framework_version: The TensorFlow version that is wanted; likewise.
         model_dir: What the script is passed as ``--model_dir``. Default: ``/opt/ml/model`` with MPI, else
             ``<output_path>/<job>/model``. False passes none.

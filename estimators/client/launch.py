@@ -20,7 +20,7 @@ from estimators.client.checks import check_local
 from estimators.client.ipc_client import Tie
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import Ending, Kind
-from estimators.job.instances import is_local
+from estimators.job.fleets import capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, explained, open_private
@@ -155,7 +155,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
     _check_resumable(record, record.read_status())
     spec = TrainingJobSpec.from_request(record.read_request())
     options = RunOptions.from_dict(record.read_options())
-    if not is_local(spec.instance_type):
+    if capabilities(spec.instance_type).managed:
         raise UnsupportedError(
             f"training job {record.name!r} was SageMaker's, which starts no job again: fit() a new one with the same "
             "checkpoint_s3_uri, and the script goes on from its last checkpoint."

@@ -25,7 +25,7 @@ from container.toolkit.code import code
 from estimators.backends.config import BackendFacts, host_config
 from estimators.backends.local import checkpoint_dir
 from estimators.client.source import Source
-from estimators.job import instances
+from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.job.secrets import mask_argv, mask_mapping, mask_request, mask_value
@@ -78,7 +78,7 @@ class ClusterPlan:
     @property
     def devices(self) -> int:
         """How many GPUs the hosts have together, whatever the strategy uses of them."""
-        return self.gpus * (1 if instances.is_local(self.spec.instance_type) else len(self.hosts))
+        return self.gpus * (1 if self._capabilities.shared_machine else len(self.hosts))
 
     def devices_of(self, process: ProcessPlan) -> tuple[int, ...]:
         """The numbers of the GPUs that a process trains on, among those of its host, once it has joined the others.
@@ -99,12 +99,20 @@ class ClusterPlan:
             place = int((process.rank if self._one_machine else process.local_rank) or 0)
         hosts = len(self.hosts)
         # Containers on one machine have a part of its GPUs each, where there are enough.
-        seen = self.gpus // hosts if self.spec.instance_type == "local_gpu" and self.gpus >= hosts else self.gpus
+        seen = self.gpus // hosts if self._divided and self.gpus >= hosts else self.gpus
         return (place % seen,)
 
     @property
+    def _capabilities(self) -> fleets.Capabilities:
+        return fleets.capabilities(self.spec.instance_type)
+
+    @property
     def _one_machine(self) -> bool:
-        return self.spec.instance_type == "local_process"
+        return self._capabilities.this_python
+
+    @property
+    def _divided(self) -> bool:
+        return self._capabilities.shared_machine and self._capabilities.containers
 
     @property
     def ring(self) -> tuple[ProcessPlan, ...]:
@@ -178,7 +186,7 @@ class ClusterPlan:
             "notes": list(self.notes),
             "devices": self.devices,
             "ring": [process.rank for process in self.ring],
-            **({} if instances.is_local(self.spec.instance_type) else {"request": mask_request(self.request)}),
+            **({} if not self._capabilities.managed else {"request": mask_request(self.request)}),
             "preparations": [mask_argv(command) for command in self.preparations],
             "hosts": [
                 {
@@ -214,7 +222,7 @@ class ClusterPlan:
             lines.append(self._environment_title(host))
             for name, value in self._shown_environment(host).items():
                 lines.append(f"    {name}={_short(value)}")
-        if not instances.is_local(self.spec.instance_type):
+        if self._capabilities.managed:
             lines += ["", "request (CreateTrainingJob):", self._request_text()]
         return "\n".join(lines)
 
@@ -254,7 +262,7 @@ class ClusterPlan:
             )
             title = html.escape(self._environment_title(host).strip().rstrip(":"))
             parts.append(f"<details><summary>{title}</summary><table>{rows}</table></details></details>")
-        if not instances.is_local(self.spec.instance_type):
+        if self._capabilities.managed:
             text = html.escape(self._request_text())
             parts.append(f"<details><summary>request (CreateTrainingJob)</summary><pre>{text}</pre></details>")
         return "".join([*parts, "</div>"])
@@ -350,9 +358,10 @@ class _Place:
 
     @classmethod
     def of(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
-        if spec.instance_type in ("local_process", "local_fake"):
+        capabilities = fleets.capabilities(spec.instance_type)
+        if capabilities.this_python or capabilities.simulated:
             return cls._this_machine(spec, options, home)
-        if instances.is_local(spec.instance_type):
+        if not capabilities.managed:
             return cls._containers(spec, options, home)
         gpus = instances.gpus(spec.instance_type)
         algorithm = spec.algorithm

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract.strategies import Mirrored
 from container.system import machine as machines
 from container.system.machine import MachineFacts, format_bytes
-from estimators.job import instances
+from estimators.job import fleets, instances
 
 if TYPE_CHECKING:
     from estimators.job.request import RunOptions, TrainingJobSpec
@@ -103,7 +103,8 @@ def preflight(
     Returns:
         One text per warning: what is short, by how much, and the remedy.
     """
-    if spec.instance_type not in ("local_process", "local", "local_gpu"):
+    capabilities = fleets.capabilities(spec.instance_type)
+    if not capabilities.shared_machine or capabilities.simulated:
         return []
     from estimators.records.record import jobs_folder
 

@@ -19,9 +19,6 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: Starts nothing that a machine would have to be warned of.
-_FAKE = "local_fake"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draft:
@@ -64,11 +61,11 @@ class Draft:
             ConfigurationError: something is wrong with it.
             UnsupportedError: something cannot be had.
         """
-        if experiment and settings.is_local:
+        if experiment and not settings.capabilities.managed:
             raise UnsupportedError("experiment_config: SageMaker Experiments is a service of AWS.")
         problems: tuple[str, ...] = ()
         remarks: tuple[str, ...] = ()
-        if not settings.is_local:
+        if settings.capabilities.managed:
             from estimators.backends.sagemaker import discovery
 
             found = discovery.discover(settings)
@@ -87,7 +84,7 @@ class Draft:
             passes_model_dir=passes_model_dir,
             experiment=dict(experiment) if experiment else None,
         )
-        if not settings.is_local:
+        if settings.capabilities.managed:
             from estimators.backends.sagemaker import shipping
             from estimators.backends.sagemaker.options import SageMakerOptions
 
@@ -103,14 +100,14 @@ class Draft:
         """What the user should know before it runs."""
         found = list(self.source.warnings()) if self.source is not None else []
         found += self.remarks
-        if self.spec.instance_type == "local_process":
+        if self.settings.capabilities.this_python:
             found += checks.version_warnings(self.settings.framework_version, self.settings.py_version)
-        if self.spec.instance_type != _FAKE:
+        if not self.settings.capabilities.simulated:
             found += preflight(self.spec, self.settings.run_options)
         if (idle := idle_devices(self.spec)) is not None:
             found.append(idle)
         market = self.settings.run_options.spot_market
-        if self.spec.spot and self.settings.is_local and (market is None or not market.interrupts):
+        if self.spec.spot and not self.settings.capabilities.managed and (market is None or not market.interrupts):
             found.append(
                 "use_spot_instances=True: nothing will interrupt this job; RunOptions(spot_market=SpotMarket(…)) "
                 "says when hosts are taken away."
@@ -131,7 +128,7 @@ class Draft:
     @property
     def env(self) -> dict[str, str] | None:
         """The environment of the job's supervisor; None for this process's."""
-        if self.settings.is_local:
+        if not self.settings.capabilities.managed:
             return None
         from estimators.backends.sagemaker.aws import supervisor_environment
 
@@ -148,18 +145,18 @@ class Draft:
         options = request_builder.build_options(self.settings)
         backend = backends.load(options.backend)
         checks.check_elastic(self.spec, backend)
-        if self.settings.is_local:
+        if not self.settings.capabilities.managed:
             checks.check_local(self.spec)
             checks.check_disturbances(self.spec, options)
         else:
             checks.refuse_disturbances(instance_type, options)
         backend.check(self.spec, options)
-        if not self.settings.is_local:
+        if self.settings.capabilities.managed:
             if self.problems:
                 raise ConfigurationError(_listed(instance_type, self.problems))
             self.plan()
             return
-        if instance_type == _FAKE:
+        if self.settings.capabilities.simulated:
             return
         try:
             launchers.load(launchers.launcher_of(self.spec.strategy))
@@ -178,7 +175,7 @@ def _listed(instance_type: str, problems: tuple[str, ...]) -> str:
 def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     """The code of a job on SageMaker that is an archive on S3 already."""
     location = settings.source_dir
-    if settings.is_local or location is None or not location.startswith("s3://"):
+    if not settings.capabilities.managed or location is None or not location.startswith("s3://"):
         return None
     if settings.entry_point is None:
         raise ConfigurationError(f"entry_point is missing: name the script in source_dir={location!r}.")
@@ -192,8 +189,9 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
 def _source(settings: Settings) -> Source | None:
     if _code_on_s3(settings) is not None:
         return None
-    brings_code = settings.image_uri is not None and settings.instance_type in ("local", "local_gpu")
-    needs_code = settings.is_local and settings.instance_type != _FAKE and not brings_code
+    hosts = settings.capabilities
+    brings_code = settings.image_uri is not None and hosts.containers
+    needs_code = not hosts.managed and not hosts.simulated and not brings_code
     if settings.entry_point is None and settings.source_dir is None and not needs_code:
         return None
     return resolve(settings.entry_point, settings.source_dir, settings.dependencies, without=(jobs_folder().parent,))

@@ -14,9 +14,9 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.strategies import MPI
-from estimators.backends import backend_name
 from estimators.backends.local import local_path
 from estimators.job.errors import ConfigurationError
+from estimators.job.fleets import fleet_name
 from estimators.job.inputs import model_channel, normalise_uri
 from estimators.job.request import (
     Algorithm,
@@ -125,7 +125,7 @@ def build_options(settings: Settings, warnings: tuple[str, ...] = ()) -> RunOpti
     """The options of a run: the user's, with the backend that the instance type selects."""
     return dataclasses.replace(
         settings.run_options,
-        backend=backend_name(settings.instance_type),
+        backend=fleet_name(settings.instance_type),
         framework_version=settings.framework_version,
         py_version=settings.py_version,
         warnings=(*settings.run_options.warnings, *warnings),
@@ -186,7 +186,7 @@ def _noticed(settings: Settings) -> dict[str, str]:
     found = {}
     if options.on_undistributed == "fail" and settings.distribution is not None:
         found[codec.ON_UNDISTRIBUTED] = "fail"
-    if options.on_nan == "fail" and not settings.is_local:
+    if options.on_nan == "fail" and settings.capabilities.managed:
         found[codec.ON_NAN] = "fail"
     return found
 
@@ -209,7 +209,7 @@ def output_path(settings: Settings, home: str | Path | None = None) -> str:
     """Where outputs go: what was given, or the folder of the records, or the SDK's default bucket."""
     if settings.output_path is not None:
         return _location(settings.output_path)
-    if settings.is_local:
+    if not settings.capabilities.managed:
         return jobs_folder(home).as_uri()
     # The SDK's default bucket. Its account is found when the job is launched.
     return f"s3://sagemaker-{settings.region or '<region>'}-<account>"
@@ -217,7 +217,7 @@ def output_path(settings: Settings, home: str | Path | None = None) -> str:
 
 def submit_directory(settings: Settings, name: str, home: str | Path | None = None) -> str:
     """Where the containers find the code: the record's ``source/``, or the archive that the SDK would upload."""
-    if settings.is_local:
+    if not settings.capabilities.managed:
         return (jobs_folder(home) / name / "source").as_uri()
     prefix = settings.code_location or output_path(settings, home)
     return f"{prefix.rstrip('/')}/{name}/source/sourcedir.tar.gz"
@@ -230,7 +230,7 @@ def _role(settings: Settings) -> str:
     if role.startswith("arn:"):
         return role
     # The SDK looks a plain name up in IAM; locally there is nothing to look it up in.
-    return f"{PLACEHOLDER_ROLE.rsplit('/', 1)[0]}/{role}" if settings.is_local else role
+    return f"{PLACEHOLDER_ROLE.rsplit('/', 1)[0]}/{role}" if not settings.capabilities.managed else role
 
 
 def _location(location: str | None) -> str:

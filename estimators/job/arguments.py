@@ -15,6 +15,7 @@ from typing import Any
 
 from container.contract.names import shown, unknown
 from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.fleets import DEFAULT, PROCESSES, capabilities
 
 
 class Treatment(enum.Enum):
@@ -62,8 +63,6 @@ class ArgumentNameError(ConfigurationError, TypeError):
 
 
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
-#: Local types whose hosts are containers.
-_CONTAINERS = ("local", "local_gpu")
 _DEBUGGER = "SageMaker Debugger is a service of AWS"
 _TF = Owner.TENSORFLOW
 
@@ -81,12 +80,12 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="instance_type",
         treatment=_CHANGED,
         v1_name="train_instance_type",
-        note="selects the backend; the default is 'local_process' (processes on this machine), not an error",
+        note=f"selects the backend; the default is {DEFAULT!r} (processes on this machine), not an error",
     ),
     Argument(
         name="keep_alive_period_in_seconds",
         treatment=_CARRIED,
-        note="local containers are kept for the next job; without effect on local_process, which starts at once",
+        note=f"local containers are kept for the next job; without effect on {PROCESSES}, which starts at once",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(
@@ -146,13 +145,13 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="image_uri",
         treatment=_CARRIED,
         v1_name="image_name",
-        note="names the job; without effect on local_process, which runs this Python",
+        note=f"names the job; without effect on {PROCESSES}, which runs this Python",
     ),
     Argument(
         name="framework_version",
         treatment=_CHANGED,
         owner=_TF,
-        note="optional; local_process runs what is installed, and warns with both versions when they differ",
+        note=f"optional; {PROCESSES} runs what is installed, and warns with both versions when they differ",
     ),
     Argument(name="py_version", treatment=_CHANGED, owner=_TF, note="as framework_version"),
     Argument(
@@ -214,7 +213,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="checkpoint_local_path",
         treatment=_CHANGED,
-        note="local_process takes '/opt/ml/checkpoints' only: scripts find the folder in SM_CHECKPOINT_DIR",
+        note=f"{PROCESSES} takes '/opt/ml/checkpoints' only: scripts find the folder in SM_CHECKPOINT_DIR",
     ),
     # observability
     Argument(
@@ -378,7 +377,7 @@ def refuse_locally(values: Mapping[str, Any], instance_type: str) -> None:
     for argument in ARGUMENTS:
         if argument.treatment is not Treatment.AWS_ONLY or argument.name not in values:
             continue
-        if argument.containers and instance_type in _CONTAINERS:
+        if argument.containers and capabilities(instance_type).containers:
             continue
         value = values[argument.name]
         if not asks_for_nothing(argument, value):

@@ -1,4 +1,4 @@
-"""Instance types: the local ones, and what SageMaker's have.
+"""SageMaker's instance types: what each of them has, and what it costs.
 
 Source: AWS's public list of SageMaker ML instance types and EC2's of accelerated instances. vCPUs follow the size
 (``2xlarge`` is 8) but for a few old families. Networks and devices are EC2's published ones. Prices are of us-east-1,
@@ -12,8 +12,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-#: Types that fleetfit runs itself: processes on this machine, containers on it, and the fake for users' own tests.
-LOCAL_TYPES = ("local_process", "local", "local_gpu", "local_fake")
+from estimators.job.fleets import OWN_TYPES
 
 _SIZE = re.compile(r"(?:metal-)?(\d*)xlarge$")
 
@@ -145,11 +144,6 @@ def offered() -> tuple[str, ...]:
     return tuple(_OFFERS)
 
 
-def is_local(instance_type: str | None) -> bool:
-    """Whether fleetfit runs the type itself, rather than SageMaker."""
-    return instance_type in LOCAL_TYPES
-
-
 def gpus(instance_type: str) -> int:
     """GPUs of an ``ml.*`` type; 0 for one without."""
     family, size = _split(instance_type)
@@ -178,7 +172,7 @@ def near(instance_type: str, known: Iterable[str]) -> list[str]:
     """The types to show beside an unknown one: the local ones, and those of the same family."""
     family = _split(instance_type)[0]
     relatives = [name for name in known if name.startswith("ml.") and _split(name)[0] == family]
-    return [*(name for name in LOCAL_TYPES), *relatives]
+    return [*OWN_TYPES, *relatives]
 
 
 def _split(instance_type: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
-from estimators.job import bounds
+from estimators.job import bounds, fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.faults import Fault, Interrupt
@@ -295,7 +295,7 @@ class Resources(_Shape):
     """What it runs on: ``ResourceConfig``.
 
     Attributes:
-        instance_type: ``local_process``, ``local``, ``ml.p3.2xlarge`` …
+        instance_type: Where it runs, ``ml.p3.2xlarge`` say; :mod:`estimators.job.fleets` has the others.
         instance_count: Number of hosts.
         volume_size_gb: Storage of each instance in GB.
         volume_kms_key: Key that encrypts it.
@@ -523,7 +523,7 @@ class RunOptions:
         on_nan: ``warn`` or ``fail`` when a reported metric is not a number, or a loss infinite.
     """
 
-    backend: str = "local_process"
+    backend: str = fleets.DEFAULT
     python: str = dataclasses.field(default_factory=lambda: sys.executable)
     stop_grace: float = 120.0
     interrupt_grace: float = 5.0

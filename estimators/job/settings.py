@@ -17,7 +17,7 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
 from container.contract.strategies import Distribution, Mirrored, parse_distribution
-from estimators.job import arguments, bounds, instances, validation
+from estimators.job import arguments, bounds, fleets, instances, validation
 from estimators.job.errors import ConfigurationError
 from estimators.job.failure_policy import RETRIES
 from estimators.job.inputs import normalise_uri
@@ -50,7 +50,7 @@ class Settings:
 
     role: str | None = None
     instance_count: int = 1
-    instance_type: str = "local_process"
+    instance_type: str = fleets.DEFAULT
     keep_alive_period_in_seconds: int | None = None
     volume_size: int = 30
     volume_kms_key: str | None = None
@@ -113,9 +113,9 @@ class Settings:
             )
 
     @property
-    def is_local(self) -> bool:
-        """Whether fleetfit runs it itself, rather than SageMaker."""
-        return instances.is_local(self.instance_type)
+    def capabilities(self) -> fleets.Capabilities:
+        """What the hosts are like that it asks for."""
+        return fleets.capabilities(self.instance_type)
 
     @property
     def is_plain(self) -> bool:
@@ -125,7 +125,7 @@ class Settings:
     @property
     def region(self) -> str | None:
         """The AWS region of the options, of the session or of the environment, if there is one."""
-        chosen = None if self.is_local else self.run_options.backend_options.get("region")
+        chosen = self.run_options.backend_options.get("region") if self.capabilities.managed else None
         session = self.sagemaker_session
         region = chosen or getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
         return region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or None
@@ -207,7 +207,7 @@ class Settings:
         if isinstance(self.distribution, Mirrored) and self.instance_count > 1:
             raise ConfigurationError(self.distribution.one_host_only(self.instance_count))
         self._check_limits()
-        if self.is_local:
+        if not self.capabilities.managed:
             arguments.refuse_locally(
                 {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, self.instance_type
             )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import nearest, shown, unknown
-from estimators.job import bounds, instances, service_model
+from estimators.job import bounds, fleets, instances, service_model
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Relaxation:
     remedy: str
 
 
-def _is_local_location(value: str) -> bool:
+def _is_path_here(value: str) -> bool:
     path = value[len("file://") :] if value.startswith("file://") else value
     return path.startswith("/") and "\0" not in path and len(path) <= _PATH_MAX
 
@@ -59,11 +59,11 @@ _LOCATION = "s3://bucket/prefix, file:///folder or an absolute path"
 
 #: Everything in which a request for ``local*`` instance types may differ from SageMaker's.
 LOCAL_RELAXATIONS: tuple[Relaxation, ...] = (
-    Relaxation(path="ResourceConfig.InstanceType", allowed=instances.is_local, remedy="an instance type"),
+    Relaxation(path="ResourceConfig.InstanceType", allowed=fleets.is_own, remedy="an instance type"),
     Relaxation(path="RoleArn", allowed=lambda role: 0 < len(role) <= 2048, remedy="any text: nothing reads it"),
-    Relaxation(path="InputDataConfig[].DataSource.S3DataSource.S3Uri", allowed=_is_local_location, remedy=_LOCATION),
-    Relaxation(path="OutputDataConfig.S3OutputPath", allowed=_is_local_location, remedy=_LOCATION),
-    Relaxation(path="CheckpointConfig.S3Uri", allowed=_is_local_location, remedy=_LOCATION),
+    Relaxation(path="InputDataConfig[].DataSource.S3DataSource.S3Uri", allowed=_is_path_here, remedy=_LOCATION),
+    Relaxation(path="OutputDataConfig.S3OutputPath", allowed=_is_path_here, remedy=_LOCATION),
+    Relaxation(path="CheckpointConfig.S3Uri", allowed=_is_path_here, remedy=_LOCATION),
 )
 
 #: What the pattern of a member means, for errors.
@@ -114,7 +114,7 @@ def check_request(request: Mapping[str, Any]) -> None:
 
 def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with a request, one sentence each."""
-    checker = _Checker(service_model.load_shapes(), local=_is_local_request(request))
+    checker = _Checker(service_model.load_shapes(), local=_is_relaxed(request))
     found = list(checker.check(request, service_model.ROOT_SHAPE, "", ""))
     yield from found
     if not found:
@@ -129,14 +129,14 @@ def job_name_problem(name: Any) -> str | None:
 
 def known_instance_types() -> tuple[str, ...]:
     """Every instance type: the local ones and SageMaker's."""
-    return (*instances.LOCAL_TYPES, *service_model.load_shapes()["TrainingInstanceType"]["enum"])
+    return (*fleets.OWN_TYPES, *service_model.load_shapes()["TrainingInstanceType"]["enum"])
 
 
 def instance_type_problem(instance_type: Any) -> str | None:
     """What is wrong with an instance type, or None."""
     if not isinstance(instance_type, str):
-        return f"instance_type must be a text such as 'local_process', got {shown(instance_type)}."
-    if instances.is_local(instance_type):
+        return f"instance_type must be a text such as {fleets.DEFAULT!r}, got {shown(instance_type)}."
+    if fleets.is_own(instance_type):
         return None  # without reading the model
     known = known_instance_types()
     if instance_type in known:
@@ -144,7 +144,7 @@ def instance_type_problem(instance_type: Any) -> str | None:
     guess = nearest(instance_type[:100], known)
     hint = f" Did you mean {guess!r}?" if guess is not None else ""
     names = ", ".join(repr(name) for name in instances.near(guess or instance_type[:100], known))
-    more = f" and {len(known) - len(instances.LOCAL_TYPES)} SageMaker types (ml.*)"
+    more = f" and {len(known) - len(fleets.OWN_TYPES)} SageMaker types (ml.*)"
     return f"unknown instance_type {shown(instance_type)}.{hint} Allowed: {names}{more}."
 
 
@@ -204,7 +204,7 @@ class _Checker:
         allowed = shape.get("enum")
         if allowed is not None:
             if value not in allowed:
-                known = (*instances.LOCAL_TYPES, *allowed) if relaxation is not None else allowed
+                known = (*fleets.OWN_TYPES, *allowed) if relaxation is not None else allowed
                 yield (instance_type_problem(value) if path.endswith("InstanceType") else None) or (
                     f"{where}: {unknown('value', value, known)}"
                 )
@@ -290,7 +290,7 @@ def _rules(request: Mapping[str, Any]) -> Iterator[str]:
             yield f"Environment[{name!r}]: a NUL character cannot be passed to a process."
 
 
-def _is_local_request(request: Mapping[str, Any]) -> bool:
+def _is_relaxed(request: Mapping[str, Any]) -> bool:
     resources = request.get("ResourceConfig") if isinstance(request, Mapping) else None
     instance_type = resources.get("InstanceType") if isinstance(resources, Mapping) else None
     return isinstance(instance_type, str) and not instance_type.startswith("ml.")

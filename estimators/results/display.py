@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from estimators.job import instances
+from estimators.job import fleets
 from estimators.job.secrets import mask_mapping
 from estimators.job.text import visible
 
@@ -65,7 +65,7 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
         table.append(("phases", known))
     if result.seconds is not None:
         table.append(("total", [seconds_text(result.seconds)]))
-    if result.billable_s is not None and (result.spot or not instances.is_local(result.instance_type or "")):
+    if result.billable_s is not None and (result.spot or not fleets.is_own(result.instance_type)):
         billed = [f"{result.billable_s:,.0f} s billed"]
         if result.training_s is not None:
             billed.insert(0, f"{result.training_s:,.0f} s of training")

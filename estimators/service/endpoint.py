@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from estimators.job import fleets
 from estimators.job.errors import FleetfitError
 from estimators.service import identity, protocol, signing
 from estimators.service.errors import ServiceError
@@ -132,5 +133,5 @@ class Endpoint:
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
     resources = request.get("ResourceConfig")
     asked = resources.get("InstanceType") if isinstance(resources, Mapping) else None
-    local = operation == "CreateTrainingJob" and isinstance(asked, str) and asked.startswith("local")
+    local = operation == "CreateTrainingJob" and isinstance(asked, str) and fleets.is_own(asked)
     return _LOCAL_FORMS if local else frozenset()

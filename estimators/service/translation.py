@@ -17,7 +17,7 @@ from container.system.host_machine import gpu_count
 from estimators import backends
 from estimators.backends.local import is_s3
 from estimators.client import checks
-from estimators.job import instances, validation
+from estimators.job import fleets, instances, validation
 from estimators.job.errors import ConfigurationError, FleetfitError, UnsupportedError
 from estimators.job.metrics import parse_metric_definitions
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -124,8 +124,8 @@ class Local:
         if not asked.startswith("ml."):
             return asked
         if self.backend == "process":
-            return "local_process"
-        return "local_gpu" if instances.gpus(asked) and gpu_count() else "local"
+            return fleets.PROCESSES
+        return fleets.GPU_CONTAINERS if instances.gpus(asked) and gpu_count() else fleets.CONTAINERS
 
 
 def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec, RunOptions]:
@@ -179,9 +179,9 @@ def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
     if not algorithm.get("TrainingImage"):
         raise invalid("AlgorithmSpecification.TrainingImage is missing.")
     instance_type = local.instance_type(resources["InstanceType"])
-    if instance_type not in backends.BACKENDS:
-        raise invalid(unknown("instance type", instance_type, backends.BACKENDS))
-    containers = instance_type in ("local", "local_gpu")
+    if instance_type not in fleets.FLEETS:
+        raise invalid(unknown("instance type", instance_type, fleets.FLEETS))
+    containers = fleets.capabilities(instance_type).containers
     if containers:
         algorithm["TrainingImage"] = local.image(algorithm["TrainingImage"])
     spec = TrainingJobSpec.from_request(

@@ -27,6 +27,7 @@ from estimators.backends.trees import checkpoints
 from estimators.job.errors import ConfigurationError, RecordError
 from estimators.job.failure_policy import Ending, Kind
 from estimators.job.faults import Fault, Kill
+from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import text_mask
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.job.spot_market import billable_seconds
@@ -49,8 +50,6 @@ from estimators.supervisor.streams import HostStreams, longest_silence
 _PROVENANCE_TIMEOUT = 30.0
 #: The same when its caller was killed: then nothing may be left two seconds later.
 _ABANDONED_TIMEOUT = 1.0
-#: The backend whose hosts all do so; elsewhere those do that have once done it: any image may run there.
-_BEATING = "local_process"
 #: How long the other hosts have after one was lost, in seconds.
 _LOST_GRACE = 0.3
 #: How long the hosts have to end after one failed before they are killed, in seconds. Theirs is 0.5 s.
@@ -248,7 +247,7 @@ class Supervisor:
         )
         silent = [
             host
-            for host in self._streams.silent(limit, only_beating=self._options.backend != _BEATING)
+            for host in self._streams.silent(limit, only_beating=not capabilities(self._options.backend).heartbeats)
             if host not in self._attempt.ended
         ]
         if silent and self._attempt.elastic is not None and not self._attempt.elastic.over:

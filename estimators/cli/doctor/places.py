@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from container.system import machine as hardware
 from container.system.machine import format_bytes
 from estimators.cli.doctor.findings import Finding, Verdict
+from estimators.job.fleets import CONTAINERS, GPU_CONTAINERS, PROCESSES
 
 
 def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -80,15 +81,10 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
         environment: The variables.
         found: The installed packages, and their versions.
     """
-    from estimators.backends import BACKENDS
-
-    findings = [Finding(name="local_process", state=Verdict.OK, text="processes on this machine, nothing to install")]
+    findings = [Finding(name=PROCESSES, state=Verdict.OK, text="processes on this machine, nothing to install")]
     engine = _containers(environment, found)
-    for name in ("local", "local_gpu"):
-        if name not in BACKENDS:
-            text = f"containers: not available in this version (Docker: {engine.text})"
-            findings.append(Finding(name=name, state=Verdict.ABSENT, text=text))
-        elif name == "local_gpu" and engine.state is Verdict.OK and not hardware.gpus(environment):
+    for name in (CONTAINERS, GPU_CONTAINERS):
+        if name == GPU_CONTAINERS and engine.state is Verdict.OK and not hardware.gpus(environment):
             findings.append(Finding(name=name, state=Verdict.ABSENT, text="there is no GPU"))
         else:
             findings.append(dataclasses.replace(engine, name=name, text=f"containers, Docker: {engine.text}"))

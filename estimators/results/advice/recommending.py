@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import unknown
-from estimators.job import instances
+from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
 from estimators.results.advice import calibration as calibrations
 from estimators.results.advice.model import CPU, GPU, Constants, Fleet, Prediction, Workload, predict
@@ -184,7 +184,7 @@ def recommend(
     gbps = bandwidth_gbps if bandwidth_gbps is not None else (known.network_gbps if known is not None else None)
     if gbps is not None and not (isinstance(gbps, int | float) and gbps > 0 and math.isfinite(gbps)):
         raise ConfigurationError(f"recommend(bandwidth_gbps=…) must be a number over 0, got {gbps!r}.")
-    local = instance_type is not None and instances.is_local(instance_type)
+    local = instance_type is not None and fleets.is_own(instance_type)
     if calibration is None and instance_type is not None:
         calibration = calibrations.load(instance_type)
     if hosts > 1 and gbps is None and calibration is None and not local:

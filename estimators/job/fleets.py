@@ -1,0 +1,91 @@
+"""Where hosts can come from: the table of the backends' names, and what each of them can do.
+
+Everything outside :mod:`estimators.backends` asks for a capability, and never for a name. A new backend is one folder
+there and one line here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a backend's hosts are like.
+
+    Attributes:
+        managed: Whether jobs live on a service of somebody else's: they outlive their supervisor, which only follows
+            them, and are described by a whole CreateTrainingJob request.
+        shared_machine: Whether all hosts of a job share this machine, with its cores, GPUs and disk.
+        containers: Whether hosts are containers, with an image and file trees of their own.
+        this_python: Whether scripts run in this Python environment.
+        heartbeats: Whether every host runs our toolkit, and so tells that it is alive.
+        elastic: Whether hosts can come and go while a job runs.
+        simulated: Whether nothing is started, and what hosts print is given beforehand.
+    """
+
+    managed: bool = False
+    shared_machine: bool = False
+    containers: bool = False
+    this_python: bool = False
+    heartbeats: bool = False
+    elastic: bool = False
+    simulated: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """A line of the table.
+
+    Attributes:
+        backend: The class that runs jobs there: ``module:name``, imported on use.
+        capabilities: What its hosts are like.
+    """
+
+    backend: str
+    capabilities: Capabilities
+
+
+#: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker.
+PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
+
+#: What an estimator takes where it is told nothing.
+DEFAULT = PROCESSES
+
+_ON_CONTAINERS = Capabilities(shared_machine=True, containers=True, elastic=True)
+FLEETS: Mapping[str, Fleet] = {
+    PROCESSES: Fleet(
+        backend="estimators.backends.process:ProcessBackend",
+        capabilities=Capabilities(shared_machine=True, this_python=True, heartbeats=True, elastic=True),
+    ),
+    CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
+    GPU_CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
+    FAKE: Fleet(
+        backend="estimators.backends.fake:FakeBackend",
+        capabilities=Capabilities(shared_machine=True, simulated=True),
+    ),
+    SAGEMAKER: Fleet(
+        backend="estimators.backends.sagemaker.backend:SageMakerBackend",
+        capabilities=Capabilities(managed=True, containers=True),
+    ),
+}
+
+#: The instance types that are a backend's whole name; SageMaker's types are many.
+OWN_TYPES = tuple(name for name in FLEETS if name != SAGEMAKER)
+
+
+def fleet_name(instance_type: str) -> str:
+    """Return the name in the table: ``ml`` for every ``ml.*`` type, else the type itself."""
+    return SAGEMAKER if instance_type.startswith(f"{SAGEMAKER}.") else instance_type
+
+
+def capabilities(instance_type: str | None) -> Capabilities:
+    """Return what an instance type's hosts are like; a type that is not in the table is taken for SageMaker's."""
+    fleet = FLEETS.get(fleet_name(instance_type or SAGEMAKER), FLEETS[SAGEMAKER])
+    return fleet.capabilities
+
+
+def is_own(instance_type: str | None) -> bool:
+    """Return whether fleetfit runs an instance type itself, rather than a managed service."""
+    return not capabilities(instance_type).managed
