@@ -173,7 +173,7 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
 
 
 def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> list[Entry]:
-    """Everything in the folders by path: the first folder's entry where several have one, in the paths' order."""
+    """Return everything in the folders by path, sorted; where several have a path, the first folder's entry."""
     found: dict[str, Entry] = {}
     shadowed: dict[str, list[str]] = {}
     for folder in folders:
@@ -201,7 +201,7 @@ def union(folders: Sequence[Folder], *, warn: Callable[[str, str], None]) -> lis
 
 
 def _walk(folder: Folder, skipped: list[str]) -> Iterable[Entry]:
-    """The entries below a folder, a folder before what is in it."""
+    """Yield the entries below a folder, each folder before its content."""
     root = os.path.realpath(folder.path)
     waiting = [root]
     while waiting:
@@ -234,7 +234,7 @@ def _parents(name: str) -> Iterable[str]:
 
 
 def _same(first: Entry, second: Entry) -> bool:
-    """Whether two entries of the same path have the same content."""
+    """Return whether two entries of the same path have the same content."""
     one, other = first.status, second.status
     if stat.S_IFMT(one.st_mode) != stat.S_IFMT(other.st_mode):
         return False

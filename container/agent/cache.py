@@ -40,7 +40,7 @@ def folder() -> Path:
 
 
 def limit() -> int:
-    """The most bytes that are kept.
+    """Return the most bytes that are kept.
 
     Raises:
         AgentError: the variable is not a size.
@@ -72,7 +72,7 @@ class Entry:
         return self.path.with_name(self.path.name + _PARTIAL)
 
     def complete(self) -> bool:
-        """Whether it is there, whole and untouched; it counts as used."""
+        """Return whether the object is there, whole and unchanged, and mark it as used."""
         try:
             status = self.path.stat()
         except OSError:
@@ -91,7 +91,7 @@ class Entry:
 
 
 def entry(item: DataObject, root: Path) -> Entry | None:
-    """The place of an object; None for one without an ETag, of which nothing tells when it changes."""
+    """Return the entry of an object; None for one without an ETag, whose changes could not be noticed."""
     if item.identity is None:
         return None
     digest = hashlib.sha256(f"{item.uri}\n{item.identity}\n{item.size}".encode("utf-8", "surrogateescape")).hexdigest()
@@ -100,7 +100,7 @@ def entry(item: DataObject, root: Path) -> Entry | None:
 
 @contextlib.contextmanager
 def partial(place: Entry) -> Iterator[int | None]:
-    """The locked partial file of an entry, for writing; None when somebody else has completed the entry.
+    """Return the partial file.
 
     Waits for another process that downloads it. What is in the file stays when the block ends by an error.
     """
@@ -173,7 +173,7 @@ def _remove_abandoned(path: str) -> bool:
 
 
 def _is(file: int, path: Path) -> bool:
-    """Whether a descriptor is of the file that is at the path now."""
+    """Return whether a descriptor refers to the file that is at the path now."""
     try:
         here = path.stat()
     except OSError:

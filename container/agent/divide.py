@@ -133,7 +133,7 @@ def _damaged(item: DataObject, error: FramingError, number: int, offset: int) ->
 
 
 def _write_manifest(folder: Path, names: list[str]) -> None:
-    """Beside the folder, not in it: in Pipe mode every file of a channel is part of its stream."""
+    """Write the manifest beside the folder: in Pipe mode every file in the folder is part of the stream."""
     import json
 
     entries = [{"prefix": f"{folder.resolve()}/"}, *names]

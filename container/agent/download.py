@@ -138,7 +138,7 @@ def _fetch(item: DataObject, file: int, advance: Callable[[int], None], ended: t
 
 
 def _is_encrypted(item: DataObject) -> bool:
-    """Whether the server encrypts the object with a key of a customer's: then its ETag is not its MD5."""
+    """Return whether the server encrypts the object with a customer's key: then its ETag is not its MD5."""
     from container.agent.s3 import client
 
     bucket, key = client.split(item.uri)

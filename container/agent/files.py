@@ -74,7 +74,7 @@ def prepare(channel: Channel, hosts: Sequence[tuple[str, Path]], *, tell: Tell, 
 
 
 def share(channel: Channel, items: Sequence[DataObject], hosts: int) -> list[tuple[DataObject, ...]]:
-    """Each host's objects."""
+    """Return each host's objects."""
     if channel.distribution is DataDistribution.REPLICATED:
         return [tuple(items)] * hosts
     dealt = shuffled(items, channel.shuffle_seed, 0)
@@ -218,7 +218,7 @@ def _check_room(copies: Sequence[_Copy], total: int, channel: Channel, hosts: Se
 
 
 def _size_on_disk(copy: _Copy) -> int:
-    """Without the holes, which are not copied."""
+    """Return the size without holes, which are not copied."""
     return min(copy.item.size, os.stat(copy.source).st_blocks * 512)
 
 
@@ -258,7 +258,9 @@ def _make_folder(place: Path) -> None:
 
 
 def _mark(place: Path) -> Path:
-    """Tells that we made a channel's folder and another attempt may make it again; outside of what scripts list."""
+    """Mark a channel's folder as made by us, so that another attempt may replace it; the mark is outside of what
+    scripts list.
+    """
     return place.parent.parent / ".channels" / place.name
 
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check() -> str:
-    """The path of rclone, if this machine can mount.
+    """Return the path of rclone, if this machine can mount.
 
     Raises:
         AgentError: it cannot; the message says what to install.
@@ -111,7 +111,7 @@ class Mounts:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, uri: str) -> str:
-        """Where an object is as a file; what is not in S3 is where it is."""
+        """Return an object's path as a file; an object that is not in S3 keeps its own."""
         if not is_s3(uri):
             return uri
         bucket, _, key = uri[len("s3://") :].partition("/")
@@ -169,7 +169,7 @@ class Mounts:
 
 
 def _environment() -> dict[str, str]:
-    """rclone's remote with boto3's endpoint and credentials, in variables: argv is for everybody to read."""
+    """Return rclone's remote with boto3's endpoint and credentials, as variables: everybody can read argv."""
     from container.agent.s3 import client
 
     s3 = client.client()

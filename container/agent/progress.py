@@ -39,7 +39,7 @@ class Progress:
         self._shown = False
 
     def advance(self, count: int) -> None:
-        """So many bytes more have come; fewer when some are read again."""
+        """Count that many more bytes; a negative count when some are read again."""
         with self._lock:
             self._done += count
             now = time.monotonic()
@@ -49,7 +49,7 @@ class Progress:
                 self._tell(wire.encode_piece(self._tag, f"{self._line(now)}\r".encode()))
 
     def end(self, text: str) -> None:
-        """Everything has come: replace the bar by its last line, which has it in full if anything was transferred."""
+        """Replace the bar by its last line, with the full bar if anything was transferred."""
         bar = f" {_bar(1.0)}  " if self._total else ": "
         self._tell(wire.encode_piece(self._tag, f"{self._what}{bar}{text}\n".encode()))
 
@@ -75,7 +75,7 @@ def _bar(share: float) -> str:
 
 
 def size(count: float) -> str:
-    """``12.3 MB``."""
+    """Format as ``12.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

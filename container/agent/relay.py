@@ -44,7 +44,7 @@ async def _serve(servers: Sequence[tuple[socket.socket, str, int]]) -> None:
 
 
 def _to(host: str, port: int):  # type: ignore[no-untyped-def]
-    """What becomes of a connection."""
+    """Return the handler that relays a connection to a server."""
     places = asyncio.Semaphore(_LIMIT)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

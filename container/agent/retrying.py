@@ -26,7 +26,9 @@ class Backoff:
     longest_s: float = 5.0
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row, with jitter: hosts must not all come back at once."""
+        """Return the seconds to wait after so many failures in a row, with jitter: hosts must not all come back at
+        once.
+        """
         longest = min(self.first_s * 2.0 ** min(failures - 1, 30), self.longest_s)
         return longest * (0.5 + random.random() / 2)
 

@@ -171,7 +171,7 @@ class Uploader:
             )
 
     def mark_restored(self) -> None:
-        """What is there now came from S3, or an earlier attempt brought it up: compare sizes once, upload the rest."""
+        """Compare sizes once: files that S3 has too came from there, or an earlier attempt uploaded them."""
         from container.agent.s3 import listing
 
         with contextlib.suppress(SourceError):  # the first look tries everything then
@@ -222,7 +222,7 @@ class Uploader:
                     self._up[name] = before
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
-        """Every file that may go up; manifests behind what they list."""
+        """Return every file that may be uploaded; manifests after what they list."""
         found = list(_walk(str(self._folder), self._skip))
         return sorted(found, key=lambda item: (item[0].partition("/")[0], item[0].endswith(_MANIFEST), item[0]))
 
@@ -256,7 +256,7 @@ def _walk(root: str, skip: Callable[[str], None]) -> Iterator[tuple[str, os.stat
 
 @contextlib.contextmanager
 def _kept(folder: Path) -> Iterator[None]:
-    """The Checkpointer deletes no folder that somebody has locked."""
+    """Hold a shared lock on a folder: the Checkpointer deletes no folder that is locked."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

@@ -69,7 +69,9 @@ class CheckpointCallback:
         self._requested = True
 
     def finished_steps(self) -> int:
-        """How many steps are finished, those before a restart included; in ``on_train_batch_end``, behind this one."""
+        """Return how many steps are finished, including those before a restart; in ``on_train_batch_end``, also the
+        current one.
+        """
         return self._step + max(0, self._batch - self._skip)
 
     # --- what Keras calls ---
@@ -100,7 +102,7 @@ class CheckpointCallback:
         self._measure()
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """A new epoch, or the rest of one."""
+        """Begin a new epoch, or the rest of one."""
         self._leave_keras_alone()
         self._epoch = epoch
         self._batch = self._skip
@@ -164,14 +166,14 @@ class CheckpointCallback:
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: int | None, initial_epoch: int, mode: Any = None
     ) -> tuple[int, int]:
-        """Where ``fit`` goes on: epoch and batch."""
+        """Return the epoch and batch at which ``fit`` resumes."""
         self._leave_keras_alone()
         return (self._epoch, self._skip) if self._epoch >= initial_epoch else (initial_epoch, 0)
 
     # --- within ---
 
     def _measure(self) -> None:
-        """On every rank: make the variables that a save reads, and tell the schedule of their size.
+        """On every rank, make the variables that a save reads, and give the schedule their size.
 
         A model that gets its variables in its first step is looked at again after that.
         """
@@ -240,14 +242,14 @@ class CheckpointCallback:
             model.train_function = pass_over
 
     def _leave_keras_alone(self) -> None:
-        """A later ``fit`` begins where it is told to."""
+        """Let a later ``fit`` begin where it is told to."""
         if hasattr(self.model, "_initial_epoch"):
             self.model._initial_epoch = None
         elif getattr(self.model, "_training_state", None) is self:
             self.model._training_state = None
 
     def _batches_of_epoch(self) -> int:
-        """How many batches the epoch had that ends."""
+        """Return how many batches the ending epoch had."""
         planned = self.params.get("steps")
         if not self._implements_train_batch_hooks():
             return int(planned or 0)
@@ -255,7 +257,7 @@ class CheckpointCallback:
         return min(self._batch, int(planned)) if planned else self._batch
 
     def _may_save(self) -> bool:
-        """An interval that the budget decides never makes the training wait for the disk."""
+        """Return whether to save: an interval that the budget decides never makes the training wait for the disk."""
         return self._checkpointer.every.unit.value != "auto" or self._checkpointer.idle
 
     def _save(

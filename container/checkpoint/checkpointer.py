@@ -199,7 +199,7 @@ class Checkpointer:
         return self._writer.idle
 
     def checkpoints(self) -> list[str]:
-        """The checkpoints' names in the order of saving."""
+        """Return the checkpoints' names in the order of saving."""
         return self._store.names()
 
     def pin(self, label: str, name: str | None = None) -> None:
@@ -366,7 +366,7 @@ class Checkpointer:
         return restored
 
     def callback(self, *, data: Any = None, metadata: Any = None, restore: bool = True) -> Any:
-        """A Keras callback (for tf_keras and Keras 3) that saves as ``every`` says, and at the end.
+        """Return a Keras callback (for tf_keras and Keras 3) that saves as ``every`` says, and at the end.
 
         When the training begins it restores the newest checkpoint, unless :meth:`restore` has been called, and lets
         ``fit`` go on with the epoch that comes next. It belongs at the end of the list of callbacks.
@@ -391,12 +391,12 @@ class Checkpointer:
         return self._has_restored
 
     def take_restored(self) -> Restored | None:
-        """What was restored and no ``fit`` has gone on from yet."""
+        """Return what was restored and no ``fit`` has resumed from yet."""
         restored, self._restored = self._restored, None
         return restored
 
     def state_bytes(self, model: Any, optimizer: Any = None) -> int | None:
-        """The size of what a save writes; None for a model that has no variables yet."""
+        """Return the size of what a save writes; None for a model that has no variables yet."""
         source = self._state_of(model, optimizer)
         if isinstance(source, state.KerasState) and not source.built:
             return None
@@ -455,7 +455,7 @@ class Checkpointer:
         parsed: Mapping[str, Mapping[str, np.ndarray[Any, Any]]],
         size: int,
     ) -> bool:
-        """Assign everything, after having compared everything; whether the learning rate is left as it was."""
+        """Compare everything, then assign it; return whether the learning rate was left as it was."""
         loose = isinstance(target, state.KerasState)
         path = os.path.join(self.directory, found.name)
         if isinstance(target, state.KerasState) and not target.built:
@@ -504,7 +504,7 @@ class Checkpointer:
 
 
 def default_directory() -> str:
-    """``$SM_CHECKPOINT_DIR``, or where SageMaker keeps checkpoints."""
+    """Return ``$SM_CHECKPOINT_DIR``, or SageMaker's folder for checkpoints."""
     return os.environ.get(variables.CHECKPOINT_DIR) or f"{layout.DEFAULT_BASE_DIR}/checkpoints"
 
 
@@ -521,7 +521,7 @@ def _say(text: str) -> None:
 
 
 def _as_json(what: str, value: Any) -> Any:
-    """A copy of the value, as a reader will have it.
+    """Return a copy of the value as a reader will get it.
 
     Raises:
         TypeError: JSON has no form for it.
@@ -535,7 +535,7 @@ def _as_json(what: str, value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """The number that a value is; None for something else."""
+    """Convert a value to a number; None if it is not one."""
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -114,7 +114,7 @@ class Schedule:
         self._write_s = 0.0
 
     def start(self, step: int, state_bytes: int = 0) -> None:
-        """Training begins or goes on.
+        """Take note that training begins or resumes.
 
         Args:
             step: Finished steps.
@@ -137,7 +137,7 @@ class Schedule:
         return max(MIN_AUTO_S, (self._cost_s or 0.0) / self._budget, self._write_s * _WRITE_SHARE)
 
     def due(self, step: int, *, finished_epoch: int | None = None) -> bool:
-        """Whether to save now.
+        """Return whether to save now.
 
         Args:
             step: Finished steps.
@@ -151,7 +151,7 @@ class Schedule:
         return self._clock() - self._last_time >= self.interval_s
 
     def saved(self, step: int, *, blocked_s: float) -> None:
-        """A snapshot was taken.
+        """Take note that a snapshot was taken.
 
         Args:
             step: Finished steps.
@@ -163,7 +163,7 @@ class Schedule:
         self._cost_s = max(self._cost_s or 0.0, blocked_s)
 
     def written(self, *, write_s: float, processor_s: float) -> None:
-        """The snapshot has reached the disk; called by the writer's thread.
+        """Take note that the snapshot is on disk; called by the writer's thread.
 
         Args:
             write_s: How long that took, in seconds.

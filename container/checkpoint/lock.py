@@ -104,6 +104,6 @@ class WriterLock:
 
 
 def _real(directory: str) -> str:
-    """The folder's path, and where links lead from there: jobs have one path for different folders, and the reverse."""
+    """Resolve the links in a folder's path: jobs may use one path for different folders, or two paths for one."""
     real = os.path.realpath(directory)
     return directory if real == directory else f"{directory}, which is {real}"

@@ -88,7 +88,7 @@ class Manifest:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The file's content.
+        """Return the file's content.
 
         Raises:
             TypeError: metadata or position hold something that JSON does not know.

@@ -32,10 +32,10 @@ class Cluster(Protocol):
         """How many processes call the same methods."""
 
     def broadcast_object(self, value: Value) -> Value:
-        """Called by all ranks: give them all rank 0's value."""
+        """Return rank 0's value on all ranks; all of them call it."""
 
     def barrier(self) -> None:
-        """Called by all ranks: wait until all have."""
+        """Wait for all ranks; all of them call it."""
 
 
 class SingleProcess:
@@ -45,11 +45,11 @@ class SingleProcess:
     size = 1
 
     def broadcast_object(self, value: Value) -> Value:
-        """The value."""
+        """Return rank 0's value on all ranks; all of them call it."""
         return value
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Wait for all ranks; all of them call it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Refusal:
 
 
 def surrounding_cluster() -> Cluster:
-    """The cluster of a Checkpointer that was given none.
+    """Return the cluster of a Checkpointer that was given none.
 
     Raises:
         CheckpointError: the environment names several ranks, which would each begin and write for themselves.

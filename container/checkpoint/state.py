@@ -49,7 +49,7 @@ class Saveable(Protocol):
         """What it is, to be kept with the checkpoint."""
 
     def groups(self) -> Mapping[str, list[Slot]]:
-        """Its arrays, by the file that they go into."""
+        """Return its arrays, by the file that they go into."""
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Refuse a checkpoint of something else.
@@ -60,7 +60,7 @@ class Saveable(Protocol):
 
 
 def state_of(model: Any, optimizer: Any = None) -> Saveable:
-    """What there is to save of a model.
+    """Return what can be saved of a model.
 
     Args:
         model: A Keras model, a mapping of names to arrays or variables, or a state of one's own.
@@ -186,14 +186,14 @@ class KerasState:
             )
 
     def _generators(self) -> list[Any]:
-        """The states of Keras 3's random generators."""
+        """Return the states of Keras 3's random generators."""
         if self._keras != "keras 3":
             return []
         known = {id(variable) for variable in (*self._model.weights, *self._model.metrics_variables)}
         return [variable for variable in self._model.variables if id(variable) not in known]
 
     def _optimizer_variables(self) -> list[Any]:
-        """The optimizer's variables, made now if they are to be made at the first step."""
+        """Return the optimizer's variables, and make those now that it would make at the first step."""
         optimizer = self._optimizer
         trainable = self._model.trainable_variables
         if hasattr(optimizer, "_create_all_weights"):  # tf_keras' legacy optimizers
@@ -247,12 +247,12 @@ def compare(group: str, slots: Iterable[Slot], saved: Mapping[str, Array], *, lo
 
 
 def is_learning_rate(name: str) -> bool:
-    """Whether an optimizer's variable of this name is its learning rate."""
+    """Return whether an optimizer's variable of this name is its learning rate."""
     return _bare("optimizer", name).endswith("learning_rate")
 
 
 def _same(group: str, ours: str, theirs: str) -> bool:
-    """Whether two names can be of the same variable."""
+    """Return whether two names can belong to the same variable."""
     one, other = _bare(group, ours), _bare(group, theirs)
     # An outer name is there or not: tf_keras has the optimizer's in front of variables that are made within a training
     # step, Keras 3 has that of an optimizer around this one.
@@ -264,7 +264,7 @@ def _text(spec: Spec) -> str:
 
 
 def _bare(group: str, name: str) -> str:
-    """A name without what differs between processes, strategies and optimizers' own names.
+    """Strip from a name what differs between processes, strategies and optimizers' own names.
 
     ``3/sequential_1/dense_2/kernel`` and ``3/sequential/dense/kernel`` are the same variable.
     """
@@ -279,7 +279,7 @@ def _bare(group: str, name: str) -> str:
 
 
 def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """Variables by name, with the parts of a partitioned one together."""
+    """Return the variables by name, the parts of a partitioned one together."""
     found: list[tuple[str, list[Any]]] = []
     # Models list the parts, optimizers what holds them together (TensorFlow's ShardedVariable).
     for variable in (part for whole in variables for part in getattr(whole, "variables", [whole])):
@@ -293,7 +293,7 @@ def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
 
 
 def _variable_slot(name: str, parts: list[Any]) -> Slot:
-    """The place of a variable, or of one that has been cut into parts along its first axis."""
+    """Return the slot of a variable, or of the parts of one that was partitioned along its first axis."""
     shapes = [tuple(int(size) for size in part.shape) for part in parts]
     dtype = _dtype_name(parts[0])
     if len(parts) == 1:
@@ -310,7 +310,7 @@ def _variable_slot(name: str, parts: list[Any]) -> Slot:
 
 
 def _value(variable: Any) -> Array:
-    """A variable's value, read without the other processes of the cluster.
+    """Read a variable's value without the other processes of the cluster.
 
     Reading one of a multi-worker strategy in the usual way can be a collective operation, which rank 0 alone must not
     begin. This process' own copies say the same; those that only each replica updates (moving averages) are averaged
@@ -333,7 +333,7 @@ def _dtype_name(variable: Any) -> str:
 
 
 def _keras_of(model: Any) -> str | None:
-    """``"tf_keras"`` or ``"keras 3"``; None for something else."""
+    """Return ``"tf_keras"`` or ``"keras 3"``; None for something else."""
     import sys
 
     for kind in type(model).__mro__:

@@ -116,12 +116,12 @@ class CheckpointStore:
     # --- reading ---
 
     def names(self) -> list[str]:
-        """The checkpoints' names in the order of saving; damaged ones are among them."""
+        """Return the checkpoints' names in the order of saving, including damaged ones."""
         # A file or a link of such a name is none of ours.
         return [name for name, is_folder in self._named() if is_folder]
 
     def _named(self) -> list[tuple[str, bool]]:
-        """Everything with a checkpoint's name in the order of saving, and whether it is a folder."""
+        """Return everything with a checkpoint's name in the order of saving, and whether it is a folder."""
         try:
             with os.scandir(self.directory) as entries:
                 found = [
@@ -134,7 +134,7 @@ class CheckpointStore:
         return sorted(found, key=lambda pair: (_serial(pair[0]), pair[0]))
 
     def manifest(self, name: str) -> Manifest:
-        """What a checkpoint holds, by its manifest; its files are not looked at.
+        """Read a checkpoint's manifest; its files are not looked at.
 
         Raises:
             DamagedCheckpointError: the manifest is damaged.
@@ -178,7 +178,7 @@ class CheckpointStore:
         return self._first(lambda: iter(best.rank(self.metrics())))
 
     def metrics(self) -> dict[str, Mapping[str, float]]:
-        """The metrics of each checkpoint whose manifest is whole, in the order of saving."""
+        """Return the metrics of each checkpoint whose manifest is whole, in the order of saving."""
         found = {}
         for name in self.names():
             if name not in self._metrics:
@@ -190,7 +190,7 @@ class CheckpointStore:
         return found
 
     def resolve(self, name: str) -> str:
-        """The checkpoint that a name or a label stands for.
+        """Return the checkpoint that a name or a label refers to.
 
         Raises:
             FileNotFoundError: neither exists.
@@ -205,7 +205,7 @@ class CheckpointStore:
     # --- references ---
 
     def references(self) -> dict[str, str]:
-        """The checkpoint that each label (a link in the folder) refers to."""
+        """Return the checkpoint that each label (a link in the folder) refers to."""
         found = {}
         with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
             for entry in entries:
@@ -216,7 +216,7 @@ class CheckpointStore:
         return found
 
     def pin(self, name: str, label: str) -> None:
-        """Refer to a checkpoint, so that it stays; any process may.
+        """Make a label refer to a checkpoint, so that it is kept; any process may.
 
         Args:
             name: The checkpoint, or another label of it.
@@ -401,7 +401,7 @@ class CheckpointStore:
         return f"{text}. Those written before are untouched."
 
     def _bytes_beside_newest(self) -> int:
-        """What the checkpoints take that keep=1 would delete."""
+        """Return the size of the checkpoints that keep=1 would delete."""
         names, metrics = self.names(), self.metrics()
         damaged = {name for name in names if name in self._damaged or name not in metrics}
         pinned = set(self.references().values())
@@ -414,7 +414,7 @@ class CheckpointStore:
     # --- reading and verifying ---
 
     def _first(self, candidates: Any) -> Loaded | None:
-        """The first candidate that verifies. Starts again when one vanishes, as there is a newer one then."""
+        """Return the first candidate that verifies; start again when one vanishes, as there is a newer one then."""
         for _ in range(_RESCANS):
             skipped: list[Skipped] = []
             try:
@@ -437,7 +437,7 @@ class CheckpointStore:
         raise CheckpointError(f"the checkpoints in {self.directory} vanish faster than they can be read")
 
     def _no_folder(self, name: str) -> str | None:
-        """Why something with a checkpoint's name is none; None for a folder."""
+        """Return why an entry with a checkpoint's name is not one; None for a folder."""
         path = os.path.join(self.directory, name)
         mode = os.lstat(path).st_mode
         if stat.S_ISDIR(mode):
@@ -535,7 +535,7 @@ class CheckpointStore:
 
 
 def _room(sizes: Sequence[int], *, free: int, block: int) -> str:
-    """What is to be said of a full disk.
+    """Return the message about a full disk.
 
     Args:
         sizes: The bytes of each file of a checkpoint, without its manifest.
@@ -548,7 +548,9 @@ def _room(sizes: Sequence[int], *, free: int, block: int) -> str:
 
 
 def _needed(sizes: Sequence[int], block: int) -> int:
-    """The bytes that a checkpoint with files of these sizes takes; its manifest and folder a block each, at least."""
+    """Return the bytes that a checkpoint with files of these sizes takes, with at least a block each for manifest and
+    folder.
+    """
     return sum(-(-size // block) * block for size in sizes) + 2 * block
 
 

@@ -117,7 +117,7 @@ class Arena:
         return len(self._header) + self._memory.nbytes
 
     def buffers(self) -> list[memoryview]:
-        """The file's content."""
+        """Return the file's content as buffers."""
         return [memoryview(self._header), self._memory.data]
 
 
@@ -153,7 +153,7 @@ def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The type of that name; those beyond numpy's own come from ml_dtypes, which TensorFlow brings."""
+    """Return the dtype of that name; those beyond numpy's own come from ml_dtypes, which TensorFlow brings."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -164,7 +164,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def _fresh_memory(size: int) -> np.ndarray[Any, Any]:
-    """So many bytes, in huge pages where there are such: the first snapshot then meets fewer page faults."""
+    """Allocate that many bytes, in huge pages where possible: the first snapshot then meets fewer page faults."""
     memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -96,7 +96,7 @@ class Channel:
             raise ChannelError(f"channel {self.name!r}: {problem}")
 
     def _problem(self) -> str | None:
-        """What excludes what; the rules are SageMaker's."""
+        """Return which settings exclude each other; the rules are SageMaker's."""
         augmented = self.data_type is DataType.AUGMENTED_MANIFEST
         if self.mode is not InputMode.PIPE:
             if self.compression is not Compression.NONE:
@@ -164,7 +164,7 @@ class Channel:
         return cls(name=name, **read)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form without the name and without what is at its default."""
+        """Return a JSON-serialisable form without the name and without values at their default."""
         values: dict[str, Any] = {"uri": self.uri, "mode": self.mode.value}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

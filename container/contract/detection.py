@@ -154,7 +154,7 @@ def _strategy(environ: Mapping[str, str]) -> Distribution | None:
 
 
 def _hosts(environ: Mapping[str, str]) -> list[Any]:
-    """``SM_HOSTS``; empty where nobody says it."""
+    """Return the hosts in ``SM_HOSTS``; empty where it is not set."""
     try:
         found = json.loads(environ.get("SM_HOSTS") or "[]")
     except ValueError:
@@ -163,7 +163,7 @@ def _hosts(environ: Mapping[str, str]) -> list[Any]:
 
 
 def _tf_config(environ: Mapping[str, str]) -> dict[str, Any]:
-    """TF_CONFIG, or an empty dict when it describes no cluster."""
+    """Return TF_CONFIG, or an empty dict when it describes no cluster."""
     text = environ.get("TF_CONFIG")
     if not text:
         return {}
@@ -197,7 +197,9 @@ def _started_by_mpirun(
 
 
 def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
-    """A worker of Horovod's elastic driver. To Horovod each of ours is a host of its own, so local ranks are ours."""
+    """Describe a worker of Horovod's elastic driver. Each of our slots is a host to Horovod, so local ranks are counted
+    here.
+    """
     if environ.get("HOROVOD_ELASTIC") != "1" or not environ.get("HOROVOD_SIZE"):
         raise DistributedError(
             "the job's strategy is elastic_horovod, but this process was not started by Horovod's driver: it would "
@@ -258,7 +260,7 @@ def _from_tf_config(
 
 
 def _tasks(config: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], str, int]:
-    """The cluster that TF_CONFIG describes, and this process's task type and index in it."""
+    """Return the cluster that TF_CONFIG describes, and this process's task type and index in it."""
     for task, of in config["cluster"].items():
         if not isinstance(of, list) or not of or not all(isinstance(address, str) for address in of):
             raise DistributedError(

@@ -19,7 +19,7 @@ PLACES = ("epoch", "step")
 
 
 def has_diverged(name: str, value: Any) -> bool:
-    """Whether a metric's value says so: NaN does of any metric, infinity of a loss."""
+    """Return whether a metric's value shows divergence: NaN for any metric, infinity for a loss."""
     if not isinstance(value, float) or math.isfinite(value):
         return False
     spelled = name.lower().replace("_", " ")
@@ -43,7 +43,7 @@ def describe(name: str, value: float, *, rank: int | None, process: str = "", pl
 
 
 def failure(text: str, host: str, rank: int | None) -> Failure:
-    """The failure of a job that was to fail for it."""
+    """Return the failure of a job that has diverged under ``on_nan="fail"``."""
     return Failure(
         cause=Cause.UNSOUND,
         message=f"{text} RunOptions(on_nan='fail') makes the job fail for it.",

@@ -47,7 +47,7 @@ class Durations:
         self.longest_s = max(self.longest_s, seconds)
 
     def quantile(self, share: float) -> float | None:
-        """The duration that this share of them does not exceed, in seconds; None for none.
+        """Return the duration that this share of them does not exceed, in seconds; None if there are none.
 
         Args:
             share: From 0 to 1.
@@ -67,14 +67,14 @@ class Durations:
         return self.total_s / self.count if self.count else None
 
     def bars(self) -> list[tuple[float, float, int]]:
-        """``(from, to, count)`` of each bucket that has any, in seconds, in order."""
+        """Return ``(from, to, count)`` for each non-empty bucket, in seconds, in order."""
         return [
             (2.0 ** (bucket / _PER_DOUBLING), 2.0 ** ((bucket + 1) / _PER_DOUBLING), self._buckets[bucket])
             for bucket in sorted(self._buckets)
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
+        """Return a JSON-serialisable form."""
         return {
             "count": self.count,
             "total_s": round(self.total_s, 6),
@@ -101,7 +101,7 @@ class Durations:
 
     @classmethod
     def sum(cls, many: Iterable[Durations]) -> Durations:
-        """All of them together."""
+        """Add them all up."""
         found = cls()
         for one in many:
             found.count += one.count

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def worker_name(host: str, slot: int, number: int) -> str:
-    """``algo-2.0.1``: the second worker that there has been in the first slot of a host."""
+    """Return a worker's name: ``algo-2.0.1`` is the second worker in the first slot of a host."""
     return f"{host}.{slot}.{number}"
 
 
 def split_worker(name: str) -> tuple[str, int, int]:
-    """The host, slot and number of a worker's name.
+    """Split a worker's name into host, slot and number.
 
     Raises:
         ValueError: it is none.

@@ -179,16 +179,16 @@ class Environment:
         return str(self.resource_config.get("network_interface_name") or "eth0")
 
     def to_cmd_args(self) -> list[str]:
-        """The user's hyperparameters as the script's arguments."""
+        """Return the user's hyperparameters as the script's arguments."""
         return codec.to_cmd_args(self.hyperparameters)
 
     def for_host(self, host: str) -> Environment:
-        """The same job as another host sees it (its paths are this host's)."""
+        """Return the same job as another host sees it (the paths are this host's)."""
         resource_config = {**self.resource_config, "current_host": host}
         return dataclasses.replace(self, current_host=host, resource_config=resource_config)
 
     def to_env_vars(self) -> dict[str, str]:
-        """The ``SM_*`` variables of this host's processes, and ``PYTHONPATH``'s and TensorFlow's needs apart.
+        """Return the ``SM_*`` variables of this host's processes, without ``PYTHONPATH`` and what TensorFlow needs.
 
         Raises:
             ValueError: a value is too long for a process's environment.
@@ -306,6 +306,6 @@ def _rebase(path: str, base: Path) -> str:
 
 
 def hosts_here(environ: Mapping[str, str]) -> int:
-    """How many hosts of the cluster share this machine's cores as containers."""
+    """Return how many hosts of the cluster share this machine's cores as containers."""
     text = environ.get(variables.HOSTS_HERE) or "1"
     return max(1, int(text)) if text.isdecimal() else 1

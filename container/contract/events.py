@@ -73,7 +73,7 @@ def _encode(event: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON knows, for what it does not."""
+    """Convert a value that JSON does not know to one that it does."""
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "size", 1) == 1:
         plain = item()

@@ -59,16 +59,16 @@ class Failure:
     attempts: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """One line: where, and what."""
+        """Return one line: where, and what."""
         place = ", ".join(part for part in (self.host, self.process) if part)
         return f"{place}: {self.message}" if place else self.message
 
     def detail(self) -> str:
-        """The attempts before, then the traceback; without one, where the ranks were and the last lines."""
+        """Return the earlier attempts, then the traceback; without one, where the ranks were and the last lines."""
         return "\n\n".join(text for text in (self.earlier(), self._last_words()) if text)
 
     def earlier(self) -> str:
-        """How the earlier attempts ended, under a heading; empty without any."""
+        """Return how the earlier attempts ended, under a heading; empty without any."""
         return "\n".join(("the attempts before:", *(f"  {line}" for line in self.attempts))) if self.attempts else ""
 
     def _last_words(self) -> str:
@@ -78,7 +78,8 @@ class Failure:
         return "\n\n".join(f"{title}\n{text}" for title, part in parts if (text := (part or "").strip("\n")))
 
     def reason(self, limit: int = REASON_LIMIT) -> str:
-        """The text for ``FailureReason`` and ``/opt/ml/output/failure``: the summary, then the end of the traceback.
+        """Return the text for ``FailureReason`` and ``/opt/ml/output/failure``: the summary, then the end of the
+        traceback.
 
         The last line of a traceback names the exception, so it is the middle that is cut when ``limit`` characters
         do not hold everything.
@@ -98,7 +99,7 @@ class Failure:
         return text[:limit]
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form; :meth:`from_dict` reads it back."""
+        """Return a JSON-serialisable form; :meth:`from_dict` reads it back."""
         values = dataclasses.asdict(self)
         values["cause"] = self.cause.value
         values["hints"] = list(self.hints)
@@ -116,12 +117,12 @@ class Failure:
         return cls(**kept)
 
     def to_json(self) -> str:
-        """The JSON text of :meth:`to_dict`."""
+        """Return the JSON text of :meth:`to_dict`."""
         return json.dumps(self.to_dict())
 
 
 def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str], host: str | None = None) -> Failure:
-    """The failure that a job is in which nothing happens.
+    """Return the failure of a job that makes no progress.
 
     Args:
         limit: For how many seconds.
@@ -148,12 +149,12 @@ def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str],
 
 
 def unanswered(host: str) -> str:
-    """The line of a host that does not say where its processes are."""
+    """Return the line for a host that does not report where its processes are."""
     return f"{host}: its toolkit did not answer (it is stopped, or the machine is overloaded)"
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 64`` for a number without a name."""
+    """Return a signal's name: ``SIGKILL`` for 9, ``signal 64`` for a number without a name."""
     try:
         return signals.Signals(number).name
     except ValueError:

@@ -32,7 +32,7 @@ class Situation:
 
     @classmethod
     def of(cls, environment: Environment) -> Situation:
-        """What a host knows of its job."""
+        """Return what a host knows about its job."""
         strategy = environment.strategy
         return cls(
             channels=tuple(sorted(environment.input_data_config)),
@@ -125,18 +125,18 @@ def hints(
 
 
 def install(module: str) -> str:
-    """The hint at a module that is not there."""
+    """Return the hint for a missing module."""
     return f"add {module} to a requirements.txt in source_dir, or install it."
 
 
 def missing_module(hint: str) -> str | None:
-    """The module of a hint that :func:`install` made; None for another hint."""
+    """Return the module of a hint that :func:`install` made; None for another hint."""
     match = re.fullmatch(re.escape(install("@")).replace("@", r"([\w.]+)"), hint)
     return match[1] if match is not None else None
 
 
 def _of_exception(raised: str, situation: Situation) -> list[str]:
-    """What an exception calls for: one hint at most."""
+    """Return at most one hint for an exception."""
     for pattern, hint in _RAISED:
         match = re.search(pattern, raised)
         if match is not None:
@@ -153,7 +153,7 @@ def _of_exception(raised: str, situation: Situation) -> list[str]:
 
 
 def _channel(variable: str, situation: Situation) -> str:
-    """A script asks for a channel that the job does not have."""
+    """Recognise a script that asks for a channel which the job does not have."""
     channels = {f"SM_CHANNEL_{name.upper()}": name for name in situation.channels}
     wanted = variable.removeprefix("SM_CHANNEL_").lower()
     if not channels:
@@ -166,7 +166,7 @@ def _channel(variable: str, situation: Situation) -> str:
 
 
 def _tf_config(situation: Situation) -> str:
-    """A script asks for the cluster of TensorFlow's own strategies."""
+    """Recognise a script that asks for the cluster of TensorFlow's own strategies."""
     having = f"the job's is {situation.strategy}" if situation.strategy is not None else "the job has none"
     return (
         "TF_CONFIG is set by the strategies collective_all_reduce (MultiWorkerMirroredStrategy) and parameter_server; "
@@ -175,7 +175,7 @@ def _tf_config(situation: Situation) -> str:
 
 
 def _keras(situation: Situation) -> str:
-    """A script for Keras 2 runs under Keras 3."""
+    """Recognise a script for Keras 2 that runs under Keras 3."""
     if situation.environment.get(_LEGACY) == "1":
         return (
             f"the script is written for Keras 2. {_LEGACY}=1 is set, which makes tf.keras that, but not `import "

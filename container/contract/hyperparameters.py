@@ -111,7 +111,8 @@ def decode(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def program(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """The entry point: what the variable says, as in the training toolkit (``environment.py``), or the hyperparameter.
+    """Return the entry point: from the variable, as in the training toolkit (``environment.py``), or the
+    hyperparameter.
 
     Args:
         hyperparameters: Decoded or not.
@@ -122,18 +123,18 @@ def program(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 def submit_directory(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """Where the code is: what the hyperparameter says, or the variable; None where it is in the image."""
+    """Return where the code is, from the hyperparameter or the variable; None where it is in the image."""
     value = decode_value(hyperparameters.get(SUBMIT_DIRECTORY)) or environment.get(SUBMIT_DIRECTORY_VARIABLE)
     return str(value) if value else None
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the name belongs to the platform rather than to the user's script."""
+    """Return whether the name belongs to the platform rather than to the user's script."""
     return name in TOOLKIT_PARAMETERS or name.startswith(RESERVED_PREFIXES)
 
 
 def _scalar(value: Any) -> Any:
-    """A numpy scalar as Python's number."""
+    """Convert a numpy scalar to a Python number."""
     is_one = hasattr(value, "item") and not isinstance(value, str | bytes) and getattr(value, "shape", None) == ()
     return value.item() if is_one else value
 
@@ -180,7 +181,7 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
 
 
 def to_cmd_args(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """``{"batch-size": 25, "v": True}`` -> ``["--batch-size", "25", "-v", "True"]``, sorted by name.
+    """Convert ``{"batch-size": 25, "v": True}`` to ``["--batch-size", "25", "-v", "True"]``, sorted by name.
 
     A one-letter name gets one dash, and an empty one none; a dict becomes ``k=v,k=v``; None becomes an empty string.
     """
@@ -192,7 +193,7 @@ def to_cmd_args(hyperparameters: Mapping[str, Any]) -> list[str]:
 
 
 def to_env_vars(values: Mapping[str, Any]) -> dict[str, str]:
-    """``{"model_dir": "/m", "hps": {…}}`` -> ``{"SM_MODEL_DIR": "/m", "SM_HPS": "{…}"}``.
+    """Convert ``{"model_dir": "/m", "hps": {…}}`` to ``{"SM_MODEL_DIR": "/m", "SM_HPS": "{…}"}``.
 
     Strings stay as they are, None becomes an empty string, everything else compact ASCII JSON with sorted keys.
     """

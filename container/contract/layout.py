@@ -17,8 +17,9 @@ CODE_CHANNEL = "fleetfit"
 
 
 def success_text(attempt: int) -> str:
-    """What our toolkit writes into :attr:`MLTree.success_file`, as its last act: no script's own text, nor an earlier
-    attempt's."""
+    """Return what our toolkit writes into :attr:`MLTree.success_file` as its last act; neither a script nor an earlier
+    attempt can have written it.
+    """
     return f"fleetfit: attempt {attempt} went well\n"
 
 
@@ -64,7 +65,7 @@ class MLTree:
         return self.input / "data"
 
     def channel(self, name: str) -> Path:
-        """A channel's folder in File mode; in Pipe mode this path plus ``_<epoch>`` is the FIFO."""
+        """Return a channel's folder in File mode; in Pipe mode this path plus ``_<epoch>`` is the FIFO."""
         return self.data / name
 
     @property

@@ -62,7 +62,7 @@ class Membership:
         return sum(host.slots for host in self.hosts)
 
     def ranks(self) -> list[tuple[int, Host, int]]:
-        """Every rank as ``(rank, host, local rank)``, host by host ("by slot")."""
+        """Yield every rank as ``(rank, host, local rank)``, host by host ("by slot")."""
         placed = [(host, local_rank) for host in self.hosts for local_rank in range(host.slots)]
         return [(rank, host, local_rank) for rank, (host, local_rank) in enumerate(placed)]
 
@@ -74,6 +74,6 @@ class Membership:
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key that orders numbers in names by value: ``algo-2`` before ``algo-10``."""
+    """Return a sort key that orders numbers in names by value: ``algo-2`` before ``algo-10``."""
     parts = re.split(r"(\d+)", name)
     return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)

@@ -30,7 +30,7 @@ _SIZE = 1 << 20
 
 
 def folder(data: Path, local_rank: int, ranks: int) -> Path:
-    """The folder of a rank's FIFOs.
+    """Return the folder of a rank's FIFOs.
 
     Args:
         data: The host's data folder, ``/opt/ml/input/data``.
@@ -41,18 +41,18 @@ def folder(data: Path, local_rank: int, ranks: int) -> Path:
 
 
 def rank_of(place: Path) -> int | None:
-    """The local rank whose folder it is; None for the host's own."""
+    """Return the local rank that a folder belongs to; None for the host's own."""
     found = _RANK_FOLDER.fullmatch(place.name)
     return int(found[1]) if found else None
 
 
 def fifo(place: Path, channel: str, epoch: int) -> Path:
-    """An epoch's FIFO."""
+    """Return the path of an epoch's FIFO."""
     return place / f"{channel}_{epoch}"
 
 
 def notes_file(place: Path, channel: str, epoch: int) -> Path:
-    """The notes beside it."""
+    """Return the path of the notes beside a FIFO."""
     return place / f".{channel}_{epoch}.notes"
 
 
@@ -68,7 +68,7 @@ def widen(file: int) -> bool:
 
 
 def state_folder(base: Path, local_rank: int | None) -> Path:
-    """Where a reader keeps what it knows of its epochs, in the host's tree; each rank's own where there are several."""
+    """Return where a reader keeps its count of epochs, in the host's tree; with several ranks, each has its own."""
     folder = base / "pipe_state"
     return folder if local_rank is None else folder / f"rank-{local_rank}"
 
@@ -94,7 +94,9 @@ def ask(state: Path, channel: str, number: int, epoch: int) -> None:
 
 
 def take_asked(state: Path, channel: str, number: int) -> int:
-    """The epoch that a FIFO shall have: what its reader has asked for, which is then forgotten, or else its number."""
+    """Return the epoch for the next FIFO: the one that its reader has asked for (the request is then removed), or else
+    its number.
+    """
     wish = _wish(state, channel, number)
     try:
         os.stat(wish)  # most have none, and the reader waits
@@ -107,7 +109,7 @@ def take_asked(state: Path, channel: str, number: int) -> int:
 
 
 def newest(place: Path, channel: str) -> int | None:
-    """The number of the channel's last FIFO, which is the one that waits for its reader; None if there is none yet."""
+    """Return the number of the channel's last FIFO, which waits for its reader; None if there is none yet."""
     found = [entry.name.removeprefix(f"{channel}_") for entry in place.glob(f"{channel}_*")]
     return max((int(number) for number in found if number.isdecimal()), default=None)
 
@@ -152,13 +154,13 @@ class Note:
     error: str = ""
 
     def to_line(self) -> bytes:
-        """One line of the notes."""
+        """Return the note as one line."""
         values = {name: value for name, value in dataclasses.asdict(self).items() if value is not None and value != ""}
         return messages.encode(values)
 
 
 def read_notes(content: bytes) -> list[Note]:
-    """What the agent has written so far; an unfinished line is left out."""
+    """Read what the agent has written so far, without an unfinished line."""
     found: list[Note] = []
     for line in content.split(b"\n")[:-1]:
         values = messages.decode(line, key=None)

@@ -13,7 +13,7 @@ _UNEVEN = 1.5
 
 
 def deal(items: Sequence[T], hosts: int, host: int) -> tuple[T, ...]:
-    """One host's share of a channel that is ShardedByS3Key.
+    """Return one host's share of a channel that is ShardedByS3Key.
 
     The items are dealt like cards, in their order: host *h* of *n* gets items *h*, *h+n*, *h+2n* … So every item has
     exactly one host, and the hosts' counts differ by one at most. SageMaker does not document its own rule beyond
@@ -33,7 +33,7 @@ def deal(items: Sequence[T], hosts: int, host: int) -> tuple[T, ...]:
 
 
 def shuffled_order(count: int, seed: int, epoch: int) -> list[int]:
-    """The order of ``count`` items in one epoch, a function of seed and epoch alone.
+    """Return the order of ``count`` items in one epoch, a function of seed and epoch alone.
 
     It is the same on every host, with every version of Python, and does not depend on what the items are.
 
@@ -53,14 +53,14 @@ def shuffled_order(count: int, seed: int, epoch: int) -> list[int]:
 
 
 def shuffled(items: Sequence[T], seed: int | None, epoch: int) -> tuple[T, ...]:
-    """The items in the order of an epoch; as they are without a seed."""
+    """Return the items in the order of an epoch; as they are without a seed."""
     if seed is None:
         return tuple(items)
     return tuple(items[index] for index in shuffled_order(len(items), seed, epoch))
 
 
 def imbalance(shares: Sequence[int], what: str = "bytes") -> str | None:
-    """What to tell the user about uneven shares; None when they are even enough.
+    """Return a warning about uneven shares; None when they are even enough.
 
     Args:
         shares: What each host has to read.

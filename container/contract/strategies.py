@@ -94,7 +94,7 @@ class Distribution:
         return None
 
     def to_hyperparameters(self) -> dict[str, Any]:
-        """The hyperparameters that tell a container about the strategy; unset options are left out."""
+        """Return the hyperparameters that tell a container about the strategy; unset options are left out."""
         values: dict[str, Any] = {self.enabled_parameter: True}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
@@ -105,7 +105,7 @@ class Distribution:
         return values
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """SageMaker's dict form; options at their default there are left out."""
+        """Return SageMaker's dict form, without options that are at its default."""
         options = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -205,7 +205,7 @@ class MPI(Distribution):
         _flag("MPI(autotune=…)", self.autotune)
 
     def horovod_environment(self) -> dict[str, str]:
-        """The ``HOROVOD_*`` variables for the options that are set.
+        """Return the ``HOROVOD_*`` variables for the options that are set.
 
         Source: Horovod, ``runner/common/util/config_parser.py``.
         """
@@ -309,7 +309,7 @@ class Mirrored(Distribution):
         _one_of("Mirrored(communication=…)", self.communication, ("auto", "nccl", "hierarchical_copy", "one_device"))
 
     def one_host_only(self, hosts: int) -> str:
-        """What to say of more hosts than one."""
+        """Return the error for more hosts than one."""
         return (
             f"Mirrored() is for one host, all of whose devices it uses; got instance_count={hosts}. "
             "CollectiveAllReduce() is the same for several hosts, and MPI() is Horovod."
@@ -459,19 +459,19 @@ class ElasticHorovod(Distribution):
         return self.min_workers or self.min_hosts * self.processes_per_host
 
     def planned_workers(self, instance_count: int) -> int:
-        """The workers that the job is planned for: what its batch size and its learning rate are meant for."""
+        """Return the workers that the job is planned for: what its batch size and its learning rate are meant for."""
         return self.workers or instance_count * self.processes_per_host
 
     def first_workers(self, instance_count: int) -> int:
-        """The workers that it starts with."""
+        """Return the workers that it starts with."""
         return max(self.least_workers, min(self.planned_workers(instance_count), self.most_workers(instance_count)))
 
     def most_hosts(self, instance_count: int) -> int:
-        """The hosts above which it does not grow."""
+        """Return the hosts above which it does not grow."""
         return self.max_hosts if self.max_hosts is not None else max(instance_count, self.min_hosts)
 
     def most_workers(self, instance_count: int) -> int:
-        """The workers above which it does not grow."""
+        """Return the workers above which it does not grow."""
         return self.max_workers or self.most_hosts(instance_count) * self.processes_per_host
 
 

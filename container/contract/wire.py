@@ -67,11 +67,11 @@ class Event:
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object of the event."""
+        """Return the JSON object of the event."""
         return dataclasses.asdict(self)
 
     def to_line(self) -> bytes:
-        """The marked line, with its newline."""
+        """Return the marked line, with its newline."""
         return EVENT_MARK + json.dumps(self.to_dict(), separators=(",", ":")).encode() + b"\n"
 
     @classmethod
@@ -108,14 +108,14 @@ class Piece:
 
 
 def rank_of(process: str | None) -> int | None:
-    """``3`` for ``rank 3``, None for anything else."""
+    """Return ``3`` for ``rank 3``, None for anything else."""
     if process is not None and process.startswith("rank ") and process[5:].isdecimal():
         return int(process[5:])
     return None
 
 
 def prefix(host: str, process: str | None) -> str:
-    """The tag in front of a line, without the space: ``[algo-1:rank 0]``."""
+    """Return the tag in front of a line, without the space: ``[algo-1:rank 0]``."""
     return f"[{host}:{process}]" if process is not None else f"[{host}]"
 
 
@@ -155,7 +155,7 @@ def split_pieces(buffer: bytearray, *, final: bool = False, limit: int = PIECE_L
 
 
 def encode_piece(tag: bytes, piece: bytes) -> bytes:
-    """The printed line for a piece; ``tag`` is the encoded :func:`prefix`."""
+    """Return the printed line for a piece; ``tag`` is the encoded :func:`prefix`."""
     if piece.endswith((b"\n", b"\r")):
         return tag + b" " + piece
     return tag + b"+" + piece + b"\n"

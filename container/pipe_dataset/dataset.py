@@ -97,7 +97,7 @@ class PipeModeDataset(tf.data.Dataset):
         return "rank" if places.local(os.environ)[1] > 1 else "host"
 
     def next_epoch(self) -> int:
-        """The number of the epoch that the next iterator reads, from 0."""
+        """Return the number of the epoch that the next iterator reads, from 0."""
         return self._request.epochs().next()
 
     def resume(self, epoch: int, records: int) -> None:
@@ -124,7 +124,7 @@ class PipeModeDataset(tf.data.Dataset):
 
 
 def sources_of(dataset: Any) -> Iterator[PipeModeDataset]:
-    """The channels in Pipe mode that a dataset is made of."""
+    """Return the channels in Pipe mode that a dataset is made of."""
     if isinstance(dataset, PipeModeDataset):
         yield dataset
         return
@@ -144,7 +144,7 @@ def _records(request: Request) -> Any:
 
 
 def _records_of_file(name: Any) -> Any:
-    """As ``tf.data.TFRecordDataset``, but for the flat_map that it has inside: one more step for each record."""
+    """Read as ``tf.data.TFRecordDataset``, without the flat_map inside it: one step less for each record."""
     variant = tf.raw_ops.TFRecordDataset(
         filenames=tf.reshape(name, [1]), compression_type="", buffer_size=tf.constant(_BUFFER, tf.int64)
     )
@@ -152,7 +152,7 @@ def _records_of_file(name: Any) -> Any:
 
 
 def _generated(request: Request, function: str, spec: Any) -> Any:
-    """A dataset of what a reader gives; each iterator has a reader of its own, which ends with it.
+    """Make a dataset of a reader's output; each iterator has a reader of its own, which ends with it.
 
     ``Dataset.from_generator`` would do, were its functions not bound to the process that makes the dataset.
     """
@@ -185,7 +185,7 @@ def _generated(request: Request, function: str, spec: Any) -> Any:
 
 
 def _distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str:
-    """What the job's configuration says of the channel."""
+    """Return how the job's configuration distributes the channel."""
     if config_dir is not None:
         folder = Path(config_dir)
     else:

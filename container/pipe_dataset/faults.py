@@ -32,7 +32,7 @@ class PipeError(Exception):
 
 
 def of_agent(reader: Reader) -> PipeError | None:
-    """Why the host agent ended the stream, if it did not come to its end."""
+    """Return why the host agent ended the stream, if it did not reach its end."""
     notes = reader.notes.all()
     error = next((note.error for note in notes if note.error), "")
     if not error and (not reader.notes.there or any(note.done for note in notes)):
@@ -42,7 +42,7 @@ def of_agent(reader: Reader) -> PipeError | None:
 
 
 def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = False) -> Exception:
-    """The error for a record of the stream.
+    """Return the error for a record of the stream.
 
     Args:
         reader: The stream.
@@ -77,7 +77,7 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
 
 
 def explain(message: str) -> Exception | None:
-    """What TensorFlow's "corrupted record at …" is about; None if that cannot be found out any more."""
+    """Find the record behind TensorFlow's "corrupted record at …"; None if it can no longer be found."""
     match = _POSITION.search(message)
     if match is None:
         return None
@@ -110,7 +110,7 @@ def _is_damaged(reader: Reader, offset: int, record: int) -> bool:
 
 
 def _number(note: Note, record: int) -> int | None:
-    """Which of its object's records the stream's ``record`` is, from 0, where the agent deals or packs."""
+    """Return the record's number in its object, from 0, where the agent deals or packs."""
     return None if note.records is None else note.first + (record - note.records) * note.step
 
 
@@ -149,12 +149,12 @@ def _scan(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | 
 
 
 def _count_until(reader: Reader, uri: str, offset: int) -> int:
-    """How many records of an object begin before an offset."""
+    """Return how many records of an object begin before an offset."""
     return _walk(reader, uri, lambda position, count: position >= offset)[1]
 
 
 def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:
-    """The offset of an object's record, from 0, if the object is not packed."""
+    """Return the offset of an object's record, from 0, if the object is not packed."""
     if number is None:
         return None
     with contextlib.suppress(Exception):

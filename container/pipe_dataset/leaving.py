@@ -38,7 +38,7 @@ _gap = 0.0
 
 @functools.cache
 def descriptor() -> int:
-    """A descriptor that can be read from, and is not to be, once the process ends."""
+    """Return a descriptor that becomes readable once the process ends; nobody may read from it."""
     end, signal = os.pipe()
     atexit.register(_leave, signal, os.getpid())
     return end
@@ -62,26 +62,26 @@ def wait(file: int, timeout: float | None = None) -> bool:
 
 
 def ending(timeout: float = 0.0) -> bool:
-    """Whether the process ends, or comes to its end within ``timeout`` seconds."""
+    """Return whether the process ends, or begins to end within ``timeout`` seconds."""
     return bool(select.select([descriptor()], [], [], timeout)[0])
 
 
 def opened() -> None:
-    """TensorFlow has opened a reader of Python's, and will close it."""
+    """Take note that TensorFlow has opened a Python reader, and will close it."""
     global _open
     with _lock:
         _open += 1
 
 
 def finished() -> None:
-    """A reader has told TensorFlow that there is no more."""
+    """Take note that a reader has told TensorFlow that there is no more."""
     global _finishing
     with _lock:
         _finishing += 1
 
 
 def closed(*, finished: bool) -> None:
-    """TensorFlow has closed a reader.
+    """Take note that TensorFlow has closed a reader.
 
     Args:
         finished: Whether it had told that there is no more.
@@ -94,7 +94,7 @@ def closed(*, finished: bool) -> None:
 
 @contextlib.contextmanager
 def asked() -> Iterator[None]:
-    """A reader of Python's is asked for something."""
+    """Take note that a Python reader is being called."""
     global _asked, _gap
     if _asked:
         _gap = max(_gap, time.monotonic() - _asked)
@@ -114,7 +114,7 @@ def _leave(signal: int, process: int) -> None:
 
 
 def _is_awaited() -> bool:
-    """Whether a thread of TensorFlow's is in Python, is about to enter it, or certainly will."""
+    """Return whether a thread of TensorFlow's is in Python, is about to enter it, or certainly will."""
     with _lock:
         certain, possible = _finishing, _open
     quiet = min(max(_QUIET, 2 * _gap), _LONGEST_QUIET)
@@ -122,6 +122,6 @@ def _is_awaited() -> bool:
 
 
 def _visitors() -> int:
-    """How many threads that Python has not started are in it, or wait for its lock."""
+    """Count the threads in Python, or waiting for its lock, that Python did not start."""
     # Of all that tells of the threads this alone counts those that wait for the lock.
     return len(sys._current_exceptions()) - _thread._count() - 1  # the main thread is not in that count

@@ -50,7 +50,7 @@ _served: list[Any] = []
 
 @functools.cache
 def library() -> Any:
-    """The library, made known to TensorFlow; None where it is not installed, or is not wanted.
+    """Load the library into TensorFlow; None where it is not installed, or is not wanted.
 
     Raises:
         PipeError: it does not fit this TensorFlow.
@@ -121,7 +121,7 @@ def _end_service(loaded: Any, process: int) -> None:
 
 
 def name(request: str) -> str:
-    """What TensorFlow opens for a request's text."""
+    """Return the name that TensorFlow opens for a request's text."""
     return f"{_SCHEME}://{request}"
 
 
@@ -169,7 +169,7 @@ class NativeReader:
         return self._counts()[1] / 1e9
 
     def find(self, position: int) -> tuple[int, int] | None:
-        """The record that begins where TensorFlow has ``position``: its offset in the stream, and its number from 0.
+        """Find the record at TensorFlow's ``position``: return its offset in the stream, and its number from 0.
 
         Only records that passed a short while ago are known.
         """
@@ -179,7 +179,7 @@ class NativeReader:
         return None
 
     def close(self) -> None:
-        """TensorFlow has closed the FIFO."""
+        """Take note that TensorFlow has closed the FIFO."""
         self.notes.close()
 
     def __del__(self) -> None:
@@ -191,7 +191,7 @@ class NativeReader:
         return count.value, nanoseconds.value
 
     def fault(self, kind: int, offset: int, record: int, there: int, wanted: int) -> Exception | None:
-        """What has ended the stream; None if that is as it should be.
+        """Return what has ended the stream early; None if nothing did.
 
         Args:
             kind: What the library has seen.
@@ -215,7 +215,7 @@ class NativeReader:
 def _explain(
     number: int, kind: int, offset: int, record: int, there: int, wanted: int, text: int, capacity: int
 ) -> None:
-    """Called by the library, from a thread of TensorFlow's."""
+    """Explain a fault; the library calls this from a thread of TensorFlow's."""
     try:
         reader = _open.get(number)
         fault = reader.fault(kind, offset, record, there, wanted) if reader is not None else None

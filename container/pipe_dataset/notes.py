@@ -28,7 +28,7 @@ class Notes:
         self._checked = 0
 
     def all(self) -> list[Note]:
-        """Every note so far."""
+        """Return every note so far."""
         if self._file < 0:
             with contextlib.suppress(OSError):
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -43,7 +43,7 @@ class Notes:
         return bool(self.all()) or self._file >= 0
 
     def borders(self, end: int) -> list[int]:
-        """Where in the stream objects begin, up to ``end``; each is given once."""
+        """Return where objects begin in the stream, up to ``end``; each is returned once."""
         found: list[int] = []
         notes = self.all()
         while self._checked < len(notes) and notes[self._checked].at <= end:

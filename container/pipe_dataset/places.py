@@ -25,14 +25,14 @@ _LOCAL = (
 
 
 def tree(environ: Mapping[str, str]) -> MLTree:
-    """The host's tree."""
+    """Return the host's tree."""
     if environ.get("SM_INPUT_DIR"):
         return MLTree(Path(environ["SM_INPUT_DIR"]).parent)
     return MLTree(Path(environ.get(variables.BASE_DIR) or DEFAULT_BASE_DIR))
 
 
 def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
-    """The folder of this process's FIFOs of a channel.
+    """Return the folder of this process's FIFOs of a channel.
 
     Raises:
         PipeError: several ranks would read one FIFO, and each would get pieces of records.
@@ -55,7 +55,7 @@ def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
 
 
 def local(environ: Mapping[str, str]) -> tuple[int, int]:
-    """The local rank, and how many ranks read on this host."""
+    """Return the local rank, and how many ranks read on this host."""
     for rank, size in _LOCAL:
         if environ.get(size):
             return int(environ.get(rank) or 0), int(environ[size])
@@ -63,7 +63,7 @@ def local(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def state_folder(folder: Path, environ: Mapping[str, str]) -> Path:
-    """Where the number of the next epoch is kept; each rank's own."""
+    """Return where the number of the next epoch is kept; each rank has its own."""
     return pipes.state_folder(tree(environ).base, pipes.rank_of(folder))
 
 
@@ -81,25 +81,25 @@ class Epochs:
         self._lock = os.path.join(folder, f".{channel}-pipe_mode-lock")
 
     def take(self) -> int:
-        """The number of the next epoch, from 0, which is then begun."""
+        """Return the number of the next epoch, from 0, and count it as begun."""
         with self._opened() as state:
             epoch = _number(state)
             _put(state, epoch + 1)
         return epoch
 
     def begun(self, epoch: int) -> None:
-        """An epoch is begun that somebody else counts."""
+        """Take note that an epoch begins which somebody else counts."""
         with self._opened() as state:
             _put(state, epoch + 1)
 
     def next(self) -> int:
-        """The number of the next epoch."""
+        """Return the number of the next epoch."""
         with self._opened() as state:
             return _number(state)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """The state's descriptor, with the lock held."""
+        """Open the state's file and hold its lock."""
         lock = self._open(self._lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -132,7 +132,7 @@ def _put(state: int, number: int) -> None:
 
 
 def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> int:
-    """The number of the FIFO that waits for its reader, whichever ones earlier processes have read.
+    """Wait for the FIFO that no reader has opened yet, whatever earlier processes have read, and return its number.
 
     Raises:
         PipeError: there is none.

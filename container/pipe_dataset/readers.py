@@ -51,7 +51,7 @@ class Request:
     tolerated: int = 0
 
     def to_text(self) -> str:
-        """For :meth:`from_text`."""
+        """Encode for :meth:`from_text`."""
         return json.dumps({**dataclasses.asdict(self), "record_format": self.record_format.value})
 
     @classmethod
@@ -66,11 +66,11 @@ class Request:
         return self.record_format is RecordFormat.TFRECORD and not self.tolerated
 
     def place(self) -> Path:
-        """The folder of the FIFOs, for this process."""
+        """Return the folder of the FIFOs for this process."""
         return Path(self.pipe_dir) if self.pipe_dir else places.pipe_folder(self.channel, os.environ)
 
     def epochs(self) -> places.Epochs:
-        """The count of epochs, for this process."""
+        """Return the count of epochs for this process."""
         folder = Path(self.state_dir) if self.state_dir else places.state_folder(self.place(), os.environ)
         return places.Epochs(folder, self.channel)
 
@@ -84,7 +84,7 @@ class _Open:
     finished: bool = False
 
     def finish(self) -> None:
-        """There is no more."""
+        """Take note that there is no more."""
         if not self.finished:
             self.finished = True
             leaving.finished()
@@ -156,7 +156,7 @@ def _begin(request: Request) -> tuple[Path, int, int, int]:
 
 
 def _next(request: Request) -> tuple[Path, int, int, int]:
-    """The next epoch, or the one that is resumed."""
+    """Open the next epoch, or the one that is resumed."""
     place, epochs = request.place(), request.epochs()
     with _lock:
         wanted, skip = _resumed.pop(_key(request), (0, 0))
@@ -169,7 +169,7 @@ def _next(request: Request) -> tuple[Path, int, int, int]:
 
 
 def _again(request: Request, epoch: int) -> tuple[Path, int, int, int]:
-    """An epoch from its beginning, in whichever FIFO is next."""
+    """Open an epoch from its beginning, in whichever FIFO is next."""
     place, epochs = request.place(), request.epochs()
     with _choosing:
         number = places.await_newest(place, request.channel)
@@ -179,7 +179,7 @@ def _again(request: Request, epoch: int) -> tuple[Path, int, int, int]:
 
 
 def _begin_native(text: str) -> NativeReader:
-    """As :func:`open_reader`, for the library."""
+    """Open a reader for the library; see :func:`open_reader`."""
     request = Request.from_text(text)
     place, epoch, file, skip = _begin(request)
     reader = NativeReader(request.channel, place, epoch, file, skip=skip)
@@ -190,7 +190,7 @@ def _begin_native(text: str) -> NativeReader:
 
 
 def _end_native(reader: NativeReader) -> None:
-    """As :func:`close_reader`, for the library."""
+    """Close a reader for the library; see :func:`close_reader`."""
     with _lock:
         request = _native.pop(reader)
     _close(request, reader)
@@ -198,7 +198,7 @@ def _end_native(reader: NativeReader) -> None:
 
 @leaving.asked()
 def next_segment(number: Any) -> Any:
-    """The name of the next segment.
+    """Return the name of the next segment.
 
     Raises:
         StopIteration: the epoch is over.
@@ -213,7 +213,7 @@ def next_segment(number: Any) -> Any:
 
 @leaving.asked()
 def next_records(number: Any) -> Any:
-    """The next records.
+    """Return the next records.
 
     Raises:
         StopIteration: the epoch is over.
@@ -233,7 +233,7 @@ def next_records(number: Any) -> Any:
 
 
 def close_reader(number: Any) -> Any:
-    """Nobody reads it any more; it need not have come to its end."""
+    """Close a reader; it need not have reached its end."""
     with _lock:
         opened = _readers.pop(int(number), None)
     if opened is not None:
@@ -260,7 +260,7 @@ def _say(reader: StreamReader | NativeReader, text: str) -> None:
 
 
 def _excepthook_for(previous: Any) -> Any:
-    """An uncaught "corrupted record" of TensorFlow's becomes an error that names object, offset and record."""
+    """Turn TensorFlow's uncaught "corrupted record" into an error that names object, offset and record."""
 
     def excepthook(kind: Any, value: Any, trace: Any) -> None:
         fault = None
@@ -317,7 +317,7 @@ class Tolerant:
         self._in_a_row = 0
 
     def next_records(self) -> list[bytes] | None:
-        """The next good records; None at the stream's end.
+        """Return the next records.
 
         Raises:
             RecordError: there are too many damaged ones in a row.

@@ -74,7 +74,7 @@ class Pool:
         self._resting: deque[Segment] = deque()
 
     def take(self, capacity: int) -> Segment:
-        """A segment of at least ``capacity`` bytes."""
+        """Return a segment of at least ``capacity`` bytes."""
         with self._lock:
             segment = self._free.pop() if self._free else None
         if segment is None:

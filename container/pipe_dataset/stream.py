@@ -81,7 +81,7 @@ class StreamReader:
         pipes.widen(file)
 
     def next_segment(self) -> str | None:
-        """The name of a file of whole records; None at the stream's end.
+        """Return the name of a file of whole records; None at the stream's end.
 
         The file is used again for the :data:`SEGMENTS`-th segment after it.
 
@@ -110,7 +110,7 @@ class StreamReader:
             self.seconds += time.monotonic() - began
 
     def next_records(self) -> list[bytes] | None:
-        """Some records' contents; None at the stream's end.
+        """Return the contents of some records; None at the stream's end.
 
         Raises:
             RecordError: a record is damaged.
@@ -139,7 +139,7 @@ class StreamReader:
             self.seconds += time.monotonic() - began
 
     def next_whole(self) -> tuple[int, int, list[bytes]] | None:
-        """Some records with what is around them; the stream's offset and the number of the first. None at the end.
+        """Return some records with their frames, the stream's offset, and the number of the first; None at the end.
 
         Raises:
             RecordError: a record is damaged.
@@ -158,7 +158,7 @@ class StreamReader:
                 return piece.at + begin, number, [segment.map[a:b] for a, b in itertools.pairwise(stops)]
 
     def find(self, position: int) -> tuple[int, int] | None:
-        """The record that begins at ``position`` of a segment and is damaged: its offset in the stream, and its number.
+        """Find the damaged record at ``position`` of a segment: return its offset in the stream, and its number.
 
         Only segments that were handed over a short while ago are known.
         """
@@ -232,7 +232,7 @@ class StreamReader:
         return segment, self._skipped(segment, whole, count, ends), whole
 
     def _within_objects(self, segment: Segment, whole: int, count: int, ends: list[int] | None) -> tuple[int, int]:
-        """What is good of a segment: a record that is cut off at an object's end takes bytes of the next object."""
+        """Return the good part of a segment: a record that is cut off at an object's end runs into the next object."""
         if self.record_format is RecordFormat.TEXT_LINE:
             return whole, count
         for border in self.notes.borders(self._at + whole):
@@ -254,7 +254,7 @@ class StreamReader:
         return whole, count
 
     def _finish(self, segment: Segment, whole: int, filled: int, count: int, ends: list[int] | None) -> tuple[int, int]:
-        """The stream has ended: the last record, if it needs no end, and what the agent has to say."""
+        """End the stream: take the last record if it needs no terminator, and read the agent's notes."""
         said = faults.of_agent(self)
         if said is not None:
             self._error = said
@@ -269,7 +269,7 @@ class StreamReader:
         return whole, count
 
     def _skipped(self, segment: Segment, whole: int, count: int, ends: list[int] | None) -> int:
-        """Where the first record begins that is not to be skipped."""
+        """Return where the first record begins that is not to be skipped."""
         if not self._skip:
             return 0
         if self._skip >= count:

@@ -46,7 +46,7 @@ class _Bounded:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file looks like a tar archive, packed with gzip or not."""
+    """Return whether the file looks like a tar archive, packed with gzip or not."""
     try:
         with open(path, "rb") as file:
             head = file.read(512)
@@ -142,7 +142,7 @@ class _Unpacking:
             raise ArchiveError(f"entry {entry.name!r} is a device, FIFO or of an unknown kind")
 
     def _name(self, name: str) -> str:
-        """The entry's path below the target, in normal form; empty for the target itself."""
+        """Return the entry's path below the target, in normal form; empty for the target itself."""
         if name.startswith("/"):
             raise ArchiveError(f"entry {name!r} has an absolute path")
         parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -165,7 +165,7 @@ class _Unpacking:
         return path
 
     def _place(self, name: str) -> str:
-        """A path at which a new entry can be made."""
+        """Return a path at which a new entry can be made."""
         folder, _, last = name.rpartition("/")
         path = os.path.join(self._make_folder(folder), last)
         if os.path.lexists(path):

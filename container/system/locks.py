@@ -23,7 +23,7 @@ def take(path: Path) -> int | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds a lock; nobody does where there is no such file."""
+    """Return whether a process holds a lock; False where there is no such file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

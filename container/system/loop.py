@@ -165,4 +165,4 @@ class Loop:
 
 
 def _noticed(number: int, frame: object) -> None:
-    """Python-level handler: its being there makes the wake-up descriptor work."""
+    """Do nothing: the wake-up descriptor works only while there is a Python-level handler."""

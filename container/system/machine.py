@@ -46,7 +46,7 @@ class MachineFacts:
 
 
 def facts() -> MachineFacts:
-    """This machine, as of now (some milliseconds)."""
+    """Return the facts of this machine, as of now (some milliseconds)."""
     affinity = len(os.sched_getaffinity(0))
     groups = _control_groups()
     quota = _cpu_quota(groups)
@@ -78,7 +78,7 @@ def _whole(affinity: int, quota: float | None) -> int:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Space that this user may still fill on the disk of ``path`` or of its nearest folder that exists."""
+    """Return the space that this user may still fill on the disk of ``path`` or of its nearest existing folder."""
     for candidate in (path, *path.parents):
         try:
             disk = os.statvfs(candidate)
@@ -91,7 +91,8 @@ def free_bytes(path: Path) -> int | None:
 
 
 def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
-    """Names of the NVIDIA GPUs that a program started with these variables sees; no driver library is loaded.
+    """Return the names of the NVIDIA GPUs that a program started with these variables sees; no driver library is
+    loaded.
 
     Args:
         environment: Its ``CUDA_VISIBLE_DEVICES`` hides devices.
@@ -114,13 +115,13 @@ def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/d
 
 
 def cpu_model() -> str:
-    """The processor's name, as ``/proc/cpuinfo`` has it."""
+    """Return the processor's name, as ``/proc/cpuinfo`` has it."""
     match = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     return match[1].strip() if match else os.uname().machine
 
 
 def format_bytes(number: float) -> str:
-    """``512 MB``, ``3.4 GB``: powers of 1000, as disks are sold and ``df -H`` counts."""
+    """Format as ``512 MB`` or ``3.4 GB``: powers of 1000, as disks are sold and ``df -H`` counts."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             scaled = number / size
@@ -129,7 +130,7 @@ def format_bytes(number: float) -> str:
 
 
 def _control_groups() -> tuple[Path, ...]:
-    """The folders of this process's control groups (v2, and v1's cpu, memory and pids) and of those above them."""
+    """Return the folders of this process's control groups (v2, and v1's cpu, memory and pids) and of their parents."""
     folders: list[Path] = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -155,7 +156,7 @@ def _cpu_quota(groups: tuple[Path, ...]) -> float | None:
 
 
 def _memory(groups: tuple[Path, ...]) -> tuple[int, int]:
-    """Usable and available bytes."""
+    """Return the usable and the available bytes."""
     table = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE))
     total = int(table.get("MemTotal", 0)) * 1024
     available = int(table.get("MemAvailable", 0)) * 1024
@@ -177,7 +178,7 @@ def _memory(groups: tuple[Path, ...]) -> tuple[int, int]:
 
 
 def _processes(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
-    """The tighter of the user's limit and the control groups' on processes and threads, and how many there are."""
+    """Return the tightest limit on processes and threads (the user's or a control group's), and how many there are."""
     found: list[tuple[int, int]] = []
     soft = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     # root is not held to it, and counting everybody's threads is only worth while for limits that may matter.

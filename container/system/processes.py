@@ -121,7 +121,7 @@ def _exec_child(
     nice: int,
     blocked: Collection[int],
 ) -> None:
-    """The child's side of :func:`spawn`: never returns."""
+    """Run the child's side of :func:`spawn`; never returns."""
     stage = "exec"
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
@@ -169,7 +169,7 @@ def _dup_above(fd: int) -> int:
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Every process of the machine that we may see, by parent pid."""
+    """Return every process of the machine that we may see, by parent pid."""
     tree: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -186,7 +186,8 @@ def children_by_parent() -> dict[int, list[int]]:
 
 
 def state(pid: int) -> str:
-    """The kernel's letter for what a process does: ``T`` if it is stopped, ``Z`` if it has ended; empty without one.
+    """Return the kernel's letter for a process's state: ``T`` if it is stopped, ``Z`` if it has ended; empty without
+    one.
 
     See proc(5), ``/proc/PID/stat``.
     """
@@ -198,12 +199,12 @@ def state(pid: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, by SIGSTOP for one."""
+    """Return whether a process is stopped, for example by SIGSTOP."""
     return state(pid) == "T"
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
@@ -213,7 +214,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def name(pid: int) -> str:
-    """The name of a process, of 15 characters at the most: ``python3``; empty without one."""
+    """Return the name of a process, at most 15 characters: ``python3``; empty without one."""
     try:
         return _read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
     except OSError:
@@ -221,7 +222,9 @@ def name(pid: int) -> str:
 
 
 def _read(path: str) -> bytes:
-    """A small file of /proc. Hundreds are read when a job ends: no file object, which would ask for much more."""
+    """Read a small file of /proc. Hundreds are read when a job ends, so no file object, which would make more system
+    calls.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, 4096)
@@ -230,7 +233,9 @@ def _read(path: str) -> bytes:
 
 
 def descendants(root: int | None = None, *, spare: Collection[int] = ()) -> list[int]:
-    """The living descendants of a process (default: this one), parents before children, without the spared trees."""
+    """Return the living descendants of a process (default: this one), parents before children, without the spared
+    trees.
+    """
     tree = children_by_parent()
     found: list[int] = []
     queue = [pid for pid in tree.get(root if root is not None else os.getpid(), ()) if pid not in spare]
@@ -247,7 +252,7 @@ def end_descendants(
     deadline: float = 2.0,
     reaped: Callable[[int, int], None] | None = None,
 ) -> list[int]:
-    """SIGKILL every descendant of this process until none is left.
+    """Kill every descendant of this process with SIGKILL until none is left.
 
     Args:
         spare: Children that are left alone, with everything below them.
@@ -290,7 +295,7 @@ def reap(reaped: Callable[[int, int], None] | None = None) -> bool:
 
 
 def decode_status(status: int) -> tuple[int | None, int | None]:
-    """``(exit code, None)`` or ``(None, signal)`` of a wait status."""
+    """Return ``(exit code, None)`` or ``(None, signal)`` for a wait status."""
     if os.WIFSIGNALED(status):
         return None, os.WTERMSIG(status)
     return os.WEXITSTATUS(status), None

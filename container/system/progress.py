@@ -14,7 +14,7 @@ _REPORTS = 3.0
 
 
 def interval(limit: float) -> float:
-    """How often to look, and to tell, where ``limit`` seconds without progress are too many."""
+    """Return how often to check and report, where ``limit`` seconds without progress are too many."""
     return min(max(limit / 10, 0.05), 5.0)
 
 
@@ -61,15 +61,15 @@ class ProgressJudge:
         self._look()
 
     def close(self) -> None:
-        """Nothing is judged any more."""
+        """Stop judging."""
         self._closed = True
 
     def alive(self) -> None:
-        """A rank has shown progress."""
+        """Take note that a rank has shown progress."""
         self._last = time.monotonic()
 
     def take(self, host: str, places: Mapping[str, str], missing: Mapping[str, str]) -> None:
-        """A host says where its processes are, and for whom Horovod waits there."""
+        """Take a host's report: where its processes are, and which of them Horovod waits for there."""
         self.places[host] = places
         self.missing.update({int(rank): tensors for rank, tensors in missing.items()})
 

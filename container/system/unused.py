@@ -16,7 +16,7 @@ _SETTLED_S = 60.0
 
 
 def unused_folders(now: float | None = None) -> list[Path]:
-    """Folders for sockets and session files that no process uses any more."""
+    """Return the folders for sockets and session files that no process uses any more."""
     when = time.time() if now is None else now
     candidates: list[Path] = []
     roots = dict.fromkeys((tempfile.gettempdir(), folders.root(), folders.SHARED_MEMORY))
@@ -38,13 +38,15 @@ def unused_folders(now: float | None = None) -> list[Path]:
 
 
 def _sign(path: Path) -> str:
-    """What a process that uses the folder has in its environment, say; of one in shared memory, its job's folder."""
+    """Return the text by which a process that uses the folder is recognised, in its environment for example; for a
+    folder in shared memory, the job's folder.
+    """
     match = folders.NAME.match(path.name)
     return f"/{match[0]}" if match and str(path.parent) == folders.SHARED_MEMORY else str(path)
 
 
 def _used_folders(folders: set[str]) -> set[str]:
-    """Those of the paths that a process works in, has open files in, or is told of in its environment or command."""
+    """Return the paths that a process works in, has open files in, or has in its environment or command line."""
     used: set[str] = set()
     for pid in own_processes():
         if pid == os.getpid():

@@ -9,20 +9,20 @@ from container.contract.wire import Event
 
 
 def committed(data: Mapping[str, Any]) -> str:
-    """The words for a ``commit``."""
+    """Return the words for a ``commit``."""
     every = number(data, "every")
     return f"step {number(data, 'step')} is committed; commits are {every} step{'' if every == 1 else 's'} apart"
 
 
 def restored(data: Mapping[str, Any]) -> str:
-    """The words for a ``restored``."""
+    """Return the words for a ``restored``."""
     lost = number(data, "steps_lost")
     again = f"{lost} step{'' if lost == 1 else 's'} to train again" if lost else "nothing is lost"
     return f"back to the last commit, step {number(data, 'step')}: {again}"
 
 
 def lost(data: Mapping[str, Any]) -> str:
-    """The words for a ``state_lost``."""
+    """Return the words for a ``state_lost``."""
     return (
         "every worker that had the training's state was lost before another one had taken it: back to the checkpoint "
         f"of step {number(data, 'step')}"
@@ -30,7 +30,7 @@ def lost(data: Mapping[str, Any]) -> str:
 
 
 def number(data: Mapping[str, Any], name: str) -> int:
-    """A value of an event as a whole number; 0 where it is none."""
+    """Return a value of an event as a whole number; 0 if it is not one."""
     value = data.get(name)
     return int(value) if isinstance(value, int | float) else 0
 
@@ -43,7 +43,7 @@ class Restores:
         self._ranks: set[int | None] = set()
 
     def begins(self, event: Event) -> bool:
-        """Whether a ``restored`` is the first to tell of its restore."""
+        """Return whether this ``restored`` is the first event of its restore."""
         step = number(event.data, "step")
         if step != self._step or event.rank in self._ranks:
             self._step = step
@@ -64,7 +64,7 @@ class Telling:
         self._restores = Restores()
 
     def line(self, event: Event) -> str | None:
-        """The line for an event, or None."""
+        """Return the line for an event, or None."""
         if event.kind == "commit":
             every = number(event.data, "every")
             if self._every and self._every / 2 <= every <= 2 * self._every:

@@ -207,7 +207,7 @@ class LogReader:
         self._sources: dict[str, _Source] = {}
 
     def poll(self, *, final: bool = False) -> list[LogLine]:
-        """What is new, in bounded portions: call it again until it returns nothing.
+        """Return new output, in bounded portions: call it again until it returns nothing.
 
         Args:
             final: The job is over and nothing will be added: also give bytes that a killed supervisor wrote without
@@ -229,7 +229,7 @@ class LogReader:
         return lines
 
     def drain(self, *, final: bool = False) -> Iterator[list[LogLine]]:
-        """Everything that is on record now and has not been read, in portions."""
+        """Yield everything that is on record now and has not been read, in portions."""
         while lines := self.poll(final=final):
             yield lines
 
@@ -307,7 +307,7 @@ class _Source:
         return _Portion(self, records, data, more)
 
     def rest(self) -> list[LogLine]:
-        """Bytes behind the last recorded time."""
+        """Return the bytes behind the last recorded time."""
         try:
             size = os.stat(self.log).st_size
             time_ns = self.time_ns or os.stat(self.log).st_mtime_ns

@@ -11,7 +11,7 @@ PHASES = ("launch", "import", "rendezvous", "first_step", "training", "teardown"
 
 
 def phases(events: Iterable[Event]) -> dict[str, float | None]:
-    """Seconds per phase, of the last attempt; None for what the events do not tell.
+    """Return the seconds per phase of the last attempt; None for a phase that the events do not show.
 
     =============  =====================================================================================
     launch         from the job's creation (a later attempt: its first event) until its ranks were started
@@ -74,7 +74,7 @@ class _Marks:
 
 
 def _seconds(start: int | None, end: int | None) -> float | None:
-    """The time between two marks; hosts' clocks may differ a little, so never less than none."""
+    """Return the time between two marks, never less than 0: hosts' clocks may differ a little."""
     if start is None or end is None:
         return None
     return max(0, end - start) / 1e9

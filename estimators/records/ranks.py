@@ -16,7 +16,7 @@ Numbering = Callable[[str, "str | None"], "int | None"]
 
 
 def numbering(spec: TrainingJobSpec) -> Numbering:
-    """How the ranks of a job are numbered; as :mod:`container.launchers` plans them.
+    """Return how the ranks of a job are numbered, as :mod:`container.launchers` plans them.
 
     Args:
         spec: The job.
@@ -40,7 +40,7 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
 
 
 def of_record(record: JobRecord) -> Numbering:
-    """The same from a job's record; by name alone where it cannot be read (any more)."""
+    """Return the numbering from a job's record; by name alone where it cannot be read."""
     try:
         return numbering(TrainingJobSpec.from_request(record.read_request()))
     except (FleetfitError, OSError, ValueError, KeyError, TypeError):
@@ -48,7 +48,7 @@ def of_record(record: JobRecord) -> Numbering:
 
 
 def known(record: JobRecord) -> frozenset[int]:
-    """The ranks that a job has had, or has from its start; empty where its record does not tell.
+    """Return the ranks that a job has had, or has from its start; empty where its record does not tell.
 
     An elastic job may have had more than those that it was started with: what printed is on record.
     """
@@ -64,7 +64,7 @@ def known(record: JobRecord) -> frozenset[int]:
 
 
 def span_text(ranks: Iterable[int]) -> str:
-    """``its only rank is 0``, ``its ranks are 0 to 3``."""
+    """Describe ranks in words: ``its only rank is 0``, ``its ranks are 0 to 3``."""
     ordered = sorted(ranks)
     if len(ordered) == 1:
         return f"its only rank is {ordered[0]}"
@@ -74,5 +74,5 @@ def span_text(ranks: Iterable[int]) -> str:
 
 
 def by_name(host: str, process: str | None) -> int | None:
-    """``3`` for ``rank 3``."""
+    """Return ``3`` for ``rank 3``."""
     return rank_of(process)

@@ -157,7 +157,7 @@ class JobRecord:
 
     @classmethod
     def adopt(cls, path: str | Path, lock_fd: int) -> JobRecord:
-        """The supervisor's view of a record whose lock it was handed; the lock is kept from its children."""
+        """Open a record as its supervisor, with a lock that was handed over; children do not inherit the lock."""
         os.set_inheritable(lock_fd, False)
         return cls(Path(path), lock_fd=lock_fd)
 
@@ -200,7 +200,7 @@ class JobRecord:
         self.lock_fd = self._events_fd = None
 
     def is_supervised(self) -> bool:
-        """Whether the lock is held: a supervisor (or a creator that is about to start one) lives."""
+        """Return whether a process holds the lock: a supervisor, or a creator that is about to start one."""
         if self.lock_fd is not None:
             return True
         return locks.is_held(self.lock_file)
@@ -299,20 +299,20 @@ class JobRecord:
         return self.hosts_dir / host
 
     def tree(self, host: str) -> MLTree:
-        """One host's ``/opt/ml``."""
+        """Return one host's ``/opt/ml``."""
         return MLTree(self.host_dir(host) / "ml")
 
     def log_dir(self, host: str, attempt: int = 0) -> Path:
-        """The logs of one host's processes in one attempt."""
+        """Return the logs of one host's processes in one attempt."""
         return self.host_dir(host) / "logs" / f"attempt-{attempt}"
 
     def processes(self, host: str) -> set[str | None]:
-        """The processes of a host that have printed something, in any attempt; None is the toolkit itself."""
+        """Return the processes of a host that have printed something, in any attempt; None is the toolkit itself."""
         found = self.host_dir(host).glob("logs/attempt-*/*.times")
         return {process_of(path.name.removesuffix(".times")) for path in found}
 
     def log_file(self, host: str, process: str | None, attempt: int = 0) -> Path:
-        """The raw output of one process (None: the toolkit's own words): ``rank-3.log``, ``toolkit.log``, ``ps.log``.
+        """Return the log of one process (None: the toolkit itself): ``rank-3.log``, ``toolkit.log``, ``ps.log``.
 
         The time of each piece is beside it, in :func:`times_file`.
         """
@@ -325,7 +325,7 @@ class JobRecord:
         self.write_json(self.request_file, request)
 
     def read_request(self) -> dict[str, Any]:
-        """The CreateTrainingJob request; empty for a record that was left before it had one."""
+        """Read the CreateTrainingJob request; empty for a record that was abandoned before it had one."""
         return self.read_json(self.request_file) or {}
 
     def write_options(self, options: dict[str, Any]) -> None:
@@ -333,7 +333,7 @@ class JobRecord:
         self.write_json(self.options_file, options)
 
     def read_options(self) -> dict[str, Any]:
-        """The RunOptions' JSON form; empty for a record that was left before it had one."""
+        """Read the RunOptions' JSON form; empty for a record that was abandoned before it had one."""
         return self.read_json(self.options_file) or {}
 
     def write_status(self, status: dict[str, Any]) -> None:
@@ -345,7 +345,7 @@ class JobRecord:
         self.write_json(self.status_file, status)
 
     def stored_status(self) -> dict[str, Any] | None:
-        """The status as it was last written, or None; :meth:`read_status` is what users should see.
+        """Read the status as it was last written, or None; :meth:`read_status` is what users should see.
 
         Raises:
             RecordError: a newer fleetfit wrote it in a form that this one cannot read.
@@ -360,7 +360,7 @@ class JobRecord:
         return stored
 
     def read_status(self) -> dict[str, Any]:
-        """The status, in DescribeTrainingJob's shape; a job without a living supervisor is never "in progress".
+        """Read the status, in DescribeTrainingJob's shape; a job without a living supervisor is never "in progress".
 
         Raises:
             JobNotFoundError: the record has been removed.
@@ -383,7 +383,7 @@ class JobRecord:
         return statuses.lost(stored, when, _tail(self.supervisor_log))
 
     def last_sign(self) -> float:
-        """When something was last written to the record, in seconds since the epoch."""
+        """Return when the record was last written to, in seconds since the epoch."""
         times = [0.0]
         for path in (self.lock_file, self.status_file, self.events_file, self.supervisor_log):
             with contextlib.suppress(OSError):
@@ -417,7 +417,7 @@ class JobRecord:
             self._torn = False
 
     def events(self, kind: str | None = None) -> Iterator[Event]:
-        """The events on record, in the order in which they arrived; a torn line is left out.
+        """Yield the events on record in the order of their arrival, without torn lines.
 
         Args:
             kind: Only those of this kind.
@@ -457,7 +457,7 @@ class JobRecord:
                         raise
 
     def read_json(self, path: Path) -> Any:
-        """A JSON file of the record; None when it does not exist.
+        """Read a JSON file of the record; None when it does not exist.
 
         Raises:
             RecordError: it cannot be read.
@@ -479,18 +479,20 @@ def _taken(path: Path) -> JobExistsError:
 
 
 def jobs_folder(home: str | Path | None = None) -> Path:
-    """The folder of all records: ``<home>/jobs``, ``home`` being ``$FLEETFIT_HOME`` or ``~/.fleetfit`` if not given."""
+    """Return the folder of all records: ``<home>/jobs``, ``home`` being ``$FLEETFIT_HOME`` or ``~/.fleetfit`` if not
+    given.
+    """
     chosen = home if home is not None else os.environ.get(HOME_VARIABLE) or "~/.fleetfit"
     return Path(os.path.abspath(os.path.expanduser(chosen))) / "jobs"
 
 
 def is_job_name(name: str) -> bool:
-    """Whether SageMaker would take it as a job's name; only such a name is ever a path."""
+    """Return whether SageMaker would take it as a job's name; only such a name is ever used as a path."""
     return _NAME.fullmatch(name) is not None
 
 
 def job_names(home: str | Path | None = None) -> list[str]:
-    """The names of all jobs on record, sorted."""
+    """Return the names of all jobs on record, sorted."""
     return sorted(name for name in _subfolders(jobs_folder(home)) if _NAME.fullmatch(name))
 
 
@@ -500,7 +502,7 @@ _PLAIN = re.compile(rb"[A-Za-z0-9._]")
 
 
 def log_stem(process: str | None) -> str:
-    """A process's name as part of a file name, and back by :func:`process_of`: ``rank-3`` for ``rank 3``.
+    """Return a process's name as part of a file name: ``rank-3`` for ``rank 3``; :func:`process_of` reads it back.
 
     A space becomes a dash; what else is not a letter, digit, dot or underscore becomes ``%XX``.
     """
@@ -516,7 +518,7 @@ def log_stem(process: str | None) -> str:
 
 
 def process_of(stem: str) -> str | None:
-    """The process whose file name has this stem; None for the toolkit itself."""
+    """Return the process whose file name has this stem; None for the toolkit itself."""
     if stem == "toolkit":
         return None
     if stem == "%":
@@ -527,7 +529,7 @@ def process_of(stem: str) -> str | None:
 
 
 def times_file(log_file: Path) -> Path:
-    """The file of times beside a log: 16-byte little-endian records (time in ns since the epoch, end offset)."""
+    """Return the file of times beside a log: 16-byte little-endian records (time in ns since the epoch, end offset)."""
     return log_file.with_suffix(".times")
 
 

@@ -52,7 +52,7 @@ class SecondaryStatus(str, enum.Enum):
         return not TRANSITIONS[self]
 
     def primary(self, current: TrainingJobStatus = TrainingJobStatus.IN_PROGRESS) -> TrainingJobStatus:
-        """The primary status that goes with it.
+        """Return the primary status that goes with it.
 
         Args:
             current: The primary status so far: a job that is being stopped stays ``Stopping`` while it uploads.
@@ -62,7 +62,7 @@ class SecondaryStatus(str, enum.Enum):
         return TrainingJobStatus.STOPPING if current is TrainingJobStatus.STOPPING else TrainingJobStatus.IN_PROGRESS
 
     def can_become(self, following: SecondaryStatus) -> bool:
-        """Whether the table of transitions has a step from this one to ``following``."""
+        """Return whether the table of transitions has a step from this one to ``following``."""
         return following in TRANSITIONS[self]
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ _NOT_BILLED = (SecondaryStatus.INTERRUPTED.value, SecondaryStatus.PENDING.value)
 
 
 def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str] = ()) -> dict[str, Any]:
-    """The status of a job that has just been created.
+    """Return the status of a job that has just been created.
 
     Args:
         request: The CreateTrainingJob request; only the name is read.
@@ -58,7 +58,7 @@ def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str
 
 
 def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float, message: str = "") -> dict[str, Any]:
-    """The status after a step to ``secondary``; the given one is left as it is.
+    """Return the status after a step to ``secondary``; the given one is left as it is.
 
     A step to where the job is already changes the message only. ``TrainingStartTime`` is set when the job begins to
     download or to train, ``TrainingEndTime`` and the times in seconds (whole, rounded up) when it is over.
@@ -97,7 +97,7 @@ def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float
 
 
 def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: float | None = None) -> dict[str, Any]:
-    """The status of a job that was over, or whose supervisor was lost, and that goes on with another attempt.
+    """Return the status for another attempt of a job that was over, or whose supervisor was lost.
 
     The time between counts neither as training nor as billable.
 
@@ -122,7 +122,7 @@ def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: f
 
 
 def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """The status of a job that is over with other billable seconds (spot prices); at least 1, at most all of them."""
+    """Return the status of an ended job with other billable seconds (spot prices), from 1 to all of them."""
     training = status.get("TrainingTimeInSeconds")
     if training is None:
         return dict(status)
@@ -130,7 +130,7 @@ def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 
 def fail(status: Mapping[str, Any], failure: Failure, now: float) -> dict[str, Any]:
-    """The status of a job that failed, with ``FailureReason`` and the failure as data.
+    """Return the status of a job that failed, with ``FailureReason`` and the failure as data.
 
     Raises:
         ValueError: the job is over already.
@@ -142,29 +142,29 @@ def fail(status: Mapping[str, Any], failure: Failure, now: float) -> dict[str, A
 
 
 def with_own(status: Mapping[str, Any], **values: Any) -> dict[str, Any]:
-    """The status with some of fleetfit's own values replaced: ``with_own(status, attempt=1)``."""
+    """Return the status with some of fleetfit's own values replaced: ``with_own(status, attempt=1)``."""
     return {**status, OWN: {**status.get(OWN, {}), **values}}
 
 
 def with_warning(status: Mapping[str, Any], warning: str) -> dict[str, Any]:
-    """The status with one more warning, unless it is there already."""
+    """Add a warning to the status, unless it is there already."""
     warnings = list(status.get(OWN, {}).get("warnings") or [])
     return with_own(status, warnings=warnings if warning in warnings else [*warnings, warning])
 
 
 def noticed(status: Mapping[str, Any]) -> list[str]:
-    """What was warned of since the job's start."""
+    """Return the warnings since the job's start."""
     own = status.get(OWN, {})
     return [str(text) for text in own.get("warnings") or []][int(own.get("warned_before") or 0) :]
 
 
 def lives_elsewhere(status: Mapping[str, Any] | None) -> bool:
-    """Whether the job is, or may be, on somebody else's machines, where it goes on without its supervisor."""
+    """Return whether the job is, or may be, on a service that keeps it running without its supervisor."""
     return bool((status or {}).get(OWN, {}).get("elsewhere"))
 
 
 def last_seen(status: Mapping[str, Any] | None) -> float | None:
-    """When a job that lives elsewhere was last seen there, in seconds since the epoch; None: not yet."""
+    """Return when a job that lives elsewhere was last seen there, in seconds since the epoch; None: not yet."""
     seen = (status or {}).get(OWN, {}).get("seen")
     return float(seen) if isinstance(seen, int | float) else None
 
@@ -172,7 +172,7 @@ def last_seen(status: Mapping[str, Any] | None) -> float | None:
 def mirrored(
     status: Mapping[str, Any], there: Mapping[str, Any], now: float, failure: Failure | None = None
 ) -> dict[str, Any]:
-    """The status of a job that lives elsewhere, as it is told there, with fleetfit's own values.
+    """Return the status of a job that lives elsewhere, as the service reports it, with fleetfit's own values.
 
     Args:
         status: The status so far.
@@ -193,7 +193,7 @@ def mirrored(
 
 
 def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
-    """How a job that lives elsewhere reads while nobody follows it: as it was when somebody last did."""
+    """Return the status of a job that lives elsewhere while nobody follows it: as it was last seen."""
     return with_warning(
         status,
         "nobody follows this job at the moment, so this is how it was last seen: attach to it to follow it on.",
@@ -201,7 +201,7 @@ def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str, Any]:
-    """How a job reads whose supervisor went away without ending it.
+    """Return the status of a job whose supervisor went away without ending it.
 
     Args:
         status: The last status on record, not a terminal one.
@@ -221,7 +221,7 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
 
 
 def failure_of(status: Mapping[str, Any]) -> Failure | None:
-    """Why the job failed; None when it did not.
+    """Return why the job failed; None when it did not.
 
     What a newer version wrote and this one does not know is read as far as it can be.
     """
@@ -238,7 +238,7 @@ def failure_of(status: Mapping[str, Any]) -> Failure | None:
 
 
 def is_terminal(status: Mapping[str, Any]) -> bool:
-    """Whether the job is over; False for a status that this version does not know."""
+    """Return whether the job is over; False for a status that this version does not know."""
     try:
         return TrainingJobStatus(status["TrainingJobStatus"]).is_terminal
     except (KeyError, ValueError):
@@ -251,7 +251,7 @@ def _entry(secondary: SecondaryStatus, now: float, message: str) -> dict[str, An
 
 
 def _durations(status: Mapping[str, Any]) -> dict[str, int]:
-    """Whole seconds, at least 1 once training began: clients divide by them."""
+    """Return whole seconds, at least 1 once training began: clients divide by them."""
     start = status.get("TrainingStartTime")
     if start is None:
         return {}

@@ -72,7 +72,9 @@ class Dealer:
         self._kept += len(range(first, number, self._ranks))
 
     def _mine(self, data: bytes, ends: list[int], first: int, number: int) -> bytes:
-        """This rank's records among those that end at ``ends``; the first of them is the object's ``number``-th."""
+        """Return this rank's records among those that end at ``ends``; the first of them is number ``number`` in its
+        object.
+        """
         begins = [0, *ends]
         return b"".join(
             [
@@ -84,7 +86,7 @@ class Dealer:
     def _last(
         self, pipe: Pipe, item: DataObject, framing: formats.Framing, rest: bytes, first: int, number: int, offset: int
     ) -> int:
-        """What is left of an object at its end: nothing but whole records, the last perhaps without an end."""
+        """Return the rest of an object at its end: whole records, the last perhaps without a terminator."""
         ends: list[int] = []
         try:
             whole, _ = framing.hop(rest, 0, len(rest), ends)

@@ -106,7 +106,7 @@ def _leave(host: PipeHost, channels: Sequence[Channel]) -> NoReturn:
 
 
 def read_channels(file: Path) -> tuple[Channel, ...]:
-    """The channels in Pipe mode.
+    """Read the channels in Pipe mode.
 
     Raises:
         AgentError: the file cannot be read.

@@ -39,7 +39,7 @@ class Sharing:
             return sum(shared.kept for shared in self._objects.values())
 
     def pieces(self, key: Key, read: Read) -> Iterator[bytes]:
-        """An object's bytes, in pieces, for one reader.
+        """Yield an object's bytes, in pieces, for one reader.
 
         Args:
             key: The epoch, and the object's place in it.
@@ -69,7 +69,7 @@ class Sharing:
             return shared
 
     def _piece(self, shared: _Object, offset: int) -> bytes | None:
-        """The piece that begins at an offset; None at the object's end, or if it is not kept any more."""
+        """Return the piece that begins at an offset; None at the object's end, or if it is no longer kept."""
         with self._lock:
             piece = shared.pieces.get(offset)
             if piece is not None or offset != shared.size:
@@ -146,12 +146,12 @@ class _Object:
         self.failed = False
 
     def ends_at(self, offset: int) -> bool:
-        """Whether it ends at an offset, as far as is known."""
+        """Return whether it is known to end at an offset."""
         return self.ended and offset == self.size
 
 
 def _from(pieces: Iterator[bytes], offset: int) -> Iterator[bytes]:
-    """The bytes from an offset on."""
+    """Yield the bytes from an offset on."""
     for piece in pieces:
         if offset >= len(piece):
             offset -= len(piece)

@@ -68,7 +68,7 @@ class Contents:
         return cls(channel=channel, objects=objects, hosts=hosts, host=host)
 
     def share(self, epoch: int, host: int | None = None) -> Iterable[DataObject]:
-        """A host's objects in an epoch, in the order in which they are read.
+        """Return a host's objects in an epoch, in the order in which they are read.
 
         All objects are shuffled first, and dealt then: as on SageMaker, a host gets others in each epoch.
         """
@@ -173,7 +173,7 @@ def _wrap(pipe: Pipe, channel: Channel, item: DataObject) -> None:
 
 
 def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The pieces joined so that all but the last have a multiple of four bytes: only the last one is padded."""
+    """Join pieces so that all but the last are multiples of four bytes: only the last is padded."""
     rest = b""
     for piece in pieces:
         data = rest + piece
@@ -186,7 +186,7 @@ def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pieces(channel: Channel, item: DataObject) -> Generator[bytes, None, None]:
-    """An object's bytes, unpacked where the channel says so."""
+    """Yield an object's bytes, unpacked where the channel says so."""
     with sources.open(item) as stream:
         if channel.compression is Compression.NONE:
             while data := stream.read(CHUNK):

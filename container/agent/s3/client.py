@@ -34,7 +34,7 @@ _lock = threading.Lock()
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Bucket and key (or prefix) of ``s3://bucket/key``.
+    """Split ``s3://bucket/key`` into bucket and key (or prefix).
 
     Raises:
         SourceError: it is no such URI.
@@ -73,7 +73,7 @@ def _client() -> Any:
 
 
 def client() -> Any:
-    """The S3 client of this process; it may be used by several threads.
+    """Return the S3 client of this process; several threads may use it.
 
     Raises:
         SourceError: boto3 is missing, or its configuration cannot be used.
@@ -113,12 +113,12 @@ def call(uri: str, function: Callable[[], T]) -> T:
 
 
 def etag(answer: Mapping[str, Any]) -> str | None:
-    """The ETag of an answer without its quotes, which not every server writes everywhere."""
+    """Return the ETag of an answer without quotes, which not every server writes everywhere."""
     return str(answer.get("ETag") or "").strip('"') or None
 
 
 def passes(error: Exception) -> bool:
-    """Whether a failure of the client may pass when it is tried again."""
+    """Return whether a failure of the client is transient, so that a retry makes sense."""
     from botocore import exceptions, parsers
     from urllib3.exceptions import ProtocolError
     from urllib3.exceptions import TimeoutError as LateError

@@ -11,7 +11,7 @@ from container.agent.sources.base import SourceError
 
 
 def explain(uri: str, error: Exception, client: Callable[[], Any], *, offset: int | None = None) -> SourceError:
-    """What a failure of the client means, with the remedy.
+    """Turn a failure of the client into an error with its cause and remedy.
 
     Args:
         uri: What it is about.
@@ -52,7 +52,7 @@ def _endpoint(client: Callable[[], Any]) -> str:
 
 
 def _explain_answer(uri: str, error: Any, endpoint: str, client: Callable[[], Any]) -> tuple[str, str]:
-    """Cause and remedy of an answer of the server's."""
+    """Return the cause and the remedy for an error answer of the server."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     said = str(error.response.get("Error", {}).get("Message", "") or code)

@@ -11,7 +11,7 @@ from container.agent.sources.base import DataObject, SourceError
 
 
 def listing(uri: str, *, limit: int | None = None, empty: bool = False) -> list[DataObject]:
-    """The objects whose key begins with a prefix, in the order of their keys' bytes; folder markers are left out.
+    """Return the objects whose key begins with a prefix, in the order of their keys' bytes, without folder markers.
 
     Args:
         uri: ``s3://bucket/prefix``.
@@ -30,7 +30,7 @@ def listing(uri: str, *, limit: int | None = None, empty: bool = False) -> list[
 
 
 def pages(uri: str, *, empty: bool = False) -> Iterator[list[DataObject]]:
-    """As :func:`listing`, some objects at a time, as the server gives them: not sorted if it does not sort.
+    """Yield the objects of :func:`listing` page by page, in the server's order.
 
     Args:
         uri: ``s3://bucket/prefix``.
@@ -54,7 +54,7 @@ def pages(uri: str, *, empty: bool = False) -> Iterator[list[DataObject]]:
 
 
 def is_sorted(uri: str) -> bool:
-    """Whether the server lists the bucket by key: S3's directory buckets and their access points have no order."""
+    """Return whether the server lists the bucket by key: S3's directory buckets and their access points do not."""
     return not split(uri)[0].endswith(("--x-s3", "--xa-s3"))
 
 
@@ -77,7 +77,7 @@ def _answers(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]
 
 
 def _near(bucket: str, prefix: str) -> str:
-    """The prefix that may have been meant, for an error."""
+    """Return the prefix that may have been meant, for an error."""
     from container.contract.names import nearest
 
     folder, _, last = prefix.rstrip("/").rpartition("/")
@@ -95,7 +95,8 @@ def _near(bucket: str, prefix: str) -> str:
 
 
 def relative_key(key: str, prefix: str) -> str:
-    """The path in the channel's folder: what follows the prefix as a folder, else what follows its last slash.
+    """Return the path in the channel's folder: the part of the key after the prefix as a folder, or else after its last
+    slash.
 
     ``data/a`` for the key ``train/data/a`` under ``train`` or ``train/``; ``train-2/a`` for ``x/train-2/a`` under
     ``x/train``; ``a.csv`` for the key ``x/a.csv`` under itself.
@@ -107,7 +108,7 @@ def relative_key(key: str, prefix: str) -> str:
 
 
 def describe(uri: str, key: str = "") -> DataObject:
-    """One object's size and ETag.
+    """Return one object's size and ETag.
 
     Raises:
         SourceError: it does not exist, or cannot be read.

@@ -34,7 +34,7 @@ _LOOPBACK = ("localhost", "127.", "::1")
 
 
 def connections() -> int:
-    """How many connections read one large object."""
+    """Return how many connections read one large object."""
     configured = os.environ.get(CONNECTIONS, "")
     if configured:
         if not configured.isdecimal() or not 1 <= int(configured) <= _MOST_CONNECTIONS:
@@ -121,7 +121,7 @@ class Range:
         return answer["Body"]
 
     def _problem(self, answer: dict[str, Any]) -> str | None:
-        """What tells that this is not the object that was listed."""
+        """Return why this is not the object that was listed; None if it is."""
         identity = self._item.identity
         if identity is not None and s3.etag(answer) != identity:
             return "it changed while the job read it (its ETag is another)"

@@ -174,7 +174,7 @@ class Upload(io.RawIOBase):
 
 
 def _whole(answer: Mapping[str, Any], member: str) -> Any:
-    """A member of an answer; botocore takes a body that was cut before its first byte for an empty one."""
+    """Return a member of an answer; botocore takes a body that was cut before its first byte for an empty one."""
     if member not in answer:
         raise ConnectionError("the answer was cut")
     return answer[member]

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def objects(channel: Channel) -> tuple[DataObject, ...]:
-    """The channel's objects, in SageMaker's order: by key, or as the manifest has them. Not shuffled.
+    """Return the channel's objects, not shuffled, in SageMaker's order: by key, or as the manifest lists them.
 
     An augmented manifest is one object here; :func:`entries` reads its lines.
 
@@ -64,7 +64,7 @@ def objects(channel: Channel) -> tuple[DataObject, ...]:
 
 
 def in_order(channel: Channel, failed: Callable[[Exception], None]) -> Iterable[DataObject]:
-    """As :func:`objects`; the first of them are there before the rest are listed, where the source has that order.
+    """Iterate over :func:`objects`, the first of them before the rest are listed where the source has that order.
 
     Args:
         channel: The channel.
@@ -88,7 +88,7 @@ def in_order(channel: Channel, failed: Callable[[Exception], None]) -> Iterable[
 
 
 def entries(channel: Channel) -> Iterator[AugmentedEntry]:
-    """The lines of an augmented manifest, one by one, with the attributes that the channel reads.
+    """Yield the lines of an augmented manifest with the attributes that the channel reads.
 
     Raises:
         SourceError: the manifest cannot be read, or a line is wrong; the message names the line.

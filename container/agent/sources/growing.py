@@ -32,7 +32,7 @@ class Growing:
         threading.Thread(target=self._list, args=(pages, failed), name="listing", daemon=True).start()
 
     def __iter__(self) -> Iterator[DataObject]:
-        """The objects; waits for those that are not listed yet.
+        """Yield the objects, waiting for those that are not listed yet.
 
         Raises:
             AgentError: the list could not be continued.

@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 
 def manifest_objects(channel: Channel) -> tuple[DataObject, ...]:
-    """The objects of a ManifestFile channel, in its order; each is looked at.
+    """Return the objects of a ManifestFile channel in its order, each looked up.
 
     Raises:
         SourceError: the manifest cannot be read, or an object does not exist; the message names the line.
@@ -36,14 +36,14 @@ def manifest_objects(channel: Channel) -> tuple[DataObject, ...]:
 
 
 def manifest_pages(channel: Channel) -> Iterator[tuple[DataObject, ...]]:
-    """As :func:`manifest_objects`, some objects at a time."""
+    """Yield the objects of :func:`manifest_objects` page by page."""
     listed = read_manifest(channel.uri)
     for start in range(0, len(listed), _PAGE):
         yield look_up(channel.uri, listed[start : start + _PAGE])
 
 
 def read_manifest(uri: str) -> tuple[Listed, ...]:
-    """What a manifest lists, unchecked.
+    """Return the entries of a manifest, unchecked.
 
     Raises:
         SourceError: it cannot be read or parsed.
@@ -63,7 +63,7 @@ def read_manifest(uri: str) -> tuple[Listed, ...]:
 
 
 def look_up(manifest: str, listed: tuple[Listed, ...]) -> tuple[DataObject, ...]:
-    """The listed objects as they are now; many are asked for at a time.
+    """Look up the listed objects, many at a time.
 
     Raises:
         SourceError: one does not exist or cannot be read; the first in the manifest's order is named, with its line.
@@ -85,7 +85,7 @@ def look_up(manifest: str, listed: tuple[Listed, ...]) -> tuple[DataObject, ...]
 
 
 def augmented_entries(channel: Channel) -> Iterator[AugmentedEntry]:
-    """The lines of an AugmentedManifestFile channel; see :func:`container.agent.sources.entries`."""
+    """Yield the lines of an AugmentedManifestFile channel; see :func:`container.agent.sources.entries`."""
     item = single.describe(channel.uri)
     with single.open(item) as stream:
         try:

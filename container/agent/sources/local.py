@@ -17,7 +17,7 @@ _CHANGED = "something wrote it while the job read it; start the job again when i
 
 
 def resolve(uri: str) -> Path:
-    """The folder or file that a plain path or a ``file://`` URL names, without links, readable.
+    """Resolve a plain path or a ``file://`` URL to a readable folder or file, without links.
 
     Raises:
         SourceError: it does not exist, cannot be read, or is something else.
@@ -41,7 +41,7 @@ def resolve(uri: str) -> Path:
 
 
 def listing(uri: str) -> list[DataObject]:
-    """Every file below a folder, or the file itself, in the order of their keys' bytes.
+    """Return every file below a folder, or the file itself, in the order of their keys' bytes.
 
     Links are followed.
 
@@ -57,7 +57,7 @@ def listing(uri: str) -> list[DataObject]:
 
 
 def tree(uri: str) -> tuple[list[DataObject], list[str]]:
-    """Every file below a folder, or the file itself, and the folders' own keys: some may be empty.
+    """Return every file below a folder, or the file itself, and the keys of the folders: some may be empty.
 
     Raises:
         SourceError: as for :func:`listing`.
@@ -72,13 +72,13 @@ def tree(uri: str) -> tuple[list[DataObject], list[str]]:
 
 
 def describe(path: Path | str, key: str) -> DataObject:
-    """A file as an object."""
+    """Describe a file as an object."""
     status = os.stat(path)
     return DataObject(os.fspath(path), status.st_size, identity(status), key)
 
 
 def identity(status: os.stat_result) -> str:
-    """What changes when a file's content does."""
+    """Return a value that changes when a file's content does."""
     return f"{status.st_mtime_ns}-{status.st_size}-{status.st_ino}"
 
 
@@ -144,7 +144,7 @@ class LocalStream:
         return self._position
 
     def fileno(self) -> int:
-        """The descriptor, for whoever splices; bytes that are taken there must be told to :meth:`advance`."""
+        """Return the descriptor, for splicing; report bytes that are taken there to :meth:`advance`."""
         return self._file
 
     def advance(self, count: int) -> None:

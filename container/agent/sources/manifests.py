@@ -103,7 +103,7 @@ def parse_manifest(text: str) -> tuple[Listed, ...]:
 
 
 def key_problem(key: str) -> str | None:
-    """Why a key cannot be a path below the channel's folder; None when it can."""
+    """Return why a key cannot be a path below the channel's folder; None when it can."""
     parts = key.split("/")
     if "\0" in key:
         return "has a NUL character, which no file's name can have"
@@ -130,7 +130,7 @@ def _prefix(line: int, value: object) -> str:
 
 
 def _elements(text: str) -> Iterator[tuple[int, object]]:
-    """The elements of a JSON array with the line on which each begins."""
+    """Yield the elements of a JSON array with the line on which each begins."""
     decoder = json.JSONDecoder()
     line, counted = 1, 0
 

@@ -7,7 +7,7 @@ from container.system.locations import is_s3
 
 
 def describe(uri: str, key: str = "") -> DataObject:
-    """One object as it is now.
+    """Look up one object as it is now.
 
     Args:
         uri: ``s3://bucket/key``, a ``file://`` URL or a path.
@@ -29,7 +29,7 @@ def describe(uri: str, key: str = "") -> DataObject:
 
 
 def open(item: DataObject, offset: int = 0) -> ObjectStream:
-    """The object's bytes from an offset on.
+    """Open the object's bytes from an offset on.
 
     Raises:
         SourceError: it cannot be read, or is not what was listed.

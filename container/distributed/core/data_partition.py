@@ -15,7 +15,7 @@ HOLDINGS = ("all", "host", "rank")
 
 
 def held_by(records: Any, holds: str | None) -> str:
-    """What a process's dataset holds.
+    """Return which records a process's dataset has: all, its host's or its rank's.
 
     Args:
         records: The dataset.
@@ -48,7 +48,7 @@ def held_by(records: Any, holds: str | None) -> str:
 
 
 def _sharded_files(environ: Mapping[str, str]) -> list[str]:
-    """The channels of this job whose files differ from host to host."""
+    """Return the channels of this job whose files differ from host to host."""
     if len(json.loads(environ.get("SM_HOSTS") or "[]")) < 2:
         return []
     config = json.loads(environ.get("SM_INPUT_DATA_CONFIG") or "{}")
@@ -60,6 +60,6 @@ def _sharded_files(environ: Mapping[str, str]) -> list[str]:
 
 
 def channels_of(records: Any) -> list[Any]:
-    """The channels in Pipe mode that a dataset is made of."""
+    """Return the channels in Pipe mode that a dataset is made of."""
     pipes = sys.modules.get("container.pipe_dataset.dataset")  # if the script has imported it
     return list(pipes.sources_of(records)) if pipes is not None else []

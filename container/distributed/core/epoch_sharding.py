@@ -34,10 +34,10 @@ class Dealing:
         return -(-left // self.per_step) if self.partial else left // self.per_step
 
     def after(self, steps: int) -> int:
-        """The position after some of these steps."""
+        """Return the position after some of these steps."""
         return min(self.records, self.position + steps * self.per_step)
 
     def share(self, rank: int, step: int) -> range:
-        """A rank's records in a step, from 0, by their place in the epoch's order."""
+        """Return a rank's records in a step, from 0, by their place in the epoch's order."""
         first = self.position + step * self.per_step
         return range(first + rank, min(self.records, first + self.per_step), self.size)

@@ -32,7 +32,7 @@ class Rehearsal:
         return bool(self._orders)
 
     def reached(self, step: int, *, rank: int, coordinates: bool = False) -> None:
-        """This process has finished a step: do what was to happen after it.
+        """Inject the faults that are due after this step, which this process has finished.
 
         Args:
             step: How many steps are finished.
@@ -51,5 +51,5 @@ class Rehearsal:
             self.passed(step)
 
     def passed(self, step: int) -> None:
-        """A step was finished, by this process or before it took part: nothing happens for it any more."""
+        """Drop the faults of a step that was finished, by this process or before it took part."""
         self._orders = [order for order in self._orders if order["step"] > step]

@@ -68,7 +68,7 @@ def wait_for(addresses: Mapping[str, str], timeout: float) -> None:
 
 
 def listens(address: str) -> bool:
-    """Whether something takes connections at ``address:port``."""
+    """Return whether something takes connections at ``address:port``."""
     try:
         with _connected(address):
             return True
@@ -77,7 +77,7 @@ def listens(address: str) -> bool:
 
 
 def serves(address: str) -> bool:
-    """Whether it is not a rank that waits in :func:`meet`."""
+    """Return whether it is something else than a rank that waits in :func:`meet`."""
     try:
         with _connected(address) as connection:
             return connection.recv(len(_GREETING)) != _GREETING
@@ -88,7 +88,7 @@ def serves(address: str) -> bool:
 
 
 def names(addresses: Mapping[str, str]) -> str:
-    """``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``; long lists are cut."""
+    """Format as ``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``; long lists are cut."""
     shown = [f"{name} ({address})" for name, address in addresses.items()]
     return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
 

@@ -51,7 +51,7 @@ class Agreement:
         self._iterations = 0
 
     def begin(self) -> int:
-        """A new iteration over the data; each rank begins the same ones."""
+        """Begin a new iteration over the data; each rank begins the same ones."""
         self._iterations += 1
         self.records = 0
         return self._iterations
@@ -75,7 +75,7 @@ class Agreement:
         return (0, 0) if total == LEFT else (total, ranks)
 
     def leave(self, iteration: int) -> None:
-        """Nobody reads this iteration here any more."""
+        """Take note that this process no longer reads this iteration."""
         with contextlib.suppress(OSError), self._lock:
             self._connection.sendall(_SAYS.pack(iteration, LEFT, 0, 0))
 
@@ -110,7 +110,7 @@ def agree(collectives: Any, host: str) -> Agreement:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """Where other hosts may reach this one."""
+    """Return the names by which other hosts may reach this one."""
     if os.environ.get(variables.SHARED_MACHINE) == "1":
         return ("127.0.0.1",)
     found = [host, socket.gethostname()]
@@ -206,7 +206,7 @@ class _Server:
 
 
 def imbalance(records: Sequence[int]) -> str | None:
-    """What to say of ranks that have read so many records; None when they are even enough. Pure."""
+    """Return a warning about ranks that have read so many records; None when they are even enough. Pure."""
     least, most = min(records), max(records)
     if most == 0 or most <= _UNEVEN * least:
         return None

@@ -244,12 +244,12 @@ class WarmUp(Callback):
         self._last_batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """The length of an epoch is known now."""
+        """Learn the length of an epoch."""
         self._batches = self._batches or self._last_batch + 1
 
 
 def warm_rate(target: float, *, size: int, share: float) -> float:
-    """The learning rate during warm-up: from ``target / size``, linearly, to ``target``. Pure.
+    """Return the learning rate during warm-up: from ``target / size``, linearly, to ``target``. Pure.
 
     Args:
         target: The rate after it.
@@ -286,7 +286,7 @@ class SignsOfLife(Callback):
         self._spoke = time.monotonic()
 
     def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A batch was evaluated."""
+        """Count an evaluated batch."""
         now = time.monotonic()
         if now - self._spoke > _SIGN_OF_LIFE:
             self._spoke = now
@@ -357,13 +357,13 @@ class Rehearse(Callback):
         self._before = self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """A step, or several in one execution, is finished."""
+        """Count a finished step, or several that were one execution."""
         self._batches = batch + 1
         steps = self._finished() if self._finished is not None else self._before + self._batches
         self._cluster.rehearsal.reached(steps, rank=self._cluster.rank)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """The next epoch's batches are counted from 0."""
+        """Count the next epoch's batches from 0."""
         self._before += self._batches
         self._batches = 0
 
@@ -400,7 +400,7 @@ class Progress(Callback):
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """The first step, and signs of life."""
+        """Report the first step, then signs of life."""
         self._batches = batch + 1
         if not self._stepped:
             self._first_step()
@@ -434,7 +434,7 @@ class Progress(Callback):
         )
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """The end."""
+        """Report the end."""
         if self._watch is not None:
             self._watch.set()
         self._warn_of_useless_compression()
@@ -445,7 +445,7 @@ class Progress(Callback):
         events.emit("phase", name="first_step")
 
     def _watch_steps(self, ended: threading.Event) -> None:
-        """Under parameter servers ``fit`` refuses callbacks for batches: look at the servers' count of steps."""
+        """Watch the servers' count of steps: under parameter servers ``fit`` refuses callbacks for batches."""
         iterations = self.model.optimizer.iterations
         with contextlib.suppress(Exception):  # training goes on without these marks
             seen = int(iterations.numpy())
@@ -481,7 +481,7 @@ def callbacks_for(
     validate: Callable[[Any], Mapping[str, float]] | None,
     report: bool,
 ) -> list[Any]:
-    """The callbacks in their order: what averages comes before what reads the averages.
+    """Return the callbacks in their order: averaging comes before whatever reads the averages.
 
     Raises:
         TypeError: the checkpointer is none.

@@ -115,7 +115,7 @@ class Cluster:
     # --- the model ---
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where the model must be made and compiled."""
+        """Return the context in which the model must be made and compiled."""
         return contextlib.nullcontext()
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
@@ -136,7 +136,7 @@ class Cluster:
         return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
 
     def scale(self, learning_rate: float, *, op: str = "average") -> float:
-        """The learning rate for all ranks together: times their number, where they make each step together.
+        """Return the learning rate for all ranks together: times their number, where they make each step together.
 
         Args:
             learning_rate: The rate that suits one process.
@@ -172,7 +172,7 @@ class Cluster:
         holds: str | None = None,
         resumable: bool | None = None,
     ) -> Any:
-        """This process's share of the training data, in batches, for ``fit``.
+        """Return this process's share of the training data, in batches, for ``fit``.
 
         Every rank gets as many batches as every other, and each record belongs to one rank. Where the ranks' shares
         are not equally large, elements become ``(x, y, sample_weight)``: a rank without a record gives a copy of weight
@@ -281,7 +281,7 @@ class Cluster:
     def steps_per_epoch(
         self, make_dataset: Callable[[], Any], *, global_batch_size: int, records: int | None = None
     ) -> int | None:
-        """What ``fit`` needs to know with parameter servers, where a dataset has no end; None otherwise.
+        """Return what ``fit`` needs with parameter servers, where a dataset has no end; None otherwise.
 
         Args:
             make_dataset: As for :meth:`dataset`. Its records are counted, by reading them if it does not know.
@@ -311,7 +311,7 @@ class Cluster:
         verbose: Any = None,
         **options: Any,
     ) -> list[dict[str, float]]:
-        """``model.fit`` with :meth:`dataset` and :meth:`callbacks`, and what an elastic job needs.
+        """Run ``model.fit`` with :meth:`dataset` and :meth:`callbacks`, and with what an elastic job needs.
 
         In an elastic job the ranks go on when some of them come or go: from the last commit if one died, from where
         they are otherwise. What is left of the epoch is dealt out anew, so that each record counts once per epoch in
@@ -370,7 +370,7 @@ class Cluster:
         validation_batch_size: int = EVALUATION_BATCH,
         report: bool = True,
     ) -> list[Any]:
-        """Callbacks for ``fit``, for either Keras.
+        """Return the callbacks for ``fit``, for either Keras.
 
         They give all ranks rank 0's weights, compare the weights of all ranks after the first steps and fail when they
         differ, average what Keras logs over the ranks, and report phases and metrics to the job.
@@ -448,7 +448,7 @@ class Cluster:
         return dict(zip(names, (totals / records).tolist(), strict=True))
 
     def _evaluation_batch(self, batch_size: int, records: int | None) -> int:
-        """The records of a rank's batch.
+        """Return the size of a rank's batch for evaluation.
 
         Args:
             batch_size: What was asked for.
@@ -560,7 +560,7 @@ class Cluster:
         return _write_saved_model(self._local(model), Path(target))
 
     def _local(self, model: Any) -> Any:
-        """The model, with its variables in this process."""
+        """Return the model with its variables in this process."""
         return model
 
 

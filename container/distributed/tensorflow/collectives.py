@@ -179,7 +179,7 @@ class HorovodCollectives:
         return [int(number) for number in np.asarray(found)]
 
     def restart(self) -> None:
-        """Number common acts from the first: the ranks have met anew, and some are new."""
+        """Number collective operations from the first again: the ranks have met anew, and some are new."""
         self._acts = 0
 
     def _name(self, what: str) -> str:
@@ -302,7 +302,7 @@ class TensorFlowCollectives:
 
 
 def communication_options(options: CollectiveAllReduce) -> Any:
-    """TensorFlow's form of the strategy's options."""
+    """Return TensorFlow's form of the strategy's options."""
     import tensorflow as tf
 
     kinds = tf.distribute.experimental.CommunicationImplementation
@@ -314,7 +314,7 @@ def communication_options(options: CollectiveAllReduce) -> Any:
 
 
 def _broadcast_pickled(collectives: Collectives, value: Value) -> Value:
-    """The ranks of a job trust each other: they run the same script."""
+    """Broadcast a pickled value. The ranks of a job trust each other: they run the same script."""
     content = np.frombuffer(pickle.dumps(value) if collectives.rank == 0 else b"", np.uint8)
     [length] = collectives.broadcast_arrays([np.array([content.size], np.int64)])
     # In int32, which both kinds of cluster can send; of few different lengths, each of which may need a graph.
@@ -329,7 +329,7 @@ def _broadcast_pickled(collectives: Collectives, value: Value) -> Value:
 
 
 def _sendable(array: Array) -> Array:
-    """The array in a type that every kind of cluster can send without loss."""
+    """Convert the array to a type that every kind of cluster can send without loss."""
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DistributedError("uint64 values beyond 2**63 - 1 cannot be sent.")
     if array.dtype.kind in "bui" and array.dtype not in (np.int32, np.int64):

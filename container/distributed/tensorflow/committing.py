@@ -39,7 +39,8 @@ _MOST_STEPS = 1000
 
 
 def commit_interval(*, cost_s: float, step_s: float, elapsed_s: float, failures: int) -> int:
-    """Steps between commits: Young's interval; while nothing has failed, that of :data:`COMMIT_SHARE` if it is shorter.
+    """Return the steps between commits: Young's interval; while nothing has failed, at most that of
+    :data:`COMMIT_SHARE`.
 
     Source: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974: the time
     lost is least where commits are ``sqrt(2 * cost * MTBF)`` apart.
@@ -95,7 +96,7 @@ class Commits(Callback):
         self.stop = False
 
     def deal(self, dealing: Dealing) -> None:
-        """An epoch begins, or what is left of one."""
+        """Begin an epoch, or the rest of one."""
         self._dealing, self._dealt = dealing, dealing.steps
         self._steps = self._settled = self._looked = self._committed = self._due = 0
         self.stop = False
@@ -107,11 +108,11 @@ class Commits(Callback):
         self.model.stop_training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """The first step begins."""
+        """Begin the first step."""
         self._last_act = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A step, or several in one execution, has ended on all ranks.
+        """End a step, or several in one execution, on all ranks.
 
         Raises:
             HostsUpdatedInterrupt: hosts have come or are about to go.

@@ -76,7 +76,7 @@ def reduce_fp16(
 
 
 def _exponents(tensor: Any) -> tuple[Any, Any]:
-    """The exponents of the largest magnitude, and minus that of the smallest one that is not zero."""
+    """Return the exponents of the largest magnitude, and minus that of the smallest one that is not zero."""
     import tensorflow as tf
 
     magnitudes = tf.abs(tf.reshape(tensor, [-1]))
@@ -96,7 +96,7 @@ def _log2(value: Any) -> Any:
 
 
 def _power(exponent: Any) -> Any:
-    """Two to a whole power, exactly."""
+    """Return two to a whole power, exactly."""
     import tensorflow as tf
 
     # The bits of a 32-bit float without a fraction: the exponent alone.

@@ -78,7 +78,7 @@ def vectorized(function: Callable[..., Any]) -> Vectorized:
 
 
 def per_rank_batch(global_batch_size: int, size: int) -> int:
-    """A rank's share of a global batch.
+    """Return a rank's share of a global batch.
 
     Raises:
         ValueError: it does not divide; the message names the nearest sizes that do.
@@ -139,7 +139,7 @@ def training_shard(
     even: bool = False,
     left_over: int = 0,
 ) -> Any:
-    """A rank's batches for training: the same number of batches on every rank.
+    """Return a rank's batches for training: the same number of batches on every rank.
 
     Args:
         records: A ``tf.data.Dataset`` of single records; if it holds all, in the same order on every rank.
@@ -263,7 +263,7 @@ def training_shard(
 
 
 def _random_part(records: Any, *, size: int, shuffle: int | None, seed: int | None, holds: str) -> Any:
-    """As many records as a shard has, from a random order of all of them."""
+    """Take as many records as a shard has, from a random order of all of them."""
     if not shuffle:
         raise ValueError("partition='shuffle' needs shuffle=…, the number of records in the shuffle buffer.")
     if holds != "all":
@@ -292,7 +292,7 @@ def worker_shard(
     partition: str = "shard",
     holds: str = "all",
 ) -> Any:
-    """A worker's endless batches under parameter servers: every ``workers``-th record, again and again.
+    """Return a worker's endless batches under parameter servers: every ``workers``-th record, repeated.
 
     Args are those of :func:`training_shard`, and:
         worker: The worker's number, which may be a tensor.
@@ -309,7 +309,7 @@ def worker_shard(
 
 
 def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Callable[..., Any] | None) -> Any:
-    """A rank's batches for evaluation: every record belongs to one rank, and none is left out."""
+    """Return a rank's batches for evaluation: every record belongs to exactly one rank."""
     tuned = bool(records.options().autotune.enabled)
     records = records.shard(size, rank) if size > 1 else records
     records = _prepare(records, parse=parse, shuffle=None, seed=None, repeat=False)
@@ -317,7 +317,7 @@ def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, par
 
 
 def batches_of_epoch(records: int, batches: Any, *, size: int, batch_size: int, remainder: str | None) -> int:
-    """How many batches each rank has of an epoch of so many records, of which every rank may see all.
+    """Return how many batches each rank has in an epoch of so many records, where every rank may see all of them.
 
     Args:
         records: How many.
@@ -333,7 +333,7 @@ def batches_of_epoch(records: int, batches: Any, *, size: int, batch_size: int, 
 
 
 def count(records: Any) -> int:
-    """The number of records: as the dataset knows it, or counted by reading them.
+    """Return the number of records: as the dataset knows it, or counted by reading them.
 
     Raises:
         DistributedError: it repeats without end.
@@ -386,7 +386,7 @@ def _prepare(
 
 
 def _count_of(records: Any) -> int | None:
-    """How many there are, if the dataset knows it; -1 if it has no end."""
+    """Return the number of records if the dataset knows it; -1 if it has no end."""
     import tensorflow as tf
 
     if not tf.executing_eagerly():  # in a worker of parameter servers, whose data goes on without end
@@ -396,7 +396,8 @@ def _count_of(records: Any) -> int | None:
 
 
 def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
-    """A step's batches. Those of records that were parsed many at once are cut from these, which costs next to nothing.
+    """Return a step's batches. Where many records were parsed at once, batches are cut from these, which costs next to
+    nothing.
 
     Args:
         records: What was prepared for batches.
@@ -419,7 +420,7 @@ def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
 
 
 def _full_batches(records: Any, batch_size: int, *, sized: bool = True) -> Any:
-    """Batches, without the last one if it is incomplete.
+    """Return the batches, without the last one if it is incomplete.
 
     Their first dimension is left unknown where the number of batches is: Keras 3.15 finds the end of such a dataset
     by asking for one batch too many, and a metric that counts by a size known beforehand counts that batch too (22
@@ -452,7 +453,7 @@ def _prepare_pairs(
     progress: DataProgress | None,
     functions: fast_map.Functions | None,
 ) -> Any:
-    """:func:`_prepare` for records that come with something of ours."""
+    """Apply :func:`_prepare` to records that are paired with something of ours."""
 
     users = parse
 
@@ -479,7 +480,7 @@ def _finished(batches: Any, tuned: bool) -> Any:
 
 
 def ahead(epochs: Any, batches: int | None) -> Any:
-    """Epochs, the next of which has its iterator made in time.
+    """Return epochs whose next iterator is made in time.
 
     Args:
         batches: How many an epoch has; None where that is not known.
@@ -492,7 +493,7 @@ def ahead(epochs: Any, batches: int | None) -> Any:
 
 
 def _with_options(dataset: Any, tuned: bool) -> Any:
-    """With the options of a rank's batches; whether they are autotuned was the user's choice for the records."""
+    """Set the options of a rank's batches; whether they are autotuned was the user's choice for the records."""
     import tensorflow as tf
 
     options = tf.data.Options()

@@ -40,7 +40,7 @@ _POSITION = "elastic_records"
 
 
 def order_seed(seed: int | None, epoch: int) -> int:
-    """The seed of an epoch's order, the same at any size."""
+    """Return the seed of an epoch's order, the same at any size."""
     return ((seed or 0) * 1_000_003 + epoch) & 0x7FFFFFFF
 
 
@@ -125,7 +125,7 @@ class TrainingState:
 
 
 def horovod_state(cluster: Cluster, model: Any) -> Any:
-    """A :class:`TrainingState` that Horovod's ``elastic.run`` takes."""
+    """Return a :class:`TrainingState` that Horovod's ``elastic.run`` takes."""
     from horovod.common.elastic import State
     from horovod.common.exceptions import HostsUpdatedInterrupt
 
@@ -141,7 +141,9 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
             State.__init__(self, bcast_object=cluster.collectives.broadcast_object, get_rank=lambda: cluster.rank)
 
         def check_host_updates(self) -> None:
-            """As Horovod's, whose two broadcasts of a pickled tuple take several times as long."""
+            """Do what Horovod's method does, without its two broadcasts of a pickled tuple, which take several times as
+            long.
+            """
             self._read_messages()
             before, self._last_updated_timestamp = collectives.broadcast_numbers(
                 [self._last_updated_timestamp, self._newest], name="hosts"
@@ -166,7 +168,7 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
             return bool(told), self._last_updated_timestamp > before
 
         def look(self) -> None:
-            """As :meth:`check_host_updates`, by what came with the last step's gradients, if anything did."""
+            """Check as :meth:`check_host_updates` does, by what came with the last step's gradients, if anything."""
             found = news.look() if self.check_every else None
             if found is None:
                 self.check_host_updates()
@@ -176,7 +178,7 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
                 news.tell()
 
         def _read_messages(self) -> bool:
-            """Whether hosts have come, or are about to go, that the ranks have not heard of."""
+            """Return whether hosts were added, or are about to go, that the ranks do not know of."""
             while not self._host_messages.empty():
                 self._newest = max(self._newest, int(self._host_messages.get()[0]))
             return self._newest > self._last_updated_timestamp
@@ -234,7 +236,7 @@ class Lasting:
         self._begun = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Once."""
+        """Pass it on once."""
         if not self._begun:
             self._begun = True
             self._inner.on_train_begin(logs)
@@ -243,10 +245,10 @@ class Lasting:
         self.on_train_batch_end = self._inner.on_train_batch_end
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Not yet; see :meth:`finish`."""
+        """Do nothing yet; see :meth:`finish`."""
 
     def finish(self) -> None:
-        """The training has ended."""
+        """Pass on the end of the training."""
         if self._begun:
             self._inner.on_train_end({})
 
@@ -271,7 +273,7 @@ def _end_epoch(model: Any, callbacks: Sequence[Any], epoch: int) -> bool:
 
 
 def remaining(records: Any, *, shuffle: int | None, seed: int | None, epoch: int, position: int) -> Any:
-    """What is left of an epoch, in its order.
+    """Return the rest of an epoch, in its order.
 
     Args:
         records: All records, in the same order on every rank.
@@ -502,10 +504,10 @@ class ElasticCluster(Cluster):
 
 
 def _noted() -> None:
-    """Of the notice only that it came: it is looked at between steps."""
+    """Only note that the notice came: it is looked at between steps."""
 
 
 def planned_size(environ: Mapping[str, str], size: int) -> int:
-    """How many ranks the job was started for, whichever this process came to; pure."""
+    """Return how many ranks the job was planned for, however many it has now; pure."""
     text = environ.get(variables.ELASTIC_PLANNED, "")
     return int(text) if text.isdecimal() and int(text) > 0 else size

@@ -48,7 +48,7 @@ class Part:
 
 
 def mean_over_ranks(collectives: Collectives, found: Mapping[str, float], records: int) -> dict[str, float]:
-    """The metrics over all ranks' records, each counted once. All ranks must call it.
+    """Average the metrics over all ranks' records, each counted once. All ranks must call it.
 
     Args:
         collectives: Connects the ranks.

@@ -31,7 +31,7 @@ class Functions:
         self.ordinary = False
 
     def pipeline(self, records: Any, make: Callable[[Any], Any], key: Hashable) -> Any:
-        """``make(records)``; from the second time on as one operation, if all functions are light.
+        """Return ``make(records)``, from the second time on as one operation if all functions are light.
 
         TensorFlow runs each of a pipeline's operations as a graph of its own, through all passes over graphs, which
         takes it longer than the operation does (0.3 ms).
@@ -62,7 +62,7 @@ class Functions:
         return _of(one(records._variant_tensor), kept[-1].element_spec, records, one, kept)
 
     def made(self, dataset: Any, function: Callable[..., Any], key: Hashable) -> Any:
-        """The function for the elements of a dataset; None where it has to be an ordinary one.
+        """Return the function for the elements of a dataset; None where it has to be an ordinary one.
 
         Args:
             dataset: The dataset.
@@ -78,7 +78,7 @@ class Functions:
 def parallel_map(
     dataset: Any, function: Callable[..., Any], *, functions: Functions | None = None, key: Hashable = None
 ) -> Any:
-    """As ``dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)``.
+    """Map as ``dataset.map(function, num_parallel_calls=tf.data.AUTOTUNE)`` does.
 
     Args:
         dataset: The dataset.
@@ -100,7 +100,7 @@ def parallel_map(
 def map_in_turn(
     dataset: Any, function: Callable[..., Any], *, functions: Functions | None = None, key: Hashable = None
 ) -> Any:
-    """As ``dataset.map(function)``; the arguments are those of :func:`parallel_map`."""
+    """Map as ``dataset.map(function)`` does; the arguments are those of :func:`parallel_map`."""
     import tensorflow as tf
 
     found = _mapped(dataset, function, tf.raw_ops.MapDataset, functions, key)
@@ -136,7 +136,7 @@ def _mapped(
 
 
 def flat_map(dataset: Any, function: Callable[..., Any]) -> Any:
-    """As ``dataset.flat_map(function)``.
+    """Map as ``dataset.flat_map(function)`` does.
 
     Args:
         dataset: The dataset.
@@ -168,7 +168,7 @@ def flat_map(dataset: Any, function: Callable[..., Any]) -> Any:
 
 
 def shuffled(dataset: Any, buffer: int, seed: Any) -> Any:
-    """As ``dataset.shuffle(buffer, seed, reshuffle_each_iteration=False)`` with a seed that is a tensor.
+    """Shuffle as ``dataset.shuffle(buffer, seed, reshuffle_each_iteration=False)`` does, with a seed that is a tensor.
 
     ``Dataset.shuffle`` compares its seed as a Python value where ``tf.random.set_seed(0)`` has been called, and mixes
     that global seed in: here the order is the seed's alone.
@@ -193,7 +193,7 @@ def shuffled(dataset: Any, buffer: int, seed: Any) -> Any:
 
 
 def _light(dataset: Any, function: Callable[..., Any]) -> Any:
-    """The function for the elements of a dataset; None where it has to be an ordinary one."""
+    """Return the function for the elements of a dataset; None where it has to be an ordinary one."""
     import tensorflow as tf
 
     spec = dataset.element_spec
@@ -216,7 +216,7 @@ def _light(dataset: Any, function: Callable[..., Any]) -> Any:
 
 
 def _plain(outputs: Any) -> bool:
-    """Whether ``Dataset.map`` would give these as they are: tensors, in tuples and mappings."""
+    """Return whether ``Dataset.map`` would leave these unchanged: tensors, in tuples and mappings."""
     import tensorflow as tf
 
     if isinstance(outputs, tuple):

@@ -55,7 +55,7 @@ class Callback:
         """A batch of an evaluation ends."""
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
-        """What this module has no use for."""
+        """Ignore a hook that nothing here uses."""
 
     on_batch_begin = on_batch_end = _nothing
     on_test_begin = on_test_end = on_test_batch_begin = _nothing

@@ -38,7 +38,9 @@ class News:
         self._told.assign(1.0)
 
     def look(self) -> bool | None:
-        """Whether there is some, as of the last step; None if none has reduced gradients since :meth:`forget`."""
+        """Return whether hosts have changed, as of the last step; None if no gradients were reduced since
+        :meth:`forget`.
+        """
         import tensorflow as tf
 
         # Half of a millisecond less than the variable's own method, where a step's data has filled the caches.
@@ -46,7 +48,7 @@ class News:
         return None if came == _NOTHING else came > 0
 
     def forget(self) -> None:
-        """Every rank knows."""
+        """Reset, once every rank knows."""
         self._told.assign(0.0)
         self._heard.assign(_NOTHING)
 

@@ -49,7 +49,7 @@ class EpochsAhead(tf.data.Dataset):
         return [self._epochs]
 
     def __iter__(self) -> Any:
-        """The next epoch."""
+        """Yield the next epoch."""
         if not tf.executing_eagerly():
             return super().__iter__()
         with self._lock:

@@ -51,7 +51,7 @@ def join(timeout: float) -> Cluster:
 
 
 def _take_place() -> None:
-    """In an elastic job: import all that is needed, then wait for this worker's place (``hook/sitecustomize.py``)."""
+    """In an elastic job, import everything first, then wait for this worker's slot (``hook/sitecustomize.py``)."""
     place: Any = getattr(sys, "_fleetfit_place", None)
     if place is not None:
         _import_tensorflow()

@@ -20,7 +20,7 @@ class Keras(enum.Enum):
 
 
 def keras_of(thing: Any) -> Keras | None:
-    """The Keras that a model, an optimizer or a layer is of; None for something else."""
+    """Return the Keras that a model, an optimizer or a layer belongs to; None for something else."""
     for kind in type(thing).__mro__:
         package = kind.__module__.partition(".")[0]
         if package == "tf_keras":
@@ -46,7 +46,7 @@ def require_tensorflow_backend() -> None:
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """An optimizer's variables; a method in the oldest ones."""
+    """Return an optimizer's variables; they are a method in the oldest ones."""
     found = optimizer.variables
     return list(found() if callable(found) and not isinstance(found, list) else found)
 
@@ -60,18 +60,18 @@ def build_optimizer(optimizer: Any, trainable: Sequence[Any]) -> None:
 
 
 def value(variable: Any) -> np.ndarray[Any, Any]:
-    """A variable's value."""
+    """Return a variable's value."""
     return np.asarray(variable.numpy())
 
 
 def is_float(variable: Any) -> bool:
-    """Whether a variable holds floating-point numbers: not the state of a random generator, or a counter."""
+    """Return whether a variable holds floating-point numbers: not the state of a random generator, or a counter."""
     dtype = variable.dtype
     return "float" in str(getattr(dtype, "name", dtype))
 
 
 def learning_rate(optimizer: Any) -> float | None:
-    """The optimizer's learning rate; None when a schedule decides it."""
+    """Return the optimizer's learning rate; None when a schedule decides it."""
     rate = getattr(optimizer, "_learning_rate", None)
     if rate is None:
         rate = getattr(optimizer, "learning_rate", None)

@@ -50,7 +50,7 @@ class Laps(Callback):
         self._durations = Durations()
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """One step more, or several that were one execution."""
+        """Count one more step, or several that were one execution."""
         now = time.monotonic()
         steps = batch + 1 - self._steps
         self._steps = batch + 1
@@ -85,7 +85,7 @@ class Laps(Callback):
             events.emit("steps", **found)
 
     def _exchanged(self) -> dict[str, Any]:
-        """How long this rank waited for reduced gradients since the last call, and in how many steps."""
+        """Return how long this rank waited for reduced gradients since the last call, and in how many steps."""
         reduction = optimizers.reduction_of(getattr(self.model, "optimizer", None))
         if reduction is None or reduction.waited_s is None:
             return {}

@@ -26,7 +26,7 @@ class MirroredCluster(Cluster):
         return int(self.tf_strategy.num_replicas_in_sync)
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where variables are made on every device."""
+        """Return the context in which variables are made on every device."""
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()
         return scope
 

@@ -190,7 +190,7 @@ def _subclass(base: type[Any], reduction: Reduction, keras: Keras) -> type[Any]:
 
 
 def _is_measured(collectives: Collectives) -> bool:
-    """Whether waiting for reductions is timed: not with a GPU, which would be waited for at each mark."""
+    """Return whether waiting for reductions is timed: not with a GPU, because each mark would have to wait for it."""
     if isinstance(collectives, Alone):
         return False
     import tensorflow as tf
@@ -199,26 +199,26 @@ def _is_measured(collectives: Collectives) -> bool:
 
 
 def reduction_of(optimizer: Any) -> Reduction | None:
-    """How an optimizer reduces its gradients; None when :func:`distribute` has not been called on it."""
+    """Return how an optimizer reduces its gradients; None when :func:`distribute` has not been called on it."""
     found: Reduction | None = getattr(type(optimizer), _REDUCTION, None)
     return found
 
 
 def is_horovods(optimizer: Any) -> bool:
-    """Whether it is Horovod's ``DistributedOptimizer``."""
+    """Return whether it is Horovod's ``DistributedOptimizer``."""
     return any(kind.__module__.startswith("horovod.") for kind in type(optimizer).__mro__) or hasattr(
         optimizer, "_allreduce_grads"
     )
 
 
 def is_inside_loss_scaling(optimizer: Any) -> bool:
-    """Whether it is a LossScaleOptimizer around a distributed one, as Keras makes it under the policy mixed_float16."""
+    """Return whether a LossScaleOptimizer wraps a distributed one, as Keras does under the policy mixed_float16."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return inner is not None and reduction_of(inner) is not None
 
 
 def why_apart(optimizer: Any) -> str:
-    """The likely cause of weights that differ, from the optimizer of the model; a sentence."""
+    """Return the likely cause of weights that differ, from the model's optimizer; a sentence."""
     if is_inside_loss_scaling(optimizer):
         return (
             "The model's optimizer is a LossScaleOptimizer around the distributed one (Keras puts it there under the "

@@ -16,13 +16,15 @@ NO_WEIGHTS = (
 
 
 def can_be_spare(records: Any, size: int) -> int:
-    """Whether a last group of records may have fewer than ``size``: 0 if the dataset knows that it has not."""
+    """Return whether a last group of records may have fewer than ``size``: 0 if the dataset knows that it does not."""
     known = int(records.cardinality())
     return 0 if known >= 0 and known % size == 0 else 1
 
 
 def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
-    """This rank's record of a group, or a copy of the first, and (whether it is its own, how many the group has)."""
+    """Return this rank's record of a group, or a copy of the first, and (whether it is its own, how many the group
+    has).
+    """
     import tensorflow as tf
 
     there = tf.shape(tf.nest.flatten(group, expand_composites=True)[0])[0]
@@ -32,7 +34,7 @@ def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
 
 
 def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: fast_map.Functions | None) -> Any:
-    """What :func:`deal` gives, where a step's records are no multiple of the ranks: each step has a last group of few.
+    """Do as :func:`deal` where a step's records are no multiple of the ranks: each step ends with a smaller group.
 
     Args:
         records: All records, in the same order on every rank.
@@ -55,7 +57,7 @@ def deal_steps(records: Any, rank: int, size: int, per_step: int, functions: fas
 
 
 def fill(batch: tuple[Any, ...], size: int) -> Any:
-    """A batch of ``size`` rows, with weights that make its mean that of the rows which it has."""
+    """Fill a batch up to ``size`` rows, with weights that make its mean that of its own rows."""
     import tensorflow as tf
 
     rows = tf.shape(tf.nest.flatten(batch, expand_composites=True)[0])[0]
@@ -69,7 +71,7 @@ def fill(batch: tuple[Any, ...], size: int) -> Any:
 
 
 def weighable(spec: Any) -> bool:
-    """Whether Keras would take weights beside such elements."""
+    """Return whether Keras would take weights beside such elements."""
     return isinstance(spec, tuple) and len(spec) in (2, 3)
 
 
@@ -97,7 +99,7 @@ def _with_weights(element: Any, weights: Any) -> Any:
 
 
 def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -> Any:
-    """Batches of records of which each rank has a number of its own."""
+    """Return batches of records of which each rank has a different number."""
     import numpy as np
     import tensorflow as tf
 
@@ -159,5 +161,5 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
 
 
 def unpack(group: tuple[Any, ...]) -> Any:
-    """A dataset of single tensors stays one: map() would make tuples of one of it."""
+    """Keep a dataset of single tensors as one: map() would make tuples of one of it."""
     return group[0] if len(group) == 1 else group

@@ -40,7 +40,7 @@ class ParameterServerCluster(Cluster):
         return self._workers
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where variables are made on the parameter servers."""
+        """Return the context in which variables are made on the parameter servers."""
         scope: AbstractContextManager[Any] = self.tf_strategy.scope()
         return scope
 
@@ -155,10 +155,10 @@ class ParameterServerCluster(Cluster):
         return {name: float(value) for name, value in _outside_any_scope(here).items()}
 
     def check_weights(self, model: Any) -> None:
-        """There is one copy of the weights, on the parameter servers."""
+        """Do nothing: there is one copy of the weights, on the parameter servers."""
 
     def broadcast(self, model: Any) -> None:
-        """There is one copy of the weights, on the parameter servers."""
+        """Do nothing: there is one copy of the weights, on the parameter servers."""
 
     def _local(self, model: Any) -> Any:
         return _outside_any_scope(lambda: self._copy(model))
@@ -235,7 +235,7 @@ def _outside_any_scope(function: Callable[[], Value]) -> Value:
 
 
 def _worker_index() -> Any:
-    """The worker's number, within a function that makes its dataset."""
+    """Return the worker's number, within a function that makes its dataset."""
     import tensorflow as tf
 
     try:
@@ -245,7 +245,7 @@ def _worker_index() -> Any:
 
 
 def _zeros(spec: Any) -> Any:
-    """Values of a structure of tensor specifications; one record where a size is not known."""
+    """Return zeros for a structure of tensor specifications, with one record where a size is not known."""
     import tensorflow as tf
 
     return tf.nest.map_structure(

@@ -81,7 +81,7 @@ def telling_end(why: str) -> NoReturn:
 
 
 def keep_listening() -> None:
-    """For ``cluster.preempted``: whoever asks once goes on asking."""
+    """Listen for SIGTERM from now on, for ``cluster.preempted``: whoever asks once asks again."""
 
 
 class SaveInTime(Callback):
@@ -104,13 +104,13 @@ class SaveInTime(Callback):
         notice.listen(self._told)
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """What was to be saved is saved now."""
+        """End the training now that everything has been saved."""
         if notice.came and self._cluster.is_chief:
             events.emit("preempted", batch=batch)
             telling_end("saved, and ending")
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """The end comes by itself."""
+        """Stop listening: the training has ended by itself."""
         notice.forget(self._told)
 
     def _told(self) -> None:
@@ -120,5 +120,5 @@ class SaveInTime(Callback):
 
 
 def _say_why(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    """Instead of a traceback out of the libraries: nothing is wrong."""
+    """Print one line in place of a traceback out of the libraries: nothing is wrong."""
     print(f"told to end: rank 0 has ended ({kind.__name__})", file=sys.stderr, flush=True)

@@ -62,7 +62,7 @@ class Epochs(Callback):
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments."""
+    """Parse the hyperparameters, which come as arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--layers", default="64,300,256,10", help="units of a perceptron's layers, the input first; / between models"

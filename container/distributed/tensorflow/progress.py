@@ -14,7 +14,7 @@ _SEEDS = 1 << 31
 
 
 def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool, partition: str, streams: bool) -> str:
-    """Why a training cannot go on within an epoch of these records; "" where it can.
+    """Return why a training cannot resume within an epoch of these records; "" where it can.
 
     What their own pipeline does in Python, or reads, is taken to be the same each time.
 
@@ -64,7 +64,7 @@ class TrainingData:
         self._why = "the data is none of cluster.dataset(…)"
 
     def made(self, progress: DataProgress | None, why: str) -> None:
-        """There is another dataset.
+        """Take note of another dataset.
 
         Args:
             progress: Its progress; None if a training cannot go on within its epochs.
@@ -155,11 +155,11 @@ class DataProgress:
 
     @staticmethod
     def any_seed() -> int:
-        """A seed for who has none."""
+        """Return a seed for a job without one."""
         return random.randrange(_SEEDS)
 
     def why_not(self, steps: int | None) -> str:
-        """Why it cannot tell what a ``fit`` has consumed; "" where it can.
+        """Return why it cannot tell what a ``fit`` has consumed; "" where it can.
 
         Args:
             steps: The steps of an epoch, as Keras has them; None where nobody has said how many.
@@ -178,7 +178,7 @@ class DataProgress:
         return f"steps_per_epoch={steps}, and {there}: an epoch of fit() need not be one of the data"
 
     def begin(self) -> tuple[int, int]:
-        """An epoch begins: the seed of its order, and how many of this rank's records to leave out."""
+        """Begin an epoch: return the seed of its order, and how many of this rank's records to leave out."""
         self._streams = {channel.channel: channel.next_epoch() for channel in self._channels}
         if self._skip and self._resumed is not None:
             self._streams, self._resumed = self._resumed, None
@@ -191,7 +191,7 @@ class DataProgress:
     _resumed: dict[str, int] | None = None
 
     def position(self, epoch: int, batch: int) -> dict[str, Any]:
-        """What a checkpoint keeps.
+        """Return what a checkpoint keeps.
 
         Args:
             epoch: Finished epochs, as Keras counts them.
@@ -247,7 +247,7 @@ class DataProgress:
         return True
 
     def epoch(self, make: Callable[[Any, Any], Any]) -> Any:
-        """A dataset of what ``make`` makes of :meth:`begin`'s answer, which each iterator asks for anew.
+        """Return a dataset of ``make(…)`` with :meth:`begin`'s answer, which each iterator asks for anew.
 
         Args:
             make: Gets the seed and the number of records to leave out, as tensors; returns a dataset.

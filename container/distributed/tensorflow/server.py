@@ -23,7 +23,7 @@ _MISSES = 3
 
 
 def serve() -> int:
-    """``python -m container serve``: be the task that TF_CONFIG names, until the chief has finished.
+    """Run ``python -m container serve``: be the task that TF_CONFIG names, until the chief has finished.
 
     Returns:
         0, or 2 for an environment that names no such task.

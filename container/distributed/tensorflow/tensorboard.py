@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 def event_folder() -> Path | None:
-    """Where event files of this job go; None outside a job."""
+    """Return where this job's event files go; None outside a job."""
     output = os.environ.get(_VARIABLE)
     return Path(output, "tensorboard") if output else None
 

@@ -73,7 +73,7 @@ class Guard:
 
 
 def digest(weights: Sequence[Any]) -> int:
-    """A number that equal weights share, bit by bit; from -2**63 to 2**63 - 1."""
+    """Return a number that equal weights share, bit by bit; from -2**63 to 2**63 - 1."""
     hashed = hashlib.blake2b(digest_size=8)
     for weight in weights:
         hashed.update(np.ascontiguousarray(keras_compat.value(weight)).view(np.uint8).data)
@@ -81,7 +81,7 @@ def digest(weights: Sequence[Any]) -> int:
 
 
 def projections(weights: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """One number per weight, which moves when the weight does. Shape: (weights,)."""
+    """Return one number per weight, which moves when the weight does. Shape: (weights,)."""
     return np.array([_projection(keras_compat.value(weight)) for weight in weights], np.float64)
 
 

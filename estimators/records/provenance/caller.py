@@ -40,7 +40,7 @@ _EARLIER_CELLS_LIMIT = 256 << 10
 def caller_facts(
     *, source: str | os.PathLike[str] | None = None, hyperparameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The first share of ``provenance.json``, as the caller's process knows it.
+    """Return the first share of ``provenance.json``, as the caller's process knows it.
 
     Args:
         source: The user's code (a folder, or the entry point): its repository is the job's. Default: the working
@@ -75,14 +75,14 @@ def caller_facts(
 
 
 def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Hyperparameters that are called a seed, and the variables that make runs repeatable."""
+    """Return the hyperparameters that are called a seed, and the variables that make runs repeatable."""
     found = {name: value for name, value in hyperparameters.items() if _SEED.search(name.replace("-", "_"))}
     found.update({name: environment[name] for name in _SEED_VARIABLES if name in environment})
     return found
 
 
 def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change how a training behaves, sorted; secrets masked, long values cut."""
+    """Return the variables that change how a training behaves, sorted; secrets masked, long values cut."""
     kept: dict[str, str] = {}
     for name in sorted(environment):
         if name.startswith(_VARIABLE_PREFIXES) and not name.startswith(_NOT_PREFIXES) and name not in _NOT_VARIABLES:
@@ -110,14 +110,14 @@ def _invocation(cwd: str | None) -> dict[str, Any]:
 
 
 def _ipython() -> Any:
-    """IPython's shell if this process runs in one; IPython is never imported for it."""
+    """Return IPython's shell if this process runs in one, without importing IPython."""
     module = sys.modules.get("IPython")
     get = getattr(module, "get_ipython", None)
     return get() if get is not None else None
 
 
 def _cells(shell: Any) -> dict[str, Any]:
-    """The executed cell and those before it, from IPython's input history (``HistoryManager.input_hist_raw``)."""
+    """Return the executed cell and those before it, from IPython's history (``HistoryManager.input_hist_raw``)."""
     manager = getattr(shell, "history_manager", None)
     raw = [str(cell) for cell in getattr(manager, "input_hist_raw", None) or []]
     if not raw:
@@ -133,7 +133,7 @@ def _cells(shell: Any) -> dict[str, Any]:
 
 
 def _notebook(shell: Any, cwd: str | None) -> str | None:
-    """The notebook's path: VS Code sets a variable in the kernel, jupyter_server an environment variable."""
+    """Return the notebook's path: VS Code sets a variable in the kernel, jupyter_server an environment variable."""
     named = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
     if not isinstance(named, str) or not named:
         return None

@@ -74,7 +74,7 @@ class Digester:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Every regular file below ``root`` with its name relative to it, in an order that does not change."""
+    """Yield every regular file below ``root`` with its relative name, always in the same order."""
     if root.is_file():
         yield root.name, root
         return

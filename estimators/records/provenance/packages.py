@@ -151,7 +151,7 @@ def _requirement(distribution: metadata.Distribution) -> list[str]:
 
 
 def _direct_reference(url: str, direct: Mapping[str, Any]) -> str:
-    """pip, ``utils/direct_url_helpers.py``: ``direct_url_as_pep440_direct_reference``."""
+    """Write a direct URL as pip does (``utils/direct_url_helpers.py``: ``direct_url_as_pep440_direct_reference``)."""
     fragments: list[str] = []
     vcs = direct.get("vcs_info")
     archive = direct.get("archive_info")

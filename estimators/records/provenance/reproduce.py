@@ -12,7 +12,7 @@ from estimators.job.redaction import MASK
 
 
 def part(name: str, facts: Mapping[str, Any]) -> str | None:
-    """One part of the provenance as a file's text; None when it is not on record.
+    """Return one part of the provenance as a file's text; None when it is not on record.
 
     Args:
         name: ``patch``, ``requirements``, ``conda``, ``cell`` or ``session``.
@@ -36,7 +36,7 @@ def part(name: str, facts: Mapping[str, Any]) -> str | None:
 
 
 def why_missing(name: str, facts: Mapping[str, Any]) -> str:
-    """Why :func:`part` is None, as the end of a sentence."""
+    """Return why :func:`part` is None, as the end of a sentence."""
     share = {"patch": "git", "requirements": "packages", "conda": "packages"}.get(name)
     if share is not None and share in (facts.get("pending") or []):
         return ": the job ended before it was collected"
@@ -51,7 +51,7 @@ def why_missing(name: str, facts: Mapping[str, Any]) -> str:
 
 
 def script(job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | None = None) -> str:
-    """A shell script that runs a job again; what cannot be repeated is said in its comments.
+    """Write a shell script that runs a job again; its comments say what cannot be repeated.
 
     Args:
         job: The job's name.
@@ -72,7 +72,7 @@ def script(job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | N
 
 
 def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], bool]:
-    """The commands that get the code, and whether they end in a folder that has it."""
+    """Return the commands that get the code, and whether they end in a folder that has it."""
     git = facts.get("git") or {}
     snapshot = f"# The job's own copy of the code that ran is in its record: $FLEETFIT_HOME/jobs/{job}/source"
     if not git.get("commit"):
@@ -201,7 +201,7 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
 
 
 def _portable(argv: list[str], cwd: str | None, root: str | None) -> list[str]:
-    """The command with programs by name and paths of the repository relative, so that it runs in another place."""
+    """Return the command with programs by name and the repository's paths made relative, so that it runs elsewhere."""
     program = Path(argv[1])
     console_script = program.name == "fleetfit" and program.parent.name == "bin"
     rest = argv[2:] if console_script else argv[1:]
