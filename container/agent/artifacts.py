@@ -1,4 +1,4 @@
-"""What a job leaves: ``model.tar.gz`` and ``output.tar.gz``, packed from the trees of all its hosts."""
+"""Pack a job's ``model.tar.gz`` and ``output.tar.gz`` from the trees of all its hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of S3 that were downloaded, kept on disk so that the next run of the same data starts at once.
+"""The cache of downloaded S3 objects, so that the next run on the same data starts at once.
 
 An entry is named by URI, ETag and size, so what changed is another entry. It appears whole, by a rename; whoever
 downloads it holds a lock, so two jobs at once download it once. Trees get copies: scripts may write into theirs.

@@ -1,4 +1,4 @@
-"""Input channels: a job's data, put where the container contract says (``/opt/ml/input/data/<channel>``)."""
+"""Put a job's data where the container contract says (``/opt/ml/input/data/<channel>``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloading objects of S3 into the cache: several at a time, continued where they were cut, checked."""
+"""Download S3 objects into the cache: several at a time, resumed where they were cut, and verified."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def download(
 
 
 class _Ended(Exception):
-    """Another object failed: there is no point in going on."""
+    """Raised when another object has failed, so that this download stops."""
 
 
 def _bring(place: cache.Entry, advance: Callable[[int], None], ended: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""``agent check``: what of a job's data can be seen to be wrong before anything starts, in a moment.
+"""``agent check``: find what is wrong with a job's data before anything starts, in a moment.
 
 It is a program of the host's Python, since what it checks depends on that: boto3, credentials, endpoints. The whole of
 a large manifest, and whether each object can be read, is seen when the channel is made.

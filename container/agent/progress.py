@@ -1,4 +1,4 @@
-"""How far a long transfer is, as a line that redraws itself in the job's log."""
+"""A progress bar of a long transfer, as a line that redraws itself in the job's log."""
 
 from __future__ import annotations
 

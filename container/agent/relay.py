@@ -1,4 +1,4 @@
-"""``agent relay``: lets containers reach servers that listen on this machine's loopback only.
+"""``agent relay``: let containers reach servers that listen on this machine's loopback only.
 
 A container's own loopback is another one. The listening sockets come from whoever starts this: what connects to one of
 them is connected to its server.

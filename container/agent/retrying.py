@@ -1,4 +1,4 @@
-"""Trying again with back-off: how long, and how often, as one policy for everything that goes over the network."""
+"""Retry with back-off: one policy for everything that goes over the network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """How often something is tried that failed for a reason that passes.
+    """How often and how soon to retry after a transient failure.
 
     Attributes:
         attempts: How often without any progress.

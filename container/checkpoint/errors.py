@@ -1,4 +1,4 @@
-"""What can go wrong with checkpoints.
+"""Errors of checkpoints.
 
 ::
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 
 class CheckpointError(Exception):
-    """The base of all of them."""
+    """Base class of the errors of checkpoints."""
 
 
 class CheckpointLockedError(CheckpointError):

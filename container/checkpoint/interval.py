@@ -1,4 +1,4 @@
-"""When to save: every so many steps, seconds or epochs, or as often as the budget allows."""
+"""Decide when to save: every so many steps, seconds or epochs, or as often as the budget allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exclusive right to write into a folder of checkpoints.
+"""An exclusive lock on writing into a folder of checkpoints.
 
 The kernel gives it back when its holder ends, however that happens. It is not inherited by forked children, whose
 lives may be longer (a data loader's, say).

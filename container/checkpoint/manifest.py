@@ -20,12 +20,12 @@ VERSION = 1
 
 
 class ManifestError(ValueError):
-    """It is not a whole manifest."""
+    """The manifest is damaged or incomplete."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a training was.
+    """How far a training had come.
 
     Attributes:
         epoch: Finished epochs, which is the number of the epoch to go on with.

@@ -1,4 +1,4 @@
-"""Writing snapshots as checkpoints, in the Checkpointer's thread."""
+"""Write snapshots as checkpoints, in the Checkpointer's thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Snapshot:
 
 
 class Publisher:
-    """Writes snapshots; the part of a Checkpointer that its thread knows."""
+    """Writes snapshots: the part of a Checkpointer that its thread uses."""
 
     def __init__(
         self,

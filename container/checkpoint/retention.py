@@ -1,4 +1,4 @@
-"""Which checkpoints stay. Pure decisions over what is known of them."""
+"""Decide which checkpoints are kept. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT = re.compile(r"(?:(?P<mode>\w+)\s+)?(?P<metric>\S+)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Best:
-    """What makes a checkpoint the best one.
+    """The metric by which a checkpoint is the best one.
 
     Attributes:
         metric: The metric's name, as in Keras' logs: ``val_accuracy``.

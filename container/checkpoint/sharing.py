@@ -1,4 +1,4 @@
-"""The ranks that share checkpoints: rank 0 reads and writes, the others get what it has found."""
+"""Share checkpoints between ranks: rank 0 reads and writes, the others receive what it has read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Value = TypeVar("Value")
 
 
 class Cluster(Protocol):
-    """What a Checkpointer asks of a cluster. ``rank`` and ``size`` are read anew each time."""
+    """The cluster that a Checkpointer needs. ``rank`` and ``size`` are read anew each time."""
 
     @property
     def rank(self) -> int:
@@ -54,7 +54,7 @@ class SingleProcess:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """What kept rank 0 from restoring."""
+    """The reason why rank 0 could not restore."""
 
     error: Exception
 

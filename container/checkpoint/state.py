@@ -1,4 +1,4 @@
-"""What is saved: variables of a Keras model and its optimizer, or a mapping of arrays or variables.
+"""The state that is saved: variables of a Keras model and its optimizer, or a mapping of arrays or variables.
 
 Nothing here imports TensorFlow: it works with the objects that it is given, of tf_keras and of Keras 3.
 

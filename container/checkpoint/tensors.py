@@ -44,7 +44,7 @@ _HEADER_LIMIT = 100_000_000
 
 
 class TensorsError(ValueError):
-    """It is not a whole file of arrays."""
+    """The file of arrays is damaged or incomplete."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ _MAX_ATTRIBUTES = 16  # SageMaker's limit of AttributeNames
 
 
 class ChannelError(ValueError):
-    """A channel that cannot be; the message names it, the value, and what is allowed."""
+    """An invalid channel; the message names it, the value, and what is allowed."""
 
 
 class InputMode(enum.Enum):
@@ -26,7 +26,7 @@ class InputMode(enum.Enum):
 
 
 class DataType(enum.Enum):
-    """What a channel's URI names (SageMaker's S3DataType)."""
+    """How a channel's URI is to be read (SageMaker's S3DataType)."""
 
     PREFIX = "S3Prefix"
     MANIFEST = "ManifestFile"
@@ -34,7 +34,7 @@ class DataType(enum.Enum):
 
 
 class DataDistribution(enum.Enum):
-    """What of a channel each host gets (SageMaker's S3DataDistributionType)."""
+    """How a channel is distributed over the hosts (SageMaker's S3DataDistributionType)."""
 
     REPLICATED = "FullyReplicated"
     SHARDED = "ShardedByS3Key"

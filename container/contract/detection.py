@@ -35,7 +35,7 @@ TASK_TYPES = ("chief", "worker", "ps")
 
 
 class ClusterKind(enum.Enum):
-    """What makes the processes one cluster. The values are the strategies' names."""
+    """How the processes were made one cluster. The values are the strategies' names."""
 
     NONE = "none"
     HOROVOD = MPI.name

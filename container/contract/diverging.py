@@ -1,4 +1,4 @@
-"""Metrics that say that a training has diverged: values that are no numbers, and losses that are infinite. Pure."""
+"""Recognise a diverged training by its metrics: values that are NaN, and losses that are infinite. Pure."""
 
 from __future__ import annotations
 

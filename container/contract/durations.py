@@ -1,4 +1,4 @@
-"""Many durations as a few numbers: a histogram with equal relative widths, which adds up over epochs and ranks.
+"""Durations as a histogram with buckets of equal relative width; histograms of epochs and ranks can be added.
 
 A duration falls into the bucket ``floor(20 · log2(seconds))``: buckets are 3.5 % wide, so a quantile is off by at most
 1.8 %. A training of any length has some hundred buckets at most.

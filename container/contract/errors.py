@@ -1,5 +1,4 @@
-"""What is raised where something that the user wrote is wrong; :mod:`estimators.job.errors` has the rest of the
-tree."""
+"""Errors that both sides of a job raise; :mod:`estimators.job.errors` has the rest of the tree."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ class ConfigurationError(FleetfitError, ValueError):
 
 
 class OptionError(ConfigurationError, TypeError):
-    """There is no such option, or it was not given by its name, or something of another type was given."""
+    """An option does not exist, was not given by its name, or has the wrong type."""
 
 
 class AgentError(Exception):
-    """Something that the job needs cannot be done; the message is one line that names it and the remedy."""
+    """The host agent cannot do something that the job needs; the message is one line with the remedy."""
 
 
 class DistributedError(RuntimeError):
@@ -25,8 +24,8 @@ class DistributedError(RuntimeError):
 
 
 class WeightsDifferError(DistributedError):
-    """The weights of the ranks, which a synchronous strategy keeps equal, are not."""
+    """The ranks' weights differ, although a synchronous strategy keeps them equal."""
 
 
 class RefusedError(DistributedError):
-    """What was asked for does not work with this strategy or this Keras, and would not have worked silently."""
+    """The request does not work with this strategy or this Keras, and would have failed silently."""

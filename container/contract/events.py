@@ -1,4 +1,4 @@
-"""Tells the toolkit that something happened: metrics, checkpoints, phases, from within a training process.
+"""Report events (metrics, checkpoints, phases) to the toolkit from within a training process.
 
 A rank inherits a pipe to its host's toolkit, which adds the host, rank, attempt and generation, and passes the event
 on to the job's record. Without such a pipe (on SageMaker under another toolkit, or alone) nothing is written.

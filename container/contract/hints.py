@@ -1,4 +1,4 @@
-"""What a user may do about a failure, from what a process said and what is known of its job. Pure."""
+"""Hints at the remedy for a failure, from a process's output and what is known of its job. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What a job gives its scripts, as far as hints need it.
+    """What hints need to know about a job.
 
     Attributes:
         channels: Names of its channels.

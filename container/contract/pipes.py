@@ -1,4 +1,4 @@
-"""How Pipe mode looks on a host: where FIFOs are, what lies beside them, and whose they are.
+"""The layout of Pipe mode on a host: FIFOs, the files beside them, and who owns them.
 
 SageMaker has ``/opt/ml/input/data/<channel>_<epoch>``, one FIFO for each epoch, read by one process. Where a host has
 several ranks, each has FIFOs of its own in ``/opt/ml/input/data/.rank-<local rank>``, with a disjoint share of a

@@ -1,4 +1,4 @@
-"""Who reads what: dealing objects to hosts and shuffling their order, as pure functions."""
+"""Deal objects to hosts and shuffle their order, as pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a stream, in words that name the object, the offset and the record."""
+"""Explain faults of a stream by the object, the offset and the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of the process, for readers that TensorFlow's threads call.
+"""Let the process end while TensorFlow's threads call Python readers.
 
 When Python ends, TensorFlow waits for whatever its iterators still have under way. Two things would make it wait for
 ever. A read of a FIFO whose writer stands still: so readers wait for bytes or for the end of the process. And a thread

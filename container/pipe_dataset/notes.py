@@ -1,4 +1,4 @@
-"""What the host agent notes beside a FIFO, read as it is written."""
+"""Read the notes that the host agent writes beside a FIFO."""
 
 from __future__ import annotations
 

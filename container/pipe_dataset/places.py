@@ -1,4 +1,4 @@
-"""Which FIFO a reader opens: the rank's folder, and the next epoch."""
+"""Find the FIFO that a reader opens: the rank's folder, and the next epoch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def state_folder(folder: Path, environ: Mapping[str, str]) -> Path:
 
 
 class Epochs:
-    """Counts the epochs of a channel that have been begun, in a file, as SageMaker's reader does.
+    """Counts the epochs of a channel that were begun, in a file, as SageMaker's reader does.
 
     Args:
         folder: Where.

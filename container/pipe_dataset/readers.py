@@ -30,7 +30,7 @@ OPEN, SEGMENT, RECORDS, CLOSE = (f"fleetfit_pipe_{name}" for name in ("open", "s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a dataset wants to read.
+    """A dataset's request to read a channel.
 
     Attributes:
         channel: The channel.

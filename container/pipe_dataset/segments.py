@@ -1,4 +1,4 @@
-"""Memory that a stream is read into and TensorFlow reads from: files that exist in memory only."""
+"""Memory files that a stream is read into and TensorFlow reads from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unpacking a tar archive that nobody vouches for.
+"""Unpack a tar archive that is not trusted.
 
 ``tarfile``'s own ``filter=`` came with Python 3.12 and some patch releases of 3.10 and 3.11 only, and has no bounds;
 this works on all of them.

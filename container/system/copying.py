@@ -1,4 +1,4 @@
-"""Copying a folder of code: quickly for small trees, and without links that point out of the copy."""
+"""Copy a folder of code: quickly for small trees, and without links that point out of the copy."""
 
 from __future__ import annotations
 

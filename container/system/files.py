@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all, JSON that may be damaged, and the folder of caches."""
+"""Atomic file writes, tolerant JSON reads, and the cache's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine offers to a job."""
+"""This machine as a plan sees it: Python, cores, GPUs, mpirun."""
 
 from __future__ import annotations
 

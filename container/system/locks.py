@@ -1,4 +1,4 @@
-"""Locks on files: the kernel lets go of one when the last process that holds its descriptor ends, however it does."""
+"""Locks on files: the kernel releases one when the last process that holds its descriptor ends, for whatever reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine offers to a job: cores, memory, GPUs, limits. Read from the kernel's files; nothing is started."""
+"""Facts of this machine: cores, memory, GPUs, limits. They are read from the kernel's files; nothing is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting processes that cannot outlive us, and ending whole trees of them.
+"""Start processes that cannot outlive us, and end whole trees of them.
 
 The guarantee: after :func:`become_subreaper`, every descendant of this process, whatever it does (double forks,
 ``setsid``), stays a descendant, and :func:`end_descendants` ends all of them. Processes started by :func:`spawn` get

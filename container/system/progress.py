@@ -1,4 +1,4 @@
-"""Judges whether the ranks of a job make progress, for whoever decides for the whole of it."""
+"""Judge whether the ranks of a job make progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removing a folder with whatever a script may have left in it."""
+"""Remove a folder with whatever a script may have left in it."""
 
 from __future__ import annotations
 

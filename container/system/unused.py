@@ -1,4 +1,4 @@
-"""What jobs that were killed with everything of theirs have left on this machine: who uses what, by ``/proc``."""
+"""Find folders that killed jobs have left on this machine; ``/proc`` shows which are still in use."""
 
 from __future__ import annotations
 

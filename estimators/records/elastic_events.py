@@ -1,4 +1,4 @@
-"""What an elastic job's script tells, in words: commits and restores, for the log and for plots. Pure."""
+"""Describe an elastic job's commits and restores in words, for the log and for plots. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def number(data: Mapping[str, Any], name: str) -> int:
 
 
 class Restores:
-    """Tells restores from each other: every rank that goes back says so."""
+    """Tell restores apart: every rank that goes back reports one."""
 
     def __init__(self) -> None:
         self._step = -1
@@ -54,7 +54,7 @@ class Restores:
 
 
 class Telling:
-    """Decides which of them are lines of the log: every restore and loss, and a commit when its interval is another.
+    """Choose the lines of the log: every restore and loss, and a commit when the interval has changed.
 
     Commits come by the second; all that the script tells are on record.
     """

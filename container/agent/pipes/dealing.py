@@ -1,4 +1,4 @@
-"""Dealing records to the ranks of a host, like cards."""
+"""Deal records to the ranks of a host, like cards."""
 
 from __future__ import annotations
 

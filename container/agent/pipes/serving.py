@@ -34,7 +34,7 @@ _OPTIONS = ("--base-dir", "--channels", "--host", "--hosts", "--number", "--rank
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PipeHost:
-    """Whose FIFOs they are.
+    """The host whose FIFOs are served.
 
     Attributes:
         name: The host's name.

@@ -1,4 +1,4 @@
-"""Objects that several ranks of a host read at about the same time, read once.
+"""Read objects once for several ranks of a host that read them at about the same time.
 
 Each rank of a host has its own stream of a channel: all of it, or every P-th record of it. The bytes are the same ones.
 The first rank that wants a piece reads it, and the others find it here, as long as they are not too far behind. What
@@ -19,7 +19,7 @@ Read = Callable[[], Generator[bytes, None, None]]
 
 
 class Sharing:
-    """What the readers of one channel share.
+    """The objects that the readers of one channel share.
 
     Args:
         readers: How many there are.

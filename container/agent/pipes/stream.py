@@ -1,4 +1,4 @@
-"""What is written into one epoch's FIFO."""
+"""The byte stream of one epoch's FIFO."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _write_augmented(pipe: Pipe, channel: Channel, epoch: int) -> None:
 
 
 class ReadAhead:
-    """Reads pieces in a thread while others are being written; a bounded number of them.
+    """Read a bounded number of pieces ahead, in a thread.
 
     Args:
         pieces: The pieces, read in that thread.

@@ -1,4 +1,4 @@
-"""The writing end of a FIFO, and what is noted beside it."""
+"""Write a FIFO and the notes beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_SPLICE = (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EXDEV)
 
 
 class ReaderGone(Exception):
-    """The reader has closed the FIFO: it wants no more of this epoch."""
+    """Raised when the reader has closed the FIFO, and wants no more of this epoch."""
 
 
 class File(Protocol):

@@ -1,4 +1,4 @@
-"""The client, and how it is called.
+"""The S3 client, its calls and their retries.
 
 boto3's own configuration counts: credentials, region, profiles, ``AWS_ENDPOINT_URL`` and ``AWS_ENDPOINT_URL_S3``. It is
 imported on use, since most jobs need none of it.

@@ -1,4 +1,4 @@
-"""What S3's and the client's errors mean to a user."""
+"""Explain the errors of S3 and of its client."""
 
 from __future__ import annotations
 

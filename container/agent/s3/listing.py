@@ -1,4 +1,4 @@
-"""Which objects there are."""
+"""List and describe objects."""
 
 from __future__ import annotations
 

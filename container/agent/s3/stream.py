@@ -1,4 +1,4 @@
-"""The bytes of one S3 object, in order, from ranged requests that are asked for again where they were cut.
+"""Read one S3 object in order, by ranged requests that resume where they were cut.
 
 A server on this machine is read by one connection: more of them take the cores that it needs. Any other is read by
 several, since one connection to S3 carries less than a network does; ``FLEETFIT_S3_CONNECTIONS`` sets another number.

@@ -1,4 +1,4 @@
-"""Writing objects to S3: in parts, so that memory stays bounded whatever their size."""
+"""Write objects to S3 in parts, so that memory stays bounded whatever their size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_FLIGHT = 2
 
 
 class Upload(io.RawIOBase):
-    """A file object whose content becomes an S3 object when it is closed, and never in part.
+    """A file object whose content becomes an S3 object when it is closed, completely or not at all.
 
     A small object is one request; a larger one a multipart upload, which is aborted when the block is left by an error.
 

@@ -1,4 +1,4 @@
-"""What every source of data has in common: objects, streams of them, and how their failures read."""
+"""The common types of data sources: objects, streams and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SourceError(AgentError):
 
 
 class ObjectStream(Protocol):
-    """The bytes of one object, in order; it continues by itself after faults that pass."""
+    """The bytes of one object, in order; it resumes by itself after transient faults."""
 
     @property
     def position(self) -> int:

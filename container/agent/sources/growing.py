@@ -1,4 +1,4 @@
-"""Objects that are read while the rest of them are still being listed."""
+"""A list of objects that can be read while it is still growing."""
 
 from __future__ import annotations
 

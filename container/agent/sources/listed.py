@@ -1,4 +1,4 @@
-"""The objects that a manifest lists, found and checked."""
+"""Look up the objects that a manifest lists."""
 
 from __future__ import annotations
 

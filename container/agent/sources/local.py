@@ -1,4 +1,4 @@
-"""Data on this machine: folders and files."""
+"""Data in folders and files of this machine."""
 
 from __future__ import annotations
 

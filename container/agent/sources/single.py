@@ -1,4 +1,4 @@
-"""One object, wherever it is."""
+"""Describe and open one object, local or in S3."""
 
 from __future__ import annotations
 

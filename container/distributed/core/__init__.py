@@ -1,1 +1,1 @@
-"""What of the script's API knows no framework: who reads what, in which order, and where ranks meet."""
+"""The parts of the script's API that need no framework: sharding, order and rendezvous."""

@@ -1,4 +1,4 @@
-"""What a process's dataset holds: all records, its host's share of them, or its own."""
+"""How a process's dataset is partitioned: all records, its host's share of them, or its own."""
 
 from __future__ import annotations
 

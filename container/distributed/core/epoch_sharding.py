@@ -1,4 +1,4 @@
-"""Which records an elastic training has consumed, and whose the others are. Pure.
+"""Track which records an elastic training has consumed, and deal out the others. Pure.
 
 All ranks read an epoch's records in one order and take turns: after ``position`` records, rank ``r`` of ``n`` has the
 records ``position + k * n + r``. So the whole ledger of an epoch is one number.

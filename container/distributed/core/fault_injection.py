@@ -1,4 +1,4 @@
-"""Faults that a job has ordered for some training step (``fit(chaos=…)``), as its ranks see them."""
+"""The faults that a job injects at training steps (``fit(chaos=…)``), as its ranks see them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from container.contract import events, variables
 
 
 class Rehearsal:
-    """What happens after which step.
+    """The faults to inject, by step.
 
     Args:
         environ: The environment, in which the supervisor says it.

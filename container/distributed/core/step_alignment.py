@@ -1,4 +1,4 @@
-"""How ranks that read different amounts of data make the same number of steps.
+"""Let ranks that read different amounts of data make the same number of steps.
 
 For each batch every rank says how many records it has for it, and learns how many all have. A rank that has come to
 its end goes on with batches of weight zero until all have. This goes over a connection of its own, from the thread

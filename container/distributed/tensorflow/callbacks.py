@@ -1,4 +1,4 @@
-"""What ``cluster.callbacks()`` gives to ``fit``.
+"""The callbacks of ``cluster.callbacks()``.
 
 They derive from :class:`container.distributed.tensorflow.hooks.Callback`, which both Kerases call.
 """
@@ -37,7 +37,7 @@ _USELESS = 0.5
 
 
 class Synchronize(Callback):
-    """Lets all ranks of a synchronous strategy begin with rank 0's weights, and watches that they stay equal.
+    """Gives all ranks of a synchronous strategy rank 0's weights, and checks that they stay equal.
 
     At the end of each epoch, weights that are not trained (moving averages of batch normalization) become their mean
     over the ranks, and so does what Keras logs.
@@ -342,7 +342,7 @@ class CountSteps(Callback):
 
 
 class Rehearse(Callback):
-    """Has the faults happen that are ordered for some step.
+    """Injects the job's faults at their steps.
 
     It counts batches, as a restored optimizer need not have counted the steps of this training alone.
 
@@ -369,7 +369,7 @@ class Rehearse(Callback):
 
 
 class Progress(Callback):
-    """Tells the job how far it is: its phases, and what Keras logs at the end of each epoch as metrics.
+    """Reports progress: phases, and what Keras logs at the end of each epoch as metrics.
 
     Args:
         cluster: The cluster.

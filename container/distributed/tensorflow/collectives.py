@@ -1,4 +1,4 @@
-"""What the ranks of a synchronous strategy do together: reduce, broadcast, gather.
+"""Collective operations of a synchronous strategy: reduce, broadcast, gather.
 
 Every method is a common act: all ranks must call it, in the same order, with values of the same shapes.
 """
@@ -24,7 +24,7 @@ OPERATIONS = ("average", "sum", "adasum", "max")
 
 
 class Collectives(Protocol):
-    """Common acts of the ranks."""
+    """The interface of the collective operations."""
 
     @property
     def rank(self) -> int:
@@ -67,7 +67,7 @@ class Collectives(Protocol):
 
 
 class Alone:
-    """One process: nothing to do together."""
+    """A single process, for which every collective operation is trivial."""
 
     rank = 0
     size = 1
@@ -100,7 +100,7 @@ class Alone:
 
 
 class HorovodCollectives:
-    """By Horovod, which has been initialized.
+    """Collective operations by Horovod, which has been initialized.
 
     Args:
         hvd: The module ``horovod.tensorflow``.
@@ -188,7 +188,7 @@ class HorovodCollectives:
 
 
 class TensorFlowCollectives:
-    """By TensorFlow's own collective operations, through its ``MultiWorkerMirroredStrategy``.
+    """Collective operations by TensorFlow, through its ``MultiWorkerMirroredStrategy``.
 
     The model lives outside the strategy, and each rank feeds its own batches; only the reductions run within it. That
     works alike with tf_keras and with Keras 3, whose ``fit`` cannot handle the strategy's values, and the strategy

@@ -1,4 +1,4 @@
-"""When an elastic training commits, and when its ranks look whether hosts come or go.
+"""Decide when an elastic training commits, and when its ranks check whether hosts come or go.
 
 Whatever the ranks do together must follow from what they have in common: counts of steps since they met, and what rank
 0 has chosen for all.
@@ -61,7 +61,7 @@ def commit_interval(*, cost_s: float, step_s: float, elapsed_s: float, failures:
 
 
 class Commits(Callback):
-    """Commits, and looks whether hosts come or go, after as many steps as rank 0 finds right.
+    """Commits and checks for host updates, after as many steps as rank 0 decides.
 
     It lasts from one meeting of the ranks to the next, over as many calls of ``fit``.
 

@@ -1,4 +1,4 @@
-"""Which records a process trains on.
+"""Shard a training's records over the ranks.
 
 With ranks that make each step together, all of them need the same number of batches, and each record has to weigh the
 same whoever has it. So the last batches get weights: a rank that has no record left where others have one gives a copy

@@ -45,7 +45,7 @@ def order_seed(seed: int | None, epoch: int) -> int:
 
 
 class TrainingState:
-    """What a commit keeps: the model, its optimizer, and where the training is.
+    """The state that a commit keeps: the model, its optimizer, and the position of the training.
 
     It has the methods of Horovod's ``State``; :func:`horovod_state` makes it one.
 
@@ -225,7 +225,7 @@ def telling_losses() -> Iterator[None]:
 
 
 class Lasting:
-    """A callback to which one training is one ``fit``, though there is one for each epoch.
+    """A callback that sees one ``fit`` for the whole training, though there is one for each epoch.
 
     Args:
         inner: The callback.

@@ -1,4 +1,4 @@
-"""Evaluating on records that can only be read, not counted: those of channels in Pipe mode.
+"""Evaluate on records that can be read but not counted: those of channels in Pipe mode.
 
 Each rank reads its part once, in one epoch of the stream, and counts while it reads.
 """

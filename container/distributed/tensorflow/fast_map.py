@@ -1,4 +1,4 @@
-"""Functions of a ``tf.data`` pipeline that are made quickly.
+"""Trace the functions of a ``tf.data`` pipeline quickly.
 
 TensorFlow makes the functions of a pipeline anew for each iterator, that is, in each epoch. By default it treats them
 as functions over several devices: it brings their graph into another form, optimises, places and partitions it, which

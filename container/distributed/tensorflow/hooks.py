@@ -1,4 +1,4 @@
-"""The callback that both Kerases can call.
+"""The base of callbacks that work with tf_keras and with Keras 3.
 
 Ours are no subclasses of either Keras' ``Callback``: they have the methods that both call, so that one class serves
 both and nothing of theirs is imported.
@@ -13,7 +13,7 @@ Logs = MutableMapping[str, Any]
 
 
 class Callback:
-    """All that tf_keras and Keras 3 call, doing nothing."""
+    """Every hook that tf_keras and Keras 3 call, doing nothing."""
 
     #: For tf_keras: whether ``on_*_batch_*`` do anything; parameter servers refuse a callback for which they do.
     batch_hooks = True

@@ -1,4 +1,4 @@
-"""News of rank 0's for all ranks, which travels with the gradients.
+"""Tell all ranks of rank 0's host updates, by a flag that travels with the gradients.
 
 To tell the ranks in a message of its own costs each of them a wait for the others, at every look. A number that is
 reduced together with a step's gradients costs nothing to speak of, and all ranks have it after the same step.
@@ -14,7 +14,7 @@ _NOTHING = -1.0
 
 
 class News:
-    """One piece of news: rank 0 has some, or not.
+    """The flag: whether rank 0 knows of host updates.
 
     TensorFlow's devices begin with its first variable, and a script may still configure them: see :meth:`prepare`.
     """

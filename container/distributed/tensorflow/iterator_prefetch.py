@@ -1,4 +1,4 @@
-"""Epochs whose iterators are made before they are asked for.
+"""Make the iterators of epochs before they are asked for.
 
 TensorFlow makes the functions of a pipeline anew for each iterator, which takes longer than to read a small epoch. So
 the iterator of the next epoch is made while the present one is trained on.

@@ -1,4 +1,4 @@
-"""Joining the cluster that a process was started in."""
+"""Join the cluster that a process was started in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long steps take, on every rank, and what a model sends: for ``job.result()``.
+"""Measure steps on every rank, and what a model sends, for ``job.result()``.
 
 Each rank tells the distribution of its steps once an epoch, as a few numbers, so that neither the record nor the
 training notices their count. Where gradients are reduced, a rank also tells how long it waited between its own last

@@ -1,4 +1,4 @@
-"""Batches with weights, for ranks that do not have equally many records."""
+"""Weighted batches, for ranks with unequal numbers of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on within an epoch: which records of it were consumed, and in which order they come."""
+"""Resume within an epoch: which of its records were consumed, and in which order they come."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool
 
 
 class TrainingData:
-    """Which of the datasets that a script has made it trains on; what a ``Checkpointer`` asks and tells.
+    """The dataset that a script trains on, of those that it has made, for a ``Checkpointer``.
 
     Keras does not say what ``fit`` was given. It is what was made since the training before; where that is more than
     one, the one for which ``resumable=True`` was said.
@@ -111,7 +111,7 @@ class TrainingData:
 
 
 class DataProgress:
-    """Where the training data is; what a ``Checkpointer`` asks and tells (see its ``callback(data=…)``).
+    """The position in the training data, for a ``Checkpointer`` (see its ``callback(data=…)``).
 
     The order of an epoch's records is a function of seed and epoch, so that a later process can go on where a
     checkpoint was: it begins the same epoch of the streams, and leaves out what was consumed.

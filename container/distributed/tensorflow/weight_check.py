@@ -1,4 +1,4 @@
-"""The guard against silent non-distribution: compares the ranks' weights after the first steps."""
+"""Detect silent non-distribution: compare the ranks' weights after the first steps."""
 
 from __future__ import annotations
 
