@@ -112,7 +112,7 @@ class Service:
         self.queue.start()
         self._started.append(self.queue.close)
         threading.Thread(target=self._server.serve_forever, name="http", kwargs={"poll_interval": 0.2}).start()
-        self._started.append(self._server.shutdown)
+        self._started.append(self._server.close)
         watcher = threading.Thread(target=self._watch, name="storage", daemon=True)
         watcher.start()
         self._started.append(watcher.join)

@@ -49,11 +49,13 @@ class _Place:
     Attributes:
         stranger: Whether no request on it was signed yet.
         idle: Whether it waits for a request.
+        answering: Whether a request on it is being answered.
         closed: Whether it was closed to make room; its thread will see that.
     """
 
     stranger: bool = True
     idle: bool = False
+    answering: bool = False
     closed: bool = False
 
 
@@ -75,6 +77,7 @@ class Server(ThreadingHTTPServer):
         self._changed = threading.Condition()
         #: The open connections; strangers in the order in which they came, others in that of their last request.
         self._places: dict[socket.socket, _Place] = {}
+        self._ending = False
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -110,6 +113,17 @@ class Server(ThreadingHTTPServer):
             self._places[connection] = _Place()
             return True
 
+    def close(self) -> None:
+        """Take no more requests, and return when those that have come are answered."""
+        self.shutdown()
+        self.server_close()
+        with self._changed:
+            self._ending = True
+            for connection, place in self._places.items():
+                if not place.answering:
+                    self._close(connection)
+            self._changed.wait_for(lambda: not self._places, REQUEST_SECONDS)
+
     def _leave(self, connection: socket.socket) -> None:
         with self._changed:
             self._places.pop(connection, None)
@@ -144,6 +158,19 @@ class Server(ThreadingHTTPServer):
             place = self._places[connection]
             place.idle = False
             return not place.closed
+
+    def begin_answer(self, connection: socket.socket) -> bool:
+        """Note that a request is being answered, which the server's end waits for; return False if it is too late."""
+        with self._changed:
+            place = self._places[connection]
+            place.answering = not place.closed
+            return place.answering
+
+    def end_answer(self, connection: socket.socket) -> bool:
+        """Note that it was; return whether the connection must be closed, since the server ends."""
+        with self._changed:
+            self._places[connection].answering = False
+            return self._ending
 
     def admit(self, connection: socket.socket) -> None:
         """A request on it was signed with a key of ours: it is a stranger's no more."""
@@ -244,7 +271,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         admit = functools.partial(self.server.admit, self.connection)
-        self._send(self.server.respond(self.command, self.path, self.headers.items(), body, admit))
+        if self.server.begin_answer(self.connection):
+            self._send(self.server.respond(self.command, self.path, self.headers.items(), body, admit))
+            self.close_connection |= self.server.end_answer(self.connection)
 
     do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_OPTIONS = do_PATCH = _any
 

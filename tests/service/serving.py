@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -179,6 +181,17 @@ def write_archive(path: Path, files: dict[str, str]) -> None:
             entry = tarfile.TarInfo(name)
             entry.size = len(text.encode())
             tar.addfile(entry, io.BytesIO(text.encode()))
+
+
+def status_of(connection: socket.socket) -> int | None:
+    """Read the next HTTP response, and return its status; None where the connection is closed instead."""
+    response = http.client.HTTPResponse(connection)
+    try:
+        response.begin()
+        response.read()
+    except (ConnectionResetError, http.client.RemoteDisconnected):
+        return None
+    return response.status
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0, check: Callable[[], None] = lambda: None) -> Any:

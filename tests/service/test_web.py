@@ -6,11 +6,12 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from serving import until
+from serving import status_of, until
 
 from estimators.service import web
 from estimators.service.protocol import Answer
@@ -179,3 +180,65 @@ def test_chunks_are_refused() -> None:
         connection = connect()
         connection.sendall(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n")
         assert answer(connection).startswith(b"HTTP/1.1 411")
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_comes() -> None:
+    with serving() as connect:
+        connection = connect()
+        connection.sendall(
+            b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (web.BODY_LIMIT + 1)
+        )
+        assert status_of(connection) == 413
+        assert status_of(connection) is None
+
+
+def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+    with serving() as connect:
+        connection = connect()
+        connection.sendall(b"POST / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(b"ab")
+        assert status_of(connection) == 200
+
+
+def test_an_answer_that_is_taken_slowly_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "REQUEST_SECONDS", 0.3)
+    size = 32 << 20
+    with serving(lambda *request: Answer(200, "text/plain", b"x" * size)) as connect:
+        connection = connect()
+        connection.sendall(REQUEST)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := connection.recv(1 << 16):
+                received += len(data)
+                time.sleep(0.01)  # all of it would take 5 s
+        assert received < size
+
+
+def test_what_was_asked_before_the_end_is_answered() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    def respond(*request: Any) -> Answer:
+        begun.release()
+        go_on.wait(SECONDS)
+        return Answer(200, "text/plain", b"done")
+
+    server = web.Server(("127.0.0.1", 0), respond)
+    address = server.server_address[:2]
+    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    serving.start()
+    end = threading.Thread(target=server.close)
+    with socket.create_connection(address, timeout=SECONDS) as asking:
+        with socket.create_connection(address, timeout=SECONDS) as half:
+            half.sendall(REQUEST[:-1])
+            asking.sendall(REQUEST)
+            assert begun.acquire(timeout=SECONDS)
+            end.start()
+            assert status_of(half) is None  # the end has begun
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=SECONDS)
+        go_on.set()
+        assert status_of(asking) == 200
+    end.join(SECONDS)
+    serving.join(SECONDS)
+    assert not end.is_alive()
