@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import hashlib
 import hmac
 import re
@@ -48,20 +47,9 @@ class Scope:
 
 
 class _Signer(SigV4Auth):
-    """botocore's signer, told what was signed instead of signing."""
-
-    def __init__(self, keys: Keys, scope: Scope, body_digest: str) -> None:
-        super().__init__(Credentials(keys.access_key, keys.secret_key), scope.service, scope.region)
-        self._body_digest = body_digest
-
     def payload(self, request: AWSRequest) -> str:
-        return self._body_digest
-
-    def signature(self, string_to_sign: str, request: AWSRequest) -> str:
-        key = _signing_key(
-            self.credentials.secret_key, request.context["timestamp"][:8], self._region_name, self._service_name
-        )
-        return hmac.new(key, string_to_sign.encode(), hashlib.sha256).hexdigest()
+        digest: str = request.context["digest"]
+        return digest
 
 
 def verify(
@@ -121,7 +109,8 @@ def verify(
             method=method, url=f"http://{given['host']}{target}", headers={name: given[name] for name in signed}
         )
         request.context["timestamp"] = given["x-amz-date"]
-        signer = _Signer(keys, scope, digest)
+        request.context["digest"] = digest
+        signer = _Signer(Credentials(keys.access_key, keys.secret_key), service, signed_region)
         expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
     except ValueError as error:  # of urllib's, which reads the address
         raise _incomplete(f"its address cannot be read: {error}.") from None
@@ -174,14 +163,6 @@ def _check_time(text: str, date: str, now: datetime.datetime) -> None:
             f"({now.strftime(_TIME)} + 15 min.)",
             403,
         )
-
-
-@functools.lru_cache(maxsize=64)
-def _signing_key(secret: str, date: str, region: str, service: str) -> bytes:
-    key = f"AWS4{secret}".encode()
-    for part in (date, region, service, "aws4_request"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    return key
 
 
 def _incomplete(why: str) -> ServiceError:
