@@ -41,6 +41,7 @@ from estimators.supervisor.attempts import Attempts, Wait
 from estimators.supervisor.collecting import ProvenanceCollector
 from estimators.supervisor.fault_injection import Disturber, Hosts
 from estimators.supervisor.journal import Journal
+from estimators.supervisor.lifecycle import Happening, Stage, following
 from estimators.supervisor.neighbours import with_neighbours
 from estimators.supervisor.preemption import GangHosts
 from estimators.supervisor.remote_status import Mirror
@@ -95,15 +96,14 @@ class Supervisor:
         self._streams = HostStreams(self._said)
         self._model: str | None = None  # where it was put
         self._misplaced: dict[str, list[str]] = {}  # models in hosts' working folders
-        self._stopping: SecondaryStatus | None = None
-        self._stop_message = ""
-        self._ending = False
+        self._stage = Stage.RUNNING
+        self._stopped_as: tuple[SecondaryStatus, str] | None = None  # how the job ends that was stopped
+        self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
         self._hurry = False
-        self._waiting: Timer | None = None  # for the next attempt
+        self._next_timer: Timer | None = None  # for the next attempt
         self._wait_until = 0.0
         self._run_timer: Timer | None = None  # max_run
         self._linger = _PROVENANCE_TIMEOUT
-        self._over = False
         self._timers: list[Timer] = []
         self._attached: ipc_server.Attachment | None = None
         backend = backends.load(self._options.backend)
@@ -198,7 +198,7 @@ class Supervisor:
 
     def _caller_gone(self) -> None:
         """The caller that waited is gone: nobody wants the job any more."""
-        if not self._over:
+        if self._stage is not Stage.OVER:
             self._linger = _ABANDONED_TIMEOUT
             self._stop_as(SecondaryStatus.STOPPED, "The caller that waited for the job went away.")
             self._end_now()
@@ -216,7 +216,7 @@ class Supervisor:
         self._start_attempt(self._attempts.number)
         if self._mirror.resumed:
             self._attempt.reported = self._mirror.recall()
-        if not self._ending and not self._mirror.resumed:
+        if not self._stage.is_ending and not self._mirror.resumed:
             self._provenance.start_soon()
             self._watch_hosts()
 
@@ -233,7 +233,7 @@ class Supervisor:
                 return
             self._number_ranks(self._attempt.elastic.roster.rank_of)
             self._attempt.elastic.start()
-        if not self._ending:
+        if not self._stage.is_ending:
             self._backend.start(attempt)
 
     def _number_ranks(self, rank_of: ranks.Numbering) -> None:
@@ -266,12 +266,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Run until the job is over and its record complete."""
-        while not self._over:
+        while self._stage is not Stage.OVER:
             self._loop.run_once()
 
     def stop(self, grace: float | None, reason: str) -> None:
         """Stop the job, giving the script ``grace`` seconds to save (None: what the options say)."""
-        if self._over:
+        if self._stage is Stage.OVER:
             return
         if self._backend.elsewhere and self._backend.running:
             self._backend.stop()  # whether and how it stops, its status there will say
@@ -280,10 +280,10 @@ class Supervisor:
         self._stop_within(self._options.stop_grace if grace is None else grace)
 
     def _stop_within(self, seconds: float) -> None:
-        if self._waiting is not None and seconds > 0:
+        if self._next_timer is not None and seconds > 0:
             # No host runs: what the last attempt left is kept.
-            self._waiting.cancel()
-            self._waiting = None
+            self._next_timer.cancel()
+            self._next_timer = None
             self._timers.append(self._loop.call_later(_COLLECT_TIMEOUT, self._end_now))
             self._backend.collect_outputs()
             return
@@ -296,17 +296,19 @@ class Supervisor:
 
     def _grace_over(self) -> None:
         """The script had its time: end it, and keep what it has saved."""
-        if self._over:
+        if self._stage is Stage.OVER:
             return
         if self._backend.running:
             self._backend.end_now()
         self._timers.append(self._loop.call_later(_COLLECT_TIMEOUT, self._end_now))
 
     def _stop_as(self, final: SecondaryStatus, message: str) -> None:
-        if self._stopping is None and not self._ending:
+        if self._stage is Stage.FAILING:
+            self._late_stop = self._late_stop or (final, message)
+        elif self._stopped_as is None and self._stage is not Stage.OVER:
             self._attempt.close()
-            self._stopping = final
-            self._stop_message = message
+            self._move(Happening.STOP)
+            self._stopped_as = (final, message)
             self._secondary(SecondaryStatus.STOPPING.value, message)
 
     def _max_run_reached(self) -> None:
@@ -323,7 +325,7 @@ class Supervisor:
         self._stop_within(self._options.stop_grace)
 
     def _end_now(self) -> None:
-        if self._over:
+        if self._stage is Stage.OVER:
             return
         self._hurry = True
         running = self._backend.running
@@ -333,14 +335,19 @@ class Supervisor:
 
     def _fail(self, failure: Failure) -> None:
         """The job cannot go on."""
+        if self._stage is Stage.OVER:
+            return
         if self._attempt.failure is None:
             self._attempt.failure = failure
         self._attempt.close()
-        self._ending = True
+        self._move(Happening.FAILURE)
         running = self._backend.running
         self._backend.end_now()
         if not running:
             self._finish()
+
+    def _move(self, happening: Happening) -> None:
+        self._stage = following(self._stage, happening)
 
     # --- hosts ---
 
@@ -396,10 +403,10 @@ class Supervisor:
     def _diverged(self, event: wire.Event, text: str) -> None:
         """A metric is not a number. A local job fails for it, if it is to; others' toolkits do so."""
         self._warn_of(event.host, text, event.time_ns)
-        if self._options.on_nan != "fail" or self._backend.elsewhere or self._stopping is not None:
+        if self._options.on_nan != "fail" or self._backend.elsewhere or self._stopped_as is not None:
             return
         failure = diverging.failure(text, event.host, event.rank)
-        if self._backend.running or self._waiting is not None:
+        if self._backend.running or self._stage is Stage.WAITING:
             self._fail(failure)
         else:  # it is ending: this is how
             self._attempt.failure = self._attempt.failure or failure
@@ -409,7 +416,7 @@ class Supervisor:
         self.say(f"warning: {message}")
 
     def _host_ended(self, end: HostEnd) -> None:
-        if self._over:
+        if self._stage is Stage.OVER:
             return
         self._streams.finish(end.host)
         self._attempt.ended[end.host] = end
@@ -428,9 +435,9 @@ class Supervisor:
             self._attempt.later(_LOST_GRACE, self._backend.end_now)
         if self._attempt.everyone_ended:
             self._all_hosts_ended()
-        elif self._ending and not self._backend.running:
+        elif self._stage.is_ending and not self._backend.running:
             self._finish()  # the others were never started
-        elif end.exit_code != 0 and self._stopping is None and not self._attempts.taken:
+        elif end.exit_code != 0 and not self._stage.is_stopping and not self._attempts.taken:
             # The others end by themselves, since the hosts are connected; this bounds it.
             self._attempt.later(_END_TIMEOUT, self._backend.end_now)
 
@@ -474,21 +481,27 @@ class Supervisor:
         failed = self._attempt.has_failed
         if self._attempt.elastic is not None:  # hosts come and go, unless those that went had all that trained
             failed = failed and bool(self._attempts.taken)
-        if self._stopping is None and failed and self._attempt.failure is None and not self._attempts.taken:
+        if not self._stage.is_stopping and failed and self._attempt.failure is None and not self._attempts.taken:
             self._attempt.failure = self._attempt.reported or self._attempt.unexplained()
-        if self._stopping is None and not self._over and (self._attempt.failure is not None or failed):
+        if not self._stage.is_stopping and (self._attempt.failure is not None or failed):
             outcome = self._attempt_over()
-            if isinstance(outcome, Wait):
+            if isinstance(outcome, Failure):
+                self._attempt.failure = outcome
+            elif self._late_stop is None:
                 self._await_next(outcome)
                 return
-            self._attempt.failure = outcome
+            else:  # another attempt was to follow, and is not wanted
+                self._move(Happening.RETRY)
+                self._stop_as(*self._late_stop)
         if self._hurry:
             self._finish()
             return
-        if self._stopping is None:
+        if not self._stage.is_stopping:
             # Of a job that failed as well: what it has left may say why, and hours of training may be in it.
             self._secondary(SecondaryStatus.UPLOADING.value, "")
-        self._ending = self._ending or self._attempt.failure is not None
+        if self._attempt.failure is not None:
+            self._move(Happening.FAILURE)
+        self._move(Happening.COLLECT)
         self._backend.collect_outputs()
 
     # --- attempts ---
@@ -525,25 +538,27 @@ class Supervisor:
             pause_s=round(seconds, 3),
         )
         self._wait_until = wait.until
-        self._ending = False
-        self._waiting = self._loop.call_later(seconds, self._start_next)
+        self._move(Happening.RETRY)
+        self._next_timer = self._loop.call_later(seconds, self._start_next)
 
     def _start_next(self) -> None:
         """Another attempt, on the hosts that are there, with other ports and a new rendezvous."""
-        if self._waiting is None or self._over:
+        if self._stage is not Stage.WAITING or self._next_timer is None:
             return
-        self._waiting.cancel()
+        self._next_timer.cancel()
         wait = self._attempts.wait(now := time.monotonic())
         if isinstance(wait, Failure):
-            self._waiting = None
+            self._next_timer = None
             self._attempt.failure = wait
-            self._ending = True
+            self._move(Happening.FAILURE)
+            self._move(Happening.COLLECT)
             self._backend.collect_outputs()
             return
         if (until := max(wait.until, self._wait_until)) > now:
-            self._waiting = self._loop.call_later(until - now, self._start_next)
+            self._next_timer = self._loop.call_later(until - now, self._start_next)
             return
-        self._waiting = None
+        self._next_timer = None
+        self._move(Happening.RESTART)
         for host in [host for host, back in self._attempts.fleet.gone.items() if back <= now]:
             self._attempts.fleet = self._attempts.fleet.returned(host)
             self.tell("returned", host, f"{host} is back", target=host)
@@ -575,18 +590,18 @@ class Supervisor:
     @property
     def waits(self) -> bool:
         """Whether the next attempt's time has not come."""
-        return self._waiting is not None
+        return self._stage is Stage.WAITING
 
     @property
     def ends(self) -> bool:
         """Whether the job is over or about to be: nothing more can be taken from it."""
-        return self._over or self._stopping is not None
+        return self._stage is Stage.OVER or self._stage.is_stopping
 
     def is_preparing(self) -> bool:
         """Whether the hosts of an attempt are about to be started."""
         return (
-            not (self._over or self._ending or self._backend.running)
-            and self._waiting is None
+            not (self._stage.is_ending or self._backend.running)
+            and self._stage is not Stage.WAITING
             and len(self._attempt.ended) < len(self._attempt.spec.hosts)
         )
 
@@ -628,7 +643,7 @@ class Supervisor:
         self._journal.say(host, text)
 
     def _collected(self, failure: Failure | None) -> None:
-        if failure is not None and self._stopping is None and self._attempt.failure is None:
+        if failure is not None and self._stopped_as is None and self._attempt.failure is None:
             self._attempt.failure = failure
         elif failure is not None:
             self._journal.warn(failure.message)
@@ -655,9 +670,9 @@ class Supervisor:
 
     def _let_go(self) -> None:
         """Follow the job no longer: it goes on where it is, and whoever attaches to it follows it again."""
-        if self._over:
+        if self._stage is Stage.OVER:
             return
-        self._over = self._ending = True
+        self._move(Happening.FINISH)
         self._linger = 0.0
         self._backend.cleanup()
         self._journal.close()
@@ -667,12 +682,11 @@ class Supervisor:
 
     def _finish(self) -> None:
         """Everything of the job has ended: write the last status and let the caller go."""
-        if self._over:
+        if self._stage is Stage.OVER:
             return
-        self._over = True
-        self._ending = True
+        self._move(Happening.FINISH)
         self._attempt.cancel()
-        for timer in (*self._timers, self._run_timer, self._waiting):
+        for timer in (*self._timers, self._run_timer, self._next_timer):
             if timer is not None:
                 timer.cancel()
         for fault in self._disturber.end():
@@ -692,7 +706,7 @@ class Supervisor:
 
     def _warn_of_misplaced_models(self) -> None:
         """Say where a model is that nobody keeps, of a job that has none."""
-        if self._attempt.failure is not None or self._stopping is not None:
+        if self._attempt.failure is not None or self._stopped_as is not None:
             return
         if self._backend.elsewhere and len(self._misplaced) < len(self._attempt.spec.hosts):
             return  # where the outputs are out of sight, a host that tells of none may have saved the model
@@ -714,8 +728,9 @@ class Supervisor:
             self._attempt.failure = self._journal.masked(with_neighbours(self._attempt.failure, self._record))
         if self._mirror.last is not None:
             return statuses.mirrored(status, self._mirror.last, now, self._attempt.failure)
-        if self._stopping is not None:
-            return statuses.transition(status, self._stopping, now, self._stop_message)
+        if self._stopped_as is not None:
+            secondary, message = self._stopped_as
+            return statuses.transition(status, secondary, now, message)
         if self._attempt.failure is not None:
             finalize.leave_reason(self._record, self._attempt.spec.hosts, self._attempt.failure)
             return statuses.fail(status, self._attempt.failure, now)
@@ -744,8 +759,8 @@ class Supervisor:
         secondary = SecondaryStatus(name)
         if (
             self._mirror.begun
-            or self._over
-            or (self._stopping is not None and secondary is not SecondaryStatus.STOPPING)
+            or self._stage is Stage.OVER
+            or (self._stage.is_stopping and secondary is not SecondaryStatus.STOPPING)
         ):
             return
         self._journal.step(secondary, message)
@@ -770,7 +785,7 @@ class Supervisor:
             print(f"fleetfit: {error}; the job is not followed any more.", file=sys.stderr)
             self._let_go()
             return
-        if not self._over and self._attempt.failure is None:
+        if self._stage is not Stage.OVER and self._attempt.failure is None:
             self._loop.call_later(
                 0.0,
                 lambda: self._fail(
