@@ -238,7 +238,7 @@ def _no_containers() -> str | None:
         return "docker-compose is missing"
     image = subprocess.run(["docker", "image", "inspect", OFFICIAL_IMAGE], capture_output=True, check=False)
     if image.returncode:
-        return f"there is no image {OFFICIAL_IMAGE!r} (tests/containers/official_image.py makes it)"
+        return f"there is no image {OFFICIAL_IMAGE!r} (tests/support/official_image.py makes it)"
     return None
 
 

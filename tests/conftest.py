@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import settings
 
 from container.system import folders
+
+sys.path.append(str(Path(__file__).parent / "support"))  # at the end: it hides nothing
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("fleetfit", deadline=None)

@@ -6,7 +6,6 @@ import datetime
 import json
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests" / "cluster"))
 
 import clusters  # noqa: E402
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-KILLS = Path(__file__).parent.parent / "checkpoint" / "kills.py"
+KILLS = Path(__file__).parents[1] / "training" / "checkpoint" / "kills.py"
 
 
 @pytest.mark.soak

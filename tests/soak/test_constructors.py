@@ -1,4 +1,4 @@
-"""Every constructor with thousands of hostile values; see ``tests/test_bounds.py``, which makes a hundred."""
+"""Every constructor with thousands of hostile values; see ``test_bounds.py``, which makes a hundred."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from tests.test_bounds import ARGUMENTS, VALUES, see_that_it_is_taken_or_refused
+from tests.unit.estimators.job.test_bounds import ARGUMENTS, VALUES, see_that_it_is_taken_or_refused
 
 pytestmark = pytest.mark.soak
 

@@ -10,13 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "cluster"))  # at the end: they hide nothing
-sys.path.append(str(Path(__file__).parents[1] / "containers"))
-
 import clusters
 import official_image
+import pytest
 
 from estimators import MPI, TensorFlow
 from estimators.backends.docker.engine import Engine

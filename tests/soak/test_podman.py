@@ -8,15 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "cluster"))  # at the end: it hides nothing
-
 import clusters
+import pytest
 
 from estimators import TensorFlow, TrainingJobError
 from estimators.backends.docker.containers import IMAGE

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "pipes"))  # at the end: it hides nothing
-
 from feeding import write_objects
 
 from estimators import MPI, TensorFlow, TrainingInput

@@ -7,16 +7,12 @@ import os
 import random
 import re
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "service"))  # at the end: it hides nothing
-
 import serving
 import signing
 

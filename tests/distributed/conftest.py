@@ -1,8 +1,0 @@
-"""Lets tests import what is beside them."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parent))  # at the end: it hides nothing

@@ -1,0 +1,147 @@
+"""The first process of a kept container, without the container: it forks the toolkit for one job after another."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusters
+import pytest
+from toolkits import MAIN, printed, tree
+
+from container.contract.messages import encode
+from container.system.connection import BlockingConnection
+from estimators.backends.docker import kept
+from estimators.backends.docker.engine_errors import EngineError
+
+SCRIPT = """
+import os, sys
+print(sorted(name for name in os.environ if name.startswith("OF_JOB")), os.getcwd())
+sys.exit(int(os.environ.get("OF_JOB_CODE", 0)))
+"""
+WAITING = "import time\nprint('here', flush=True)\ntime.sleep(100)"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder whose path is too long for a socket's address."""
+    place = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 5)
+    place.mkdir(parents=True)
+    return place
+
+
+@pytest.fixture
+def idle(place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    # In a container the path is short.
+    process = subprocess.Popen([sys.executable, "-I", "-S", str(MAIN), "idle", kept.socket_in(".")], cwd=place)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def run(place: Path, base: Path, **variables: str) -> tuple[bytes, int | None]:
+    """Run a job; what it printed and its exit code."""
+    with start(place, base, **variables) as (stream, control):
+        return read(stream), kept.exit_code(control)
+
+
+@contextlib.contextmanager
+def start(place: Path, base: Path, **variables: str) -> Iterator[tuple[socket.socket, BlockingConnection]]:
+    environment = {"SAGEMAKER_BASE_DIR": str(base), "FLEETFIT_LIFELINE_FD": "0", **variables}
+    stream, control = kept.start(place, environment, lambda: True)
+    with stream, control:
+        stream.settimeout(30)
+        yield stream, control
+
+
+def await_word(stream: socket.socket) -> None:
+    said = b""
+    while b"rank 0] here" not in said:
+        said += stream.recv(1 << 16)
+
+
+def read(stream: socket.socket) -> bytes:
+    said = b""
+    while data := stream.recv(1 << 16):
+        said += data
+    return said
+
+
+def test_jobs_run_one_after_another_each_with_its_own_variables(
+    tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
+) -> None:
+    first, second = (tree(tmp_path / name, SCRIPT) for name in ("first", "second"))
+    said, code = run(place, first, OF_JOB_1="1")
+    assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_1'", 0)
+    said, code = run(place, second, OF_JOB_2="1", OF_JOB_CODE="3")
+    assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_2', 'OF_JOB_CODE'", 1)
+    assert (second / "output" / "failure").exists() and (first / "output" / "success").exists()
+    assert idle.poll() is None and kept.listens(place)
+
+
+def test_a_toolkit_that_is_killed_and_a_first_process_that_is(
+    tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
+) -> None:
+    with start(place, tree(tmp_path / "first", WAITING)) as (stream, control):
+        await_word(stream)
+        clusters.below(idle.pid)[0].kill()  # its child, the toolkit
+        assert kept.exit_code(control) == 128 + signal.SIGKILL
+    with start(place, tree(tmp_path / "second", WAITING)) as (stream, control):
+        idle.kill()
+        assert kept.exit_code(control) is None
+
+
+def test_sigterm_to_the_first_process_gives_the_script_its_time(
+    tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
+) -> None:
+    """As ``docker stop`` does it."""
+    script = """
+    import signal, sys, time
+    def save(number, frame):
+        print("saved")
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("here", flush=True)
+    time.sleep(100)
+    """
+    with start(place, tree(tmp_path, textwrap.dedent(script))) as (stream, control):
+        await_word(stream)
+        idle.terminate()
+        assert b"saved" in read(stream)
+        assert kept.exit_code(control) == 128 + signal.SIGTERM
+    assert idle.wait(30) == 0
+    assert not kept.listens(place)
+
+
+def test_the_end_of_the_connection_ends_the_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:
+    with start(place, tree(tmp_path, WAITING)) as (stream, control):
+        await_word(stream)
+        stream.close()  # as when the supervisor was killed
+        assert kept.exit_code(control) not in (None, 0)
+    clusters.until(lambda: not clusters.below(idle.pid))
+
+
+def test_nonsense_is_not_a_job(tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]) -> None:
+    clusters.until(lambda: kept.listens(place))
+    run_nothing = encode({"op": "run", "environment": {}})  # with no descriptor
+    for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", run_nothing, run_nothing[:-1]):
+        with kept._connect(place) as connection:
+            connection.sendall(nonsense)
+            connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+    assert run(place, tree(tmp_path, "pass"))[1] == 0
+    idle.terminate()
+    assert idle.wait(30) == 0
+    assert not kept.listens(place)
+
+
+def test_a_container_that_has_ended_is_not_waited_for(place: Path) -> None:
+    with pytest.raises(EngineError, match="the kept container has ended"):
+        kept.start(place, {}, lambda: False)

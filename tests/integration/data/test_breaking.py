@@ -1,0 +1,107 @@
+"""What breaks beside S3 itself: a full disk, an agent that is killed, several ranks on a slow server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import feeding
+import pytest
+from jobs_on_s3 import estimator
+from s3_server import Bucket, Faults, wait_until
+
+from container.agent import channels
+from container.contract.channels import Channel
+from container.contract.errors import AgentError
+from container.formats import RecordFormat
+from estimators import PreflightWarning, TrainingInput
+
+pytestmark = pytest.mark.filterwarnings(f"ignore::{PreflightWarning.__module__}.PreflightWarning")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_a_cache_on_a_full_disk(s3: Bucket, tmp_path: Path) -> None:
+    s3.put("train/a", b"a" * 100_000)
+    s3.put("train/b", b"b" * 3_000_000)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(cache)], check=True)
+    try:
+        wanted = Channel(name="train", uri=s3.uri("train"))
+        with pytest.raises(
+            AgentError,
+            match=r"'train': .*3.1 MB are to be .* 268.4 MB to be left, and 1.\d MB are free.*FLEETFIT_CACHE",
+        ):
+            channels.prepare([tmp_path / "ml"], [wanted], tell=lambda line: None)
+        subprocess.run(["mount", "-o", "remount,size=1g", str(cache)], check=True)
+        channels.prepare([tmp_path / "ml"], [wanted], tell=lambda line: None)
+        assert (tmp_path / "ml/input/data/train/b").read_bytes() == b"b" * 3_000_000
+    finally:
+        subprocess.run(["umount", str(cache)], check=True)
+
+
+def test_an_agent_that_is_killed_ends_the_job(
+    s3: Bucket, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader would take the stream's end for the epoch's, or wait for ever."""
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    s3.put("train/a", b"line\n" * 2_000_000)
+    one = estimator(tmp_path, "")
+    (tmp_path / "code" / "train.py").write_text(
+        "import os, time\n"
+        "file = open(os.environ['SM_CHANNEL_MINE'] + '_0', 'rb')\n"
+        "print('reads', len(file.read(10)), flush=True)\n"
+        "time.sleep(300)\n"
+    )
+    job = one.fit({"mine": TrainingInput(s3.uri("train"), input_mode="Pipe")}, wait=False)
+    wait_until(lambda: job.status != "InProgress" or any(line.text.startswith("reads") for line in job.log_lines()), 60)
+    assert job.status == "InProgress", job.describe()
+    [agent] = agents(tmp_path)
+    os.kill(agent, signal.SIGKILL)
+    wait_until(lambda: job.status == "Failed")
+    assert "algo-1, agent: the host agent was killed by SIGKILL" in job.describe()["FailureReason"]
+
+
+def agents(folder: Path) -> list[int]:
+    """The agents that feed the FIFOs of trees below a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"pipe" in words and any(word.startswith(os.fsencode(folder)) for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("distribution", ["ShardedByS3Key", "FullyReplicated"])
+def test_several_ranks_download_an_object_once(s3: Bucket, faults: Faults, tmp_path: Path, distribution: str) -> None:
+    """Also where the connection is cut, and the server is slow."""
+    lines = [b"%07d" % number for number in range(600_000)]
+    for part in range(3):
+        s3.put(f"train/{part}", b"".join(line + b"\n" for line in lines[part::3]))
+    faults.cut(after=300_000, times=2, key="train/1")
+    faults.stall(after=500_000, seconds=0.5, key="train/2")
+    shares: dict[int, list[bytes]] = {}
+    with feeding.agent(
+        tmp_path / "ml", {"train": {"uri": s3.uri("train"), "distribution": distribution}}, ranks=3
+    ) as host:
+
+        def read(rank: int) -> None:
+            shares[rank] = feeding.split(RecordFormat.TEXT_LINE, host.read("train", 0, rank))
+
+        threads = [threading.Thread(target=read, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    if distribution == "ShardedByS3Key":
+        assert [len(shares[rank]) for rank in range(3)] == [200_000] * 3
+        assert sorted(line for share in shares.values() for line in share) == lines
+    else:
+        assert all(sorted(share) == lines for share in shares.values())
+    # Once for each object, and again after each fault.
+    assert len([seen for seen in faults.requests("GET", "train/") if "list-type" not in seen.path]) <= 3 + 3

@@ -1,0 +1,205 @@
+"""What is removed, and what never is."""
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from container.system import folders, unused
+from container.system.processes import descendants
+from container.system.unused import unused_folders
+from estimators.cli import clean
+from estimators.cli.clean import ItemKind, Selection
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+from estimators.supervisor import finalize
+
+DAY = 86400.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    # A path too long for sockets is not used for them, and other tests' folders are none of ours.
+    monkeypatch.setattr(folders, "_FALLBACK", str(tmp_path / "tmp"))
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(folders, "SHARED_MEMORY", str(tmp_path / "shm"))
+    # Nor are their processes and containers, which they may just have left behind and look at.
+    own_processes = unused.own_processes
+    monkeypatch.setattr(unused, "own_processes", lambda: sorted({*own_processes()} & {*descendants()}))
+    monkeypatch.setattr(clean, "leftover_containers", list)
+    return tmp_path / "home"
+
+
+def make_job(name: str, *, ended_days_ago: float = 0.0, size: int = 0) -> JobRecord:
+    record = JobRecord.create(name)
+    now = time.time() - ended_days_ago * DAY
+    record.write_request({"TrainingJobName": name})
+    status = statuses.new_status({"TrainingJobName": name}, now)
+    record.write_status(
+        {**status, "TrainingJobStatus": "Completed", "SecondaryStatus": "Completed", "TrainingEndTime": now}
+    )
+    (record.output_dir / "model.tar.gz").write_bytes(b"x" * size)
+    record.release()
+    return record
+
+
+def names(items: list[clean.Item], kind: ItemKind = ItemKind.JOB) -> list[str]:
+    return [item.name for item in items if item.kind is kind]
+
+
+def age(path: Path) -> None:
+    os.utime(path, (time.time() - 3600,) * 2)
+
+
+CODE = "import time; print('ready', flush=True); time.sleep(600)"
+#: It starts a process that has a session of its own and does not say whose it is.
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {CODE!r}], env={{}}, start_new_session=True, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def start(tmp_path: Path, environment: dict[str, str], cwd: Path | None = None, code: str = CODE) -> subprocess.Popen:
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, cwd=cwd, stdout=subprocess.PIPE
+    )
+    process.stdout.readline()
+    return process
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen]]:
+    started: list[subprocess.Popen] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_processes_of_a_job_without_a_supervisor_are_ended(tmp_path: Path, processes: list) -> None:
+    record = make_job("crashed")
+    base = str(record.tree("algo-1").base)
+    orphan = start(tmp_path, {"FLEETFIT_JOB": "crashed", "SAGEMAKER_BASE_DIR": base})
+    bystander = start(tmp_path, {"SAGEMAKER_BASE_DIR": base})
+    processes += [orphan, bystander]
+    items = clean.find(Selection())
+    assert [(item.process and item.process.pid, item.kind) for item in items] == [(orphan.pid, ItemKind.PROCESS)]
+    assert "crashed" in items[0].why
+    assert items[0].bytes > 1_000_000
+    assert [removal.error for removal in clean.remove(items)] == [None]
+    assert orphan.wait(timeout=5) == -9
+    assert bystander.poll() is None
+
+
+def test_what_they_have_started_ends_with_them(tmp_path: Path, processes: list) -> None:
+    record = make_job("crashed")
+    marks = {"FLEETFIT_JOB": "crashed", "SAGEMAKER_BASE_DIR": str(record.tree("algo-1").base)}
+    processes.append(start(tmp_path, marks, code=PARENT))
+    [child] = descendants(processes[0].pid)
+    watched = os.pidfd_open(child)
+    try:
+        clean.remove(clean.find(Selection()))
+        assert processes[0].wait(timeout=5) == -9
+        assert select.select([watched], [], [], 5)[0], "it has ended"
+    finally:
+        os.close(watched)
+
+
+def test_processes_of_a_running_job_are_not(tmp_path: Path, processes: list) -> None:
+    record = JobRecord.create("running")
+    processes.append(start(tmp_path, {"FLEETFIT_JOB": "running"}))
+    assert clean.leftover_processes() == []
+    record.release()
+
+
+def test_a_job_of_another_home_is_found_by_its_tree_or_left_alone(tmp_path: Path, processes: list) -> None:
+    other = JobRecord.create("elsewhere", tmp_path / "other")
+    tied = start(tmp_path, {"FLEETFIT_JOB": "elsewhere", "SAGEMAKER_BASE_DIR": str(other.tree("algo-1").base)})
+    unknown = start(tmp_path, {"FLEETFIT_JOB": "unknown"})
+    processes += [tied, unknown]
+    assert clean.leftover_processes() == []
+    other.release()
+    assert [item.process and item.process.pid for item in clean.leftover_processes()] == [tied.pid]
+
+
+def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, processes: list) -> None:
+    process = start(tmp_path, {})
+    processes.append(process)
+    earlier = psutil.Process(process.pid)
+    earlier._ident = (process.pid, earlier.create_time() - 1000)  # type: ignore[attr-defined]
+    item = clean.Item(kind=ItemKind.PROCESS, name="x", why="", process=earlier)
+    assert [removal.error for removal in clean.remove([item])] == [None]
+    time.sleep(0.1)
+    assert process.poll() is None
+
+
+def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
+    root = tmp_path / "tmp"
+    ports = f"ports-{os.getuid()}"  # of jobs that are about to lock one
+    kinds = ("unused", "worked-in", "told-of", "open", "new", "public", ports)
+    folders = {name: root / f"fleetfit-{name}" for name in kinds}
+    for folder in folders.values():
+        folder.mkdir(mode=0o700)
+        (folder / "file").write_text("x")
+        age(folder)
+    os.utime(folders["new"])
+    folders["public"].chmod(0o755)
+    (root / "other").mkdir(mode=0o700)
+    os.symlink("/usr", root / "fleetfit-link")
+    processes.append(start(tmp_path, {}, cwd=folders["worked-in"]))
+    processes.append(start(tmp_path, {"FLEETFIT_RUNTIME_DIR": str(folders["told-of"] / "algo-1")}))
+    with (root / "fleetfit-open" / "file").open() as file:
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", "import time; time.sleep(600)"], stdin=file, stdout=subprocess.DEVNULL
+            )
+        )
+    items = clean.find(Selection())
+    assert names(items, ItemKind.FOLDER) == [str(folders["unused"])]
+    clean.remove(items)
+    assert sorted(path.name for path in root.iterdir()) == sorted(
+        [
+            "fleetfit-worked-in",
+            "fleetfit-told-of",
+            "fleetfit-open",
+            "fleetfit-new",
+            "fleetfit-public",
+            "fleetfit-link",
+            f"fleetfit-{ports}",
+            "other",
+        ]
+    )
+
+
+def test_shared_memory_of_jobs_that_were_killed_is_a_leftover(tmp_path: Path) -> None:
+    shared = tmp_path / "shm"
+    used, unused = shared / "fleetfit-abcdefgh-algo-1", shared / "fleetfit-ijklmnop-algo-2"
+    for folder in (used, unused):
+        folder.mkdir(mode=0o700)
+        (folder / "segment").write_bytes(b"x" * 100)
+    assert unused_folders() == [], "their jobs may be starting"
+    for folder in (used, unused):
+        age(folder)
+    # A toolkit is told of its folder beside the sockets, from which the other's name follows.
+    process = start(tmp_path, {"FLEETFIT_RUNTIME_DIR": "/somewhere/fleetfit-abcdefgh/algo-1"})
+    try:
+        assert unused_folders() == [unused]
+        finalize.tidy()
+    finally:
+        process.kill()
+        process.communicate()
+    assert not unused.exists() and used.exists()

@@ -1,0 +1,466 @@
+"""Real jobs, launched, followed and ended through their handles."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import running
+from running import processes_of, start, until
+
+from estimators.client import ipc_client
+from estimators.client import launch as launching
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import BackendError, JobExistsError, JobNotFoundError, RecordError, TrainingJobError
+from estimators.records.record import job_names
+
+HERE = Path(running.__file__).parent
+
+SLEEPER = """
+import time
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    yield tmp_path / "home"
+    for name in job_names():
+        job = TrainingJob.attach(name)
+        if job.record.is_supervised():
+            with contextlib.suppress(RecordError, LookupError):
+                job.stop(wait=True, grace=0)
+
+
+def printed(job: TrainingJob, rank: int | None = None) -> list[str]:
+    return [line.text for line in job.log_lines(rank) if line.rank is not None]
+
+
+def ready(job: TrainingJob) -> None:
+    until(lambda: "ready" in printed(job))
+
+
+def caller(folder: Path, script: str, wait: str = "job.wait()") -> subprocess.Popen[bytes]:
+    """Another process that starts a job and waits for it."""
+    program = f"""
+import sys
+sys.path[:0] = [{str(HERE)!r}]
+from pathlib import Path
+from running import start
+job = start({script!r}, Path({str(folder)!r}))
+{wait}
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def attached(name: str = "job-1") -> TrainingJob:
+    until(lambda: name in job_names())
+    return TrainingJob.attach(name)
+
+
+# --- a job that ends well ---
+
+
+def test_a_job_from_start_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = start(
+        """
+        import os, sys
+        print("hello", sys.argv[1:])
+        print("secret", os.environ["MY_PASSWORD"], "loss: 0.25")
+        """,
+        tmp_path,
+        environment={"MY_PASSWORD": "swordfish"},
+        metrics={"loss": "loss: ([0-9.]+)"},
+    )
+    job.wait()
+    shown = capsys.readouterr().out
+    assert "[algo-1:rank 0] hello ['--api-token', '***', '--epochs', '3']" in shown
+    assert "[algo-1:rank 0] secret *** loss: 0.25" in shown
+    assert "job-1  Completed" in shown and "loss 0.25" in shown
+    assert job.status == "Completed" and job.secondary_status == "Completed" and job.failure is None
+    assert "swordfish" in job.record.log_file("algo-1", "rank 0").read_text()  # the record is whole
+
+    description = job.describe()
+    assert description["TrainingJobStatus"] == "Completed"
+    assert description["Environment"] == {"MY_PASSWORD": "***"}
+    assert description["HyperParameters"]["api-token"] == "***"
+    assert description["HyperParameters"]["epochs"] == "3"
+    assert description["ResourceConfig"]["InstanceCount"] == 1
+    assert description["FinalMetricDataList"][0]["MetricName"] == "loss"
+    json.dumps(description)
+
+    phases = job.phases()
+    assert phases["import"] is None
+    for name in ("launch", "training", "teardown"):
+        seconds = phases[name]
+        assert seconds is not None and 0 <= seconds < 30
+    frame = job.metrics()
+    assert frame["value"].tolist() == [0.25] and frame["rank"].tolist() == [0]
+    assert 0 < frame["elapsed_s"].item() < 30
+    assert job.hosts == ["algo-1"] and job.model_data is None
+    result = job.result()
+    assert result.metrics == {"loss": 0.25} and result.seconds is not None
+    assert "Completed" in job._repr_html_() and "Completed" in repr(job)
+
+
+def test_a_handle_of_another_process_says_the_same(tmp_path: Path) -> None:
+    job = start("print('x')", tmp_path)
+    job.wait(logs=False)
+    other = pickle.loads(pickle.dumps(job))
+    assert other.describe() == job.describe() == TrainingJob.attach("job-1").describe()
+    assert printed(other) == ["x"]
+    other.wait(logs=False)
+    other.stop()
+    with pytest.raises(JobNotFoundError, match="Did you mean 'job-1'"):
+        TrainingJob.attach("job1")
+
+
+def test_nothing_is_lost_at_exit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = start("for n in range(20_000): print('line', n)", tmp_path, hosts=4)
+    job.wait(logs="All")
+    shown = capsys.readouterr().out.splitlines()
+    for rank in range(4):
+        tag = f"[algo-{rank + 1}:rank {rank}] line "
+        assert [line for line in shown if line.startswith(tag)] == [f"{tag}{n}" for n in range(20_000)]
+
+
+def test_awkward_output_arrives_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = start(
+        """
+        import os, time
+        os.write(1, ("é" * 200_000 + "\\n").encode())
+        for byte in "日本\\n".encode():
+            os.write(1, bytes([byte])); time.sleep(0.002)
+        os.write(1, b"10%\\r20%\\r30%\\n\\xff\\nno end")
+        """,
+        tmp_path,
+    )
+    job.wait()
+    shown = capsys.readouterr().out
+    for text in ("é" * 200_000, "日本", "10%", "20%", "30%", "\ufffd", "no end"):
+        assert f"[algo-1:rank 0] {text}\n" in shown
+
+
+def test_wait_returns_at_once_when_the_supervisor_is_done(tmp_path: Path) -> None:
+    late = []
+    for number in range(3):  # others share the machine
+        job = start("print('x')", tmp_path, name=f"job-{number}")
+        job.wait(logs=False)
+        late.append(time.time() - job.describe()["TrainingEndTime"])
+        if late[-1] < 0.5:
+            return
+    pytest.fail(f"it returned after {late} s")
+
+
+# --- failures ---
+
+
+def test_a_failure_is_raised_with_the_traceback_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = start("def f():\n    raise ValueError('boom')\nf()", tmp_path)
+    with pytest.raises(TrainingJobError) as caught:
+        job.wait()
+    assert str(caught.value).splitlines()[-1] == "ValueError: boom"
+    assert (caught.value.host, caught.value.rank, caught.value.exit_code) == ("algo-1", 0, 1)
+    assert caught.value.job is job and job.status == "Failed"
+    assert "ValueError: boom" in capsys.readouterr().out
+    with pytest.raises(TrainingJobError):
+        TrainingJob.attach("job-1").wait(logs=False)
+    assert "boom" in job._repr_html_()
+
+
+def test_what_a_failed_job_has_left_is_packed_as_sagemaker_does(tmp_path: Path) -> None:
+    script = """
+    import os
+    for folder, name in (("SM_MODEL_DIR", "weights"), ("SM_OUTPUT_DATA_DIR", "why.txt")):
+        open(os.path.join(os.environ[folder], name), "w").write("half")
+    raise ValueError("too late")
+    """
+    job = start(script, tmp_path)
+    with pytest.raises(TrainingJobError, match="ValueError: too late"):
+        job.wait(logs=False)
+    for name, member in (("model", "weights"), ("output", "why.txt")):
+        with tarfile.open(next((tmp_path / "out").rglob(f"{name}.tar.gz"))) as archive:
+            assert archive.getnames() == [member]
+    assert job.model_data == str(next((tmp_path / "out").rglob("model.tar.gz")))
+    described = job.describe()
+    assert [step["Status"] for step in described["SecondaryStatusTransitions"]][-2:] == ["Uploading", "Failed"]
+    assert not described["Fleetfit"]["warnings"]
+
+
+def test_a_model_in_the_working_folder_is_named(tmp_path: Path) -> None:
+    script = """
+    import os
+    os.makedirs("export/1")
+    for name in ("model.keras", "export/1/saved_model.pb", "notes.txt"):
+        open(name, "w").write("x")
+    """
+    job = start(script, tmp_path)
+    job.wait(logs=False)
+    (warning,) = job.describe()["Fleetfit"]["warnings"]
+    code = job.record.tree("algo-1").code
+    assert f"{code}/export/1, {code}/model.keras. Save to os.environ['SM_MODEL_DIR']" in warning
+    assert job.model_data is None
+    assert any("the job has no model" in line.text for line in job.log_lines())
+
+
+def test_a_secret_in_an_exception_is_in_nothing_that_tells_of_it(tmp_path: Path) -> None:
+    script = 'import os\nprint("ready")\nraise ValueError("key " + os.environ["API_KEY"] + " of " + repr(os.environ))'
+    job = start(script, tmp_path, environment={"API_KEY": "sesame-sesame"})
+    with pytest.raises(TrainingJobError, match=r"ValueError: key \*\*\* of") as caught:
+        job.wait(logs=False)
+    told = [
+        str(caught.value),
+        str(caught.value.failure),
+        json.dumps(job.describe()),
+        job.record.events_file.read_text(),
+    ]
+    assert "key *** of" in job.describe()["FailureReason"]
+    assert not [text for text in told if "sesame" in text]
+
+
+@pytest.mark.parametrize("before", [0, 270, 280, 690, 980])
+def test_what_cuts_leave_of_a_secret_is_in_nothing_that_tells_of_it(tmp_path: Path, before: int) -> None:
+    script = f'import os\nraise ValueError("-" * {before} + os.environ["API_KEY"] + "+" * 3000)'
+    secret = "sesame-unlock-0123456789-sesame"
+    job = start(script, tmp_path, environment={"API_KEY": secret})
+    with pytest.raises(TrainingJobError) as caught:
+        job.wait(logs=False)
+    told = [str(caught.value), json.dumps(job.describe()), job.record.events_file.read_text()]
+    assert "ValueError: -" in told[0] or not before
+    assert not [text for text in told for part in ("sesa", "unlo", "0123", "esame") if part in text]
+
+
+def test_a_name_that_is_taken_starts_nothing(tmp_path: Path) -> None:
+    start("print('x')", tmp_path).wait(logs=False)
+    with pytest.raises(JobExistsError):
+        start("print('y')", tmp_path)
+    assert printed(TrainingJob.attach("job-1")) == ["x"]
+
+
+def test_a_supervisor_that_cannot_be_started_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching.sys, "executable", str(tmp_path / "gone"))
+    with pytest.raises(BackendError, match=r"supervisor of training job 'job-1' cannot be started.*gone"):
+        start("print('x')", tmp_path, python=os.path.realpath("/proc/self/exe"))
+    assert job_names() == []
+
+
+@pytest.mark.parametrize("is_attached", [True, False])
+def test_a_killed_supervisor_is_noticed(tmp_path: Path, is_attached: bool) -> None:
+    job = start(SLEEPER, tmp_path, attached=is_attached)
+    ready(job)
+    assert job._process is not None
+    os.kill(job._process.pid, signal.SIGKILL)
+    start_time = time.monotonic()
+    with pytest.raises(TrainingJobError, match="supervisor lost"):
+        job.wait(logs=False)
+    assert time.monotonic() - start_time < 2
+    until(lambda: not processes_of("job-1"))
+
+
+# --- stopping and detaching ---
+
+
+@pytest.mark.parametrize("is_attached", [True, False])
+def test_stop_gives_the_script_time_to_save(tmp_path: Path, is_attached: bool) -> None:
+    job = start(
+        """
+        import signal, sys, time
+        def save(*_):
+            print("saved", flush=True)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        time.sleep(60)
+        """,
+        tmp_path,
+        attached=is_attached,
+    )
+    ready(job)
+    TrainingJob.attach("job-1").stop(wait=True)
+    assert job.status == "Stopped" and "saved" in printed(job)
+    job.wait(logs=False)  # a stopped job is no error
+    job.stop(wait=True)
+
+
+def test_a_detached_job_outlives_its_caller(tmp_path: Path) -> None:
+    process = caller(tmp_path, "import time; print('ready', flush=True); time.sleep(2); print('done')", "")
+    process.wait(20)
+    job = attached()
+    until(lambda: job.status == "Stopped")  # attached, and its caller is gone
+    detached = start("import time; time.sleep(0.5); print('done')", tmp_path, name="job-2", attached=False)
+    assert detached.record.is_supervised()
+    TrainingJob.attach("job-2").wait(logs=False, timeout=20)
+    assert detached.status == "Completed" and printed(detached) == ["done"]
+
+
+def test_giving_up_waiting_leaves_the_job_running(tmp_path: Path) -> None:
+    job = start(SLEEPER, tmp_path)
+    with pytest.raises(TimeoutError, match="still InProgress"):
+        job.wait(logs=False, timeout=0.3)
+    assert job.status == "InProgress"
+
+
+def test_two_can_wait_for_a_job_at_once(tmp_path: Path) -> None:
+    job = start("import time; time.sleep(1); print('x')", tmp_path)
+    others = [threading.Thread(target=job.wait, kwargs={"logs": False}) for _ in range(2)]
+    others.append(threading.Thread(target=TrainingJob.attach("job-1").wait, kwargs={"logs": False}))
+    for thread in others:
+        thread.start()
+    job.wait(logs=False)
+    for thread in others:
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_the_supervisor_answers(tmp_path: Path) -> None:
+    job = start(SLEEPER, tmp_path)
+    assert ipc_client.request(job.record, {"op": "ping"})["ok"] is True
+    refused = ipc_client.request(job.record, {"op": "dance"})
+    assert refused["ok"] is False and "dance" in refused["error"]
+
+
+# --- interrupts ---
+
+
+def test_an_interrupt_stops_a_tied_job_and_is_raised(tmp_path: Path) -> None:
+    process = caller(tmp_path, SLEEPER)
+    job = attached()
+    ready(job)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert job.status == "Stopped"
+    assert b"KeyboardInterrupt" in err
+    assert b"stopping training job job-1: it has 5 s to save." in out
+    assert b"training job job-1: Stopped." in out
+    assert processes_of("job-1") == []
+
+
+def test_a_second_interrupt_ends_a_job_that_does_not_listen(tmp_path: Path) -> None:
+    process = caller(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)" + SLEEPER)
+    job = attached()
+    ready(job)
+    process.send_signal(signal.SIGINT)
+    until(lambda: job.status == "Stopping")
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert time.monotonic() - begun < 3
+    assert job.status == "Stopped" and b"KeyboardInterrupt" in err
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.15, 0.4])
+def test_interrupts_at_any_moment_leave_nothing_running(tmp_path: Path, delay: float) -> None:
+    process = caller(tmp_path, SLEEPER)
+    job = attached()
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    until(lambda: "job-1" not in job_names() or job.status in ("Stopped", "Failed"))
+    until(lambda: not processes_of("job-1"))
+
+
+def test_an_interrupt_leaves_a_detached_job_running(tmp_path: Path) -> None:
+    job = start(SLEEPER, tmp_path, attached=False)
+    ready(job)
+    program = "from estimators.client.training_job import TrainingJob\nTrainingJob.attach('job-1').wait()"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    while b"ready" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert b"goes on" in out and b"KeyboardInterrupt" in err
+    assert job.status == "InProgress"
+
+
+def test_a_killed_caller_ends_the_job(tmp_path: Path) -> None:
+    process = caller(tmp_path, SLEEPER)
+    job = attached()
+    ready(job)
+    process.kill()
+    process.communicate()
+    until(lambda: job.status == "Stopped")
+    until(lambda: not processes_of("job-1"))
+
+
+@pytest.mark.parametrize("chatty", [True, False])
+def test_a_job_whose_output_nobody_reads_is_stopped(tmp_path: Path, chatty: bool) -> None:
+    script = "import time\nprint('ready', flush=True)\n" + (
+        "while True: print('x', flush=True); time.sleep(0.01)" if chatty else "time.sleep(60)"
+    )
+    process = caller(tmp_path, script)
+    assert process.stdout is not None
+    while b"ready" not in process.stdout.readline():
+        pass
+    process.stdout.close()  # head has seen enough
+    process.wait(20)
+    assert process.stderr is not None and b"BrokenPipeError" in process.stderr.read()
+    assert attached().status == "Stopped"
+
+
+def test_a_notebooks_interrupt_stops_the_job_and_not_the_kernel(tmp_path: Path) -> None:
+    manager = pytest.importorskip("jupyter_client.manager")
+    pytest.importorskip("ipykernel")
+    kernels, kernel = manager.start_new_kernel(
+        kernel_name="python3", env={**os.environ, "FLEETFIT_HOME": os.environ["FLEETFIT_HOME"], "NO_COLOR": ""}
+    )
+    try:
+        kernel.execute(
+            f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom pathlib import Path\nfrom running import start\n"
+            f"job = start({SLEEPER!r}, Path({str(tmp_path)!r}))\njob.wait()"
+        )
+        job = attached()
+        texts: list[str] = []
+        while "ready" not in "".join(texts):  # else it might be about to wait only
+            texts.append(kernel.get_iopub_msg(timeout=60)["content"].get("data", {}).get("text/html", ""))
+        kernels.interrupt_kernel()
+        while (reply := kernel.get_shell_msg(timeout=60))["msg_type"] != "execute_reply":
+            pass
+        assert reply["content"]["status"] == "error", reply
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+        assert job.status == "Stopped"
+        while True:
+            message = kernel.get_iopub_msg(timeout=60)
+            texts.append(message["content"].get("data", {}).get("text/html", ""))
+            if message["content"].get("execution_state") == "idle":
+                break
+        assert "fleetfit-pane" in "".join(texts)
+        assert "ready" in "".join(texts)
+
+        kernel.execute(f"job = start('print(1)', Path({str(tmp_path)!r}), name='job-2')\njob.wait()")
+        assert kernel.get_shell_msg(timeout=60)["content"]["status"] == "ok"
+        pages = []
+        while True:
+            message = kernel.get_iopub_msg(timeout=60)
+            pages.append(message["content"].get("data", {}).get("text/html", ""))
+            if message["content"].get("execution_state") == "idle":
+                break
+        assert "Completed" in "".join(pages)
+    finally:
+        kernel.stop_channels()
+        kernels.shutdown_kernel(now=True)
+
+
+def test_a_regex_that_takes_for_ever_neither_hides_other_metrics_nor_keeps_the_job_from_ending(tmp_path: Path) -> None:
+    script = 'import time\nprint("a" * 64 + "!\\nloss: 1.5", flush=True)\ntime.sleep(600)'
+    job = start(script, tmp_path, attached=False, metrics={"slow": r"(?:a+)+$([0-9])\b", "loss": "loss: ([0-9.]+)"})
+    until(lambda: [event.data["value"] for event in job.record.events("metric")] == [1.5])
+    job.stop(wait=True, grace=0)
+    assert job.status == "Stopped"
+    assert any("metric 'slow'" in warning for warning in job.describe()["Fleetfit"]["warnings"])

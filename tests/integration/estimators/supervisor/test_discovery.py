@@ -1,0 +1,96 @@
+"""Lines of hosts from outside, in Horovod's form; a script and a file of them, watched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from container.system.loop import Loop
+from estimators.supervisor.elastic import discovery
+
+
+def test_a_file_and_a_script_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "SCRIPT_EVERY_S", 0.02)
+    loop = Loop()
+    for executable in (False, True):
+        said: list[dict[str, int]] = []
+        wrong: list[str] = []
+        path = tmp_path / f"hosts-{executable}"
+
+        def write(text: str, path: Path = path, executable: bool = executable) -> None:
+            new = path.with_suffix(".new")
+            new.write_text(f"#!/bin/sh\nprintf '{text}'\n" if executable else text)
+            new.chmod(0o755 if executable else 0o644)
+            new.replace(path)
+
+        def until(condition: Callable[[], object]) -> None:
+            deadline = time.monotonic() + 10
+            while not condition():
+                assert time.monotonic() < deadline
+                loop.run_once(0.05)
+
+        write("a")
+        watch = discovery.Discovery(
+            loop, path, default_slots=2, folder=tmp_path, changed=lambda found, said=said: said.append(dict(found)),
+            problem=wrong.append,
+        )  # fmt: skip
+        until(lambda said=said: said)
+        write("a:1 b")
+        until(lambda wrong=wrong: wrong)
+        assert "neither" in wrong[0]
+        write("b")
+        until(lambda said=said: len(said) == 2)
+        watch.close()
+        assert said == [{"a": 2}, {"b": 2}]
+        assert len(wrong) == 1  # said once, however often it was seen
+
+
+@pytest.mark.parametrize(
+    ("script", "wrong"),
+    [
+        (None, "is not there"),
+        ("#!/bin/sh\nexit 3\n", "ended with exit code 3"),
+        ("#!/bin/sh\nexec sleep 60\n", "did not end within 0.1 s"),
+        ("#!/no/such/shell\n", "cannot be run: No such file or directory"),
+        ("#!/bin/sh\necho two words\n", "'two words' is neither"),
+    ],
+)
+def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
+    script: str | None, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "SCRIPT_EVERY_S", 0.02)
+    monkeypatch.setattr(discovery, "HOPELESS_S", 0.2)
+    path = tmp_path / "discover.sh"
+    loop = Loop()
+    for first in (None, "#!/bin/sh\necho a\n"):
+        said: list[dict[str, int]] = []
+        told: list[str] = []
+        hopeless: list[str] = []
+
+        def write(text: str | None) -> None:
+            # What says something has all the time that it needs.
+            monkeypatch.setattr(discovery, "SCRIPT_TIMEOUT_S", 0.1 if text == script else 30.0)
+            path.unlink(missing_ok=True)
+            if text is not None:
+                path.write_text(text)
+                path.chmod(0o755)
+
+        def changed(found: dict[str, int], said: list[dict[str, int]] = said) -> None:
+            said.append(dict(found))
+            write(script)  # here the first one has ended, and nothing runs
+
+        write(first or script)
+        watch = discovery.Discovery(
+            loop, path, default_slots=1, folder=tmp_path, changed=changed, problem=told.append, hopeless=hopeless.append
+        )
+        until = time.monotonic() + 20
+        while not (hopeless if first is None else told):
+            assert time.monotonic() < until
+            loop.run_once(0.05)
+        watch.close()
+        assert told == [f"{path} {wrong}" if "neither" not in wrong else f"{path}: {wrong} 'host' nor 'host:slots'."]
+        assert hopeless[:1] == (told if first is None else [])
+        assert said == ([] if first is None else [{"a": 1}])

@@ -1,0 +1,51 @@
+"""A loop on which things are tried."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from container.system.loop import Loop
+
+RunUntil = Callable[..., None]
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """A loop; the process's signal handlers are restored afterwards."""
+    numbers = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in numbers}
+    one = Loop()
+    yield one
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def run_until(loop: Loop) -> RunUntil:
+    """Runs the loop until a condition holds, or fails."""
+
+    def run(condition: Callable[[], object], seconds: float = 10.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come in time"
+            loop.run_once(0.05)
+
+    return run
+
+
+@pytest.fixture
+def own_children(loop: Loop) -> Iterator[None]:
+    """This process adopts orphans, and ends what it has left behind."""
+    from container.system import processes
+
+    processes._prctl(36, 1)
+    yield
+    with contextlib.suppress(ChildProcessError):
+        processes.end_descendants()
+    processes._prctl(36, 0)

@@ -1,0 +1,55 @@
+"""What `make train` runs: digits under each strategy in turn."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(*argv: str | Path, home: Path) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "SAGEMAKER_", "TF_"))}
+    return subprocess.run(
+        [sys.executable, *map(str, argv)],
+        env={**inherited, "FLEETFIT_HOME": str(home), "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.tensorflow
+@pytest.mark.horovod
+def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
+    prepared = run(ROOT / "entrypoints" / "prepare_digits.py", "--output", tmp_path / "digits", home=tmp_path)
+    assert prepared.returncode == 0, prepared.stderr
+    example = [ROOT / "examples" / "train_digits.py", "--data", tmp_path / "digits", "--epochs", "12"]
+    ended = run(*example, home=tmp_path / "home")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    rows = {
+        cells[0]: cells[1:]
+        for line in ended.stdout.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("│").split("│")]) == 7 and line.startswith("│")
+    }
+    assert list(rows) == ["parameter_server", "mpi", "collective_all_reduce"], ended.stdout
+    # 1,437 records in batches of 64: workers of parameter servers leave the rest to the next epoch.
+    steps = {"parameter_server": 12 * 22, "mpi": 12 * 23, "collective_all_reduce": 12 * 23}
+    for strategy, (hosts, first_step, rate, accuracy, checkpoint, model) in rows.items():
+        assert hosts == "2 × 1"
+        assert re.fullmatch(r"[0-9.]+ s", first_step) and float(rate) > 0
+        assert float(accuracy) >= 0.95
+        assert re.fullmatch(rf"checkpoint-\d+-step-{steps[strategy]}", checkpoint)
+        assert (tmp_path / "home" / "jobs" / model).is_file()
+    # Both synchronous strategies make the same steps, whatever reduces their gradients.
+    assert float(rows["mpi"][3]) == pytest.approx(float(rows["collective_all_reduce"][3]), abs=0.01)
+
+
+def test_an_unknown_strategy_is_refused(tmp_path: Path) -> None:
+    ended = run(ROOT / "examples" / "train_digits.py", "--strategies", "horovd", home=tmp_path)
+    assert ended.returncode == 2 and "choose from" in ended.stderr and not (tmp_path / "jobs").exists()

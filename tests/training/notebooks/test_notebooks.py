@@ -1,0 +1,99 @@
+"""The notebooks run from a clean checkout, at a small size; what is committed of their outputs is whole and tidy."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
+#: It needs containers; tests/integration/containers has it.
+_CONTAINERS = "04-models-and-bandwidths.ipynb"
+
+#: Executes one notebook at a small size: the place, and where the copy with its outputs goes.
+PROGRAM = """
+import sys
+from pathlib import Path
+import execute
+execute.execute(Path(sys.argv[1]), Path(sys.argv[2]), timeout=500)
+"""
+
+
+def run(notebook: Path, folder: Path, **environment: str) -> nbformat.NotebookNode:
+    """Execute a copy of a notebook, in a home of its own."""
+    target = folder / notebook.name
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(folder=str(notebook.parent)), str(notebook), str(target)],
+        env={
+            **os.environ, "FLEETFIT_NOTEBOOKS": "small", "FLEETFIT_HOME": str(folder / "home"), **environment,
+        },
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=570,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return nbformat.read(target, as_version=4)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.horovod
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06")) else one
+        for one in NOTEBOOKS
+        if one.name != _CONTAINERS
+    ],
+    ids=lambda path: path.stem,
+)
+def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
+    executed = run(notebook, tmp_path)
+    shown = [kind for cell in executed.cells for output in cell.get("outputs", ()) for kind in output.get("data", {})]
+    assert "text/html" in shown
+    assert all(text_of(executed).count(word) == 0 for word in ("Traceback (most recent", "| Failed"))
+    if notebook.name.startswith("06"):
+        # The worker that is killed is missed and the others went back to the commit, all of which the table says.
+        assert all(word in text_of(executed) for word in ("is left out for", "back to the last commit"))
+
+
+def test_there_are_six() -> None:
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_committed_has_outputs_and_speaks_of_no_machine(notebook: Path) -> None:
+    found = nbformat.read(notebook, as_version=4)
+    nbformat.validate(found)
+    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code), "a cell was not executed"
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert pictures, "it shows no picture"
+    assert not re.findall(r"/(?:root|home/\w+|work|tmp/(?!probe)\w+)/[\w./-]*", text_of(found))
+    assert notebook.stat().st_size < 2 << 20
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_links_lead_somewhere(notebook: Path) -> None:
+    found = nbformat.read(notebook, as_version=4)
+    text = "\n".join(cell.source for cell in found.cells if cell.cell_type == "markdown")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("https://") or (notebook.parent / target).exists(), target
+
+
+def text_of(notebook: nbformat.NotebookNode) -> str:
+    """All texts that its cells put out."""
+    texts = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            texts.append(output.get("text", ""))
+            texts += [value for kind, value in output.get("data", {}).items() if kind.startswith("text/")]
+    return "\n".join(texts)

