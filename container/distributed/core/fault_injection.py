@@ -10,7 +10,7 @@ from typing import Any
 from container.contract import events, variables
 
 
-class Rehearsal:
+class InjectedFaults:
     """The faults to inject, by step.
 
     Args:
@@ -27,7 +27,7 @@ class Rehearsal:
                 self._orders = []
 
     @property
-    def waits(self) -> bool:
+    def pending(self) -> bool:
         """Whether anything is to happen yet."""
         return bool(self._orders)
 

@@ -341,7 +341,7 @@ class CountSteps(Callback):
         return self._batches if self._finished is None else self._finished()
 
 
-class Rehearse(Callback):
+class InjectFaults(Callback):
     """Injects the job's faults at their steps.
 
     It counts batches, as a restored optimizer need not have counted the steps of this training alone.
@@ -360,7 +360,7 @@ class Rehearse(Callback):
         """Count a finished step, or several that were one execution."""
         self._batches = batch + 1
         steps = self._finished() if self._finished is not None else self._before + self._batches
-        self._cluster.rehearsal.reached(steps, rank=self._cluster.rank)
+        self._cluster.faults.reached(steps, rank=self._cluster.rank)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Count the next epoch's batches from 0."""
@@ -385,7 +385,7 @@ class Progress(Callback):
         self._batches = 0
         self._stepped = self._trained = False
         self._watch: threading.Event | None = None
-        self._rehearsal = cluster.rehearsal
+        self._faults = cluster.faults
         self.batch_hooks = not cluster.coordinates
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
@@ -449,11 +449,11 @@ class Progress(Callback):
         iterations = self.model.optimizer.iterations
         with contextlib.suppress(Exception):  # training goes on without these marks
             seen = int(iterations.numpy())
-            while not ended.wait(_SIGN_OF_LIFE if self._stepped and not self._rehearsal.waits else _POLL):
+            while not ended.wait(_SIGN_OF_LIFE if self._stepped and not self._faults.pending else _POLL):
                 now = int(iterations.numpy())
                 if now == seen:
                     continue
-                self._rehearsal.reached(now, rank=self._cluster.rank, coordinates=True)
+                self._faults.reached(now, rank=self._cluster.rank, coordinates=True)
                 if not self._stepped:
                     self._first_step()
                 else:
@@ -515,8 +515,8 @@ def callbacks_for(
         found.append(saving)
         if not cluster.coordinates:  # with parameter servers there is no batch at which all of the model is known
             found.append(SaveInTime(cluster, saving.request))
-    if cluster.rehearsal.waits and not cluster.coordinates:
-        found.append(Rehearse(cluster, finished))
+    if cluster.faults.pending and not cluster.coordinates:
+        found.append(InjectFaults(cluster, finished))
     return found
 
 

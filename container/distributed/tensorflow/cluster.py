@@ -17,7 +17,7 @@ from container.contract import diverging, events
 from container.contract.detection import Surroundings
 from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core import data_partition, step_alignment
-from container.distributed.core.fault_injection import Rehearsal
+from container.distributed.core.fault_injection import InjectedFaults
 from container.distributed.tensorflow import data, evaluating, keras_compat, optimizers
 from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for
 from container.distributed.tensorflow.collectives import Collectives
@@ -66,7 +66,7 @@ class Cluster:
         self.global_batch_size: int | None = None
         self.tf_strategy = tf_strategy
         #: Faults that are ordered for some step.
-        self.rehearsal = Rehearsal(os.environ)
+        self.faults = InjectedFaults(os.environ)
         #: Where the data of the training is.
         self.training_data = TrainingData()
         self._agreement: step_alignment.Agreement | None = None
@@ -536,8 +536,8 @@ class Cluster:
         for name, value in found.items():
             where = place if diverging.has_diverged(name, value) else {}
             events.emit("metric", name=name, value=value, **where)
-        if "step" in found and self.rehearsal.waits:
-            self.rehearsal.reached(int(found["step"]), rank=self.rank, coordinates=self.coordinates)
+        if "step" in found and self.faults.pending:
+            self.faults.reached(int(found["step"]), rank=self.rank, coordinates=self.coordinates)
 
     def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
         """Write the model as a SavedModel for TensorFlow Serving, on rank 0.

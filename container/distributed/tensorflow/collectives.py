@@ -14,7 +14,7 @@ import numpy as np
 
 from container.contract.errors import DistributedError, RefusedError
 from container.contract.strategies import CollectiveAllReduce
-from container.distributed.tensorflow.host_updates import News
+from container.distributed.tensorflow.host_updates import HostUpdates
 
 Array = np.ndarray[Any, Any]
 Value = TypeVar("Value")
@@ -104,15 +104,15 @@ class HorovodCollectives:
 
     Args:
         hvd: The module ``horovod.tensorflow``.
-        news: Whether there may be news of rank 0's, in an elastic job.
+        host_updates: Whether rank 0 may tell of host updates, in an elastic job.
 
     Attributes:
-        news: What every reduction of gradients sends with them; None without.
+        host_updates: What every reduction of gradients sends with them; None without.
     """
 
-    def __init__(self, hvd: Any, *, news: bool = False) -> None:
+    def __init__(self, hvd: Any, *, host_updates: bool = False) -> None:
         self._hvd = hvd
-        self.news = News() if news else None
+        self.host_updates = HostUpdates() if host_updates else None
         self._ops = {"average": hvd.Average, "sum": hvd.Sum, "adasum": hvd.Adasum, "max": hvd.Max}
         self._acts = 0
 

@@ -139,9 +139,9 @@ class Commits(Callback):
             self._steps_s.extend([step_s] * min(made, _TIMED_STEPS))
         self._last_act = now
         self.settle()
-        rehearsal = self._cluster.rehearsal
-        if rehearsal.waits:
-            rehearsal.reached(state.step, rank=self._cluster.rank)
+        faults = self._cluster.faults
+        if faults.pending:
+            faults.reached(state.step, rank=self._cluster.rank)
         if self._save is not None and notice.came and self._cluster.is_chief:
             self._save()
             events.emit("preempted", epoch=state.epoch, step=state.step, position=state.position)
@@ -159,7 +159,7 @@ class Commits(Callback):
             self._looked = self._steps
             state.look()
         self._due = min(
-            self._steps + 1 if rehearsal.waits else self._dealt,
+            self._steps + 1 if faults.pending else self._dealt,
             self._dealt,
             self._looked + max(1, state.check_every),
             self._committed + (self._every or state.commit_every),

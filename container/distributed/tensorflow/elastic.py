@@ -26,11 +26,11 @@ from container.contract.names import unknown
 from container.distributed.core import data_partition
 from container.distributed.core.epoch_sharding import Dealing
 from container.distributed.tensorflow import data, fast_map, keras_compat, padding
-from container.distributed.tensorflow.callbacks import Rehearse, Synchronize
+from container.distributed.tensorflow.callbacks import InjectFaults, Synchronize
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import HorovodCollectives
 from container.distributed.tensorflow.committing import Commits
-from container.distributed.tensorflow.host_updates import News
+from container.distributed.tensorflow.host_updates import HostUpdates
 from container.distributed.tensorflow.preemption import notice, telling_end
 
 #: What happens to the learning rate or the batches when the number of ranks changes.
@@ -129,10 +129,10 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
     from horovod.common.elastic import State
     from horovod.common.exceptions import HostsUpdatedInterrupt
 
-    assert isinstance(cluster.collectives, HorovodCollectives) and cluster.collectives.news is not None
+    assert isinstance(cluster.collectives, HorovodCollectives) and cluster.collectives.host_updates is not None
     collectives: HorovodCollectives = cluster.collectives
-    news: News = cluster.collectives.news
-    news.prepare()
+    host_updates: HostUpdates = cluster.collectives.host_updates
+    host_updates.prepare()
 
     class ElasticState(TrainingState, State):
         def __init__(self) -> None:
@@ -169,13 +169,13 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
 
         def look(self) -> None:
             """Check as :meth:`check_host_updates` does, by what came with the last step's gradients, if anything."""
-            found = news.look() if self.check_every else None
+            found = host_updates.look() if self.check_every else None
             if found is None:
                 self.check_host_updates()
             elif found:
                 raise HostsUpdatedInterrupt(False)
             elif self._read_messages() and cluster.is_chief:
-                news.tell()
+                host_updates.send()
 
         def _read_messages(self) -> bool:
             """Return whether hosts were added, or are about to go, that the ranks do not know of."""
@@ -198,7 +198,7 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
             collectives.restart()
             # The ranks have met as the hosts are now.
             self._last_updated_timestamp = self._newest = max(self._last_updated_timestamp, self._newest)
-            news.forget()
+            host_updates.forget()
             events.rank = cluster.rank
 
     return ElasticState()
@@ -360,7 +360,7 @@ class ElasticCluster(Cluster):
 
         def train(state: Any) -> None:
             events.rank = self.rank
-            self.rehearsal.passed(state.furthest)
+            self.faults.passed(state.furthest)
             if state.records < 0:
                 self._count_records(make_dataset, state)
             if not state.restored:
@@ -381,7 +381,7 @@ class ElasticCluster(Cluster):
             for callback in own:
                 if isinstance(callback, Synchronize):
                     callback.watches_the_end = False
-            ours = [Lasting(callback) for callback in own if not isinstance(callback, Rehearse)]
+            ours = [Lasting(callback) for callback in own if not isinstance(callback, InjectFaults)]
             while state.epoch < epochs and not state.stop:
                 of_this = of_epoch(make_dataset(), state.epoch)
                 shard = data.training_shard(
@@ -475,7 +475,7 @@ class ElasticCluster(Cluster):
         if lost and found is None:
             raise DistributedError(
                 "every worker that had the training's state was lost before another one had taken it, and there is no "
-                "checkpoint to go on from: cluster.fit(…, checkpointer=Checkpointer()) saves after each epoch."
+                "checkpoint to resume from: cluster.fit(…, checkpointer=Checkpointer()) saves after each epoch."
             )
         if found is not None:
             state.epoch, state.step = found.progress.epoch, found.progress.step

@@ -1,6 +1,6 @@
 """Tell all ranks of rank 0's host updates, by a flag that travels with the gradients.
 
-To tell the ranks in a message of its own costs each of them a wait for the others, at every look. A number that is
+A message of its own would cost each of them a wait for the others, at every look. A number that is
 reduced together with a step's gradients costs nothing to speak of, and all ranks have it after the same step.
 """
 
@@ -13,29 +13,29 @@ from typing import Any
 _NOTHING = -1.0
 
 
-class News:
+class HostUpdates:
     """The flag: whether rank 0 knows of host updates.
 
     TensorFlow's devices begin with its first variable, and a script may still configure them: see :meth:`prepare`.
     """
 
     def __init__(self) -> None:
-        self._told: Any = None
-        self._heard: Any = None
+        self._ours: Any = None
+        self._received: Any = None
 
     def prepare(self) -> None:
         """Make what the other methods need; outside of a ``tf.function``. May be called again."""
-        if self._told is not None:
+        if self._ours is not None:
             return
         import tensorflow as tf
 
-        self._told = tf.Variable(0.0, dtype=tf.float32, trainable=False, name="news_told")
+        self._ours = tf.Variable(0.0, dtype=tf.float32, trainable=False, name="host_updates_ours")
         # What came; each operation of a step takes its time, so there is no other that counts them.
-        self._heard = tf.Variable(_NOTHING, dtype=tf.float32, trainable=False, name="news_heard")
+        self._received = tf.Variable(_NOTHING, dtype=tf.float32, trainable=False, name="host_updates_received")
 
-    def tell(self) -> None:
-        """Have all ranks hear of it with the next step; only rank 0 calls this."""
-        self._told.assign(1.0)
+    def send(self) -> None:
+        """Send it to all ranks with the next step; only rank 0 calls this."""
+        self._ours.assign(1.0)
 
     def look(self) -> bool | None:
         """Return whether hosts have changed, as of the last step; None if no gradients were reduced since
@@ -44,16 +44,16 @@ class News:
         import tensorflow as tf
 
         # Half of a millisecond less than the variable's own method, where a step's data has filled the caches.
-        came = float(tf.raw_ops.ReadVariableOp(resource=self._heard.handle, dtype=tf.float32).numpy())
+        came = float(tf.raw_ops.ReadVariableOp(resource=self._received.handle, dtype=tf.float32).numpy())
         return None if came == _NOTHING else came > 0
 
     def forget(self) -> None:
         """Reset, once every rank knows."""
-        self._told.assign(0.0)
-        self._heard.assign(_NOTHING)
+        self._ours.assign(0.0)
+        self._received.assign(_NOTHING)
 
-    def send(self, reduce: Callable[[Any], Any], *, after: Any) -> None:
-        """Send it with a step's gradients, within or outside a ``tf.function``.
+    def reduce_with(self, reduce: Callable[[Any], Any], *, after: Any) -> None:
+        """Reduce it with a step's gradients, within or outside a ``tf.function``.
 
         Args:
             reduce: Adds up (or averages) a tensor over the ranks.
@@ -62,5 +62,5 @@ class News:
         import tensorflow as tf
 
         with tf.control_dependencies([after]):
-            told = tf.identity(self._told)
-        self._heard.assign(reduce(told))
+            ours = tf.identity(self._ours)
+        self._received.assign(reduce(ours))

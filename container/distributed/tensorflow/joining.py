@@ -81,7 +81,7 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
     with _deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
         hvd.init()
     _take_share(surroundings.machine_rank, surroundings.machine_size)
-    collectives = HorovodCollectives(hvd, news=surroundings.kind is ClusterKind.ELASTIC)
+    collectives = HorovodCollectives(hvd, host_updates=surroundings.kind is ClusterKind.ELASTIC)
     if surroundings.kind is ClusterKind.ELASTIC:
         from container.distributed.tensorflow.elastic import ElasticCluster, planned_size
 

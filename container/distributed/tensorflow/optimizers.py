@@ -16,7 +16,7 @@ from container.contract.names import unknown
 from container.distributed.tensorflow import keras_compat
 from container.distributed.tensorflow.collectives import Alone, Collectives
 from container.distributed.tensorflow.compression import reduce_fp16
-from container.distributed.tensorflow.host_updates import News
+from container.distributed.tensorflow.host_updates import HostUpdates
 from container.distributed.tensorflow.keras_compat import Keras
 
 OPERATIONS = ("average", "sum", "adasum")
@@ -58,9 +58,9 @@ class Reduction:
         self._name = f"fleetfit.gradients.{next(_numbers)}"
         self.waited_s: Any = None
         self.reductions: Any = None
-        self._news: News | None = getattr(collectives, "news", None)
-        if self._news is not None:
-            self._news.prepare()
+        self._host_updates: HostUpdates | None = getattr(collectives, "host_updates", None)
+        if self._host_updates is not None:
+            self._host_updates.prepare()
         if _is_measured(collectives):
             import tensorflow as tf
 
@@ -81,15 +81,15 @@ class Reduction:
         results = list(gradients)
         for place, gradient in zip(places, self._timed(dense), strict=True):
             results[place] = gradient
-        if self._news is not None and dense:
+        if self._host_updates is not None and dense:
             # The gradients of the last layer are there first: with them it goes in one message, and before the others.
-            self._news.send(self._reduce_number, after=dense[-1])
+            self._host_updates.reduce_with(self._reduce_number, after=dense[-1])
         return results
 
     def _reduce_number(self, number: Any) -> Any:
         # As the gradients: Horovod sends in one message what is reduced alike.
         op = self.op if self.op != "adasum" else "sum"
-        [reduced] = self._collectives.reduce([number], op, name=f"{self._name}.news")
+        [reduced] = self._collectives.reduce([number], op, name=f"{self._name}.host_updates")
         return reduced
 
     def _timed(self, gradients: list[Any]) -> list[Any]:

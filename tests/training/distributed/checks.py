@@ -244,9 +244,9 @@ def check_news_of_rank_0_come_with_the_gradients() -> None:
     for op in ("average", "sum", "adasum"):
         if op == "adasum" and SIZE & (SIZE - 1):
             continue
-        collectives = HorovodCollectives(hvd, news=True)
-        news = collectives.news
-        assert news is not None
+        collectives = HorovodCollectives(hvd, host_updates=True)
+        host_updates = collectives.host_updates
+        assert host_updates is not None
         optimizer = optimizers.distribute(keras.optimizers.SGD(1.0), collectives, op=op)
         weight = tf.Variable([0.0, 0.0])
         keras_compat.build_optimizer(optimizer, [weight])
@@ -255,17 +255,17 @@ def check_news_of_rank_0_come_with_the_gradients() -> None:
         def step(optimizer: Any = optimizer, weight: Any = weight) -> None:
             optimizer.apply_gradients([(tf.constant([1.0, 1.0]), weight)])
 
-        assert news.look() is None, "nothing was sent yet"
+        assert host_updates.look() is None, "nothing was sent yet"
         step()
-        assert news.look() is False and news.look() is False
+        assert host_updates.look() is False and host_updates.look() is False
         if RANK == 0:
-            news.tell()
+            host_updates.send()
         step()
-        assert news.look() is True
-        news.forget()
-        assert news.look() is None
+        assert host_updates.look() is True
+        host_updates.forget()
+        assert host_updates.look() is None
         step()
-        assert news.look() is False
+        assert host_updates.look() is False
         assert weight.numpy()[0] == -3.0 * (SIZE if op == "sum" else 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from container.contract.wire import Event, Piece
-from container.distributed.core.fault_injection import Rehearsal
+from container.distributed.core.fault_injection import InjectedFaults
 from container.system.loop import Loop
 from estimators import (
     MPI,
@@ -128,24 +128,24 @@ def test_a_rank_does_what_was_ordered_when_it_has_finished_the_step(monkeypatch:
     monkeypatch.setattr("os.kill", lambda pid, number: sent.append(number))
     monkeypatch.setattr("container.contract.events.emit", lambda kind, **data: said.append(data))
     text = '[{"id": 0, "rank": 1, "step": 5, "signal": 9}, {"id": 1, "rank": 0, "step": 6}]'
-    rank_1 = Rehearsal({"FLEETFIT_CHAOS": text})
+    rank_1 = InjectedFaults({"FLEETFIT_CHAOS": text})
     rank_1.reached(4, rank=1)
     assert not said
     rank_1.reached(6, rank=1)  # several steps in one execution
     assert (sent, said) == ([9], [{"id": 0, "step": 6}])
     rank_1.reached(7, rank=1)
     assert len(said) == 1
-    heir = Rehearsal({"FLEETFIT_CHAOS": text})
+    heir = InjectedFaults({"FLEETFIT_CHAOS": text})
     heir.reached(6, rank=2)
     heir.reached(7, rank=1)  # it has the dead one's number now, but not its fate
-    late = Rehearsal({"FLEETFIT_CHAOS": text})
+    late = InjectedFaults({"FLEETFIT_CHAOS": text})
     late.passed(5)
     late.reached(6, rank=1)
-    assert len(said) == 1 and not heir.waits and not late.waits
-    chief = Rehearsal({"FLEETFIT_CHAOS": text})
+    assert len(said) == 1 and not heir.pending and not late.pending
+    chief = InjectedFaults({"FLEETFIT_CHAOS": text})
     chief.reached(6, rank=0, coordinates=True)  # it sees the steps of all
-    assert sent == [9] and [data["id"] for data in said[1:]] == [0, 1] and not chief.waits
-    assert not Rehearsal({}).waits and not Rehearsal({"FLEETFIT_CHAOS": "{"}).waits
+    assert sent == [9] and [data["id"] for data in said[1:]] == [0, 1] and not chief.pending
+    assert not InjectedFaults({}).pending and not InjectedFaults({"FLEETFIT_CHAOS": "{"}).pending
 
 
 # --- at a time or a line: in the supervisor ---
