@@ -162,7 +162,7 @@ def _check_room(root: Path, needed: int) -> None:
         freed = cache.trim(root, max(cache.limit() - needed, 0))
         if needed + _SPARE > free + freed:
             raise AgentError(
-                f"{root}: {size(needed)} are to be downloaded and {size(_SPARE)} to be left, and "
+                f"{root}: the download needs {size(needed)}, {size(_SPARE)} must stay free, and "
                 f"{size(free + freed)} are free. Free some room, set FLEETFIT_CACHE to a larger disk, or use "
                 "input_mode='Pipe', which keeps nothing."
             )

@@ -34,7 +34,7 @@ def explain(uri: str, error: Exception, client: Callable[[], Any], *, offset: in
             "DIR` serves a folder and prints the environment to set."
         )
     elif isinstance(error, exceptions.TokenRetrievalError | exceptions.CredentialRetrievalError):
-        cause = f"the AWS credentials could not be had: {cause}"
+        cause = f"the AWS credentials could not be obtained: {cause}"
         remedy = "Log in again."
     elif isinstance(error, exceptions.ParamValidationError):
         cause = f"it is not a bucket and key that S3 can have: {cause}"

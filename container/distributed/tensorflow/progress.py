@@ -172,8 +172,8 @@ class DataProgress:
         there = f"the data has {self.batches}" if self.batches else "how many the data has is not known before"
         if self.batches is not None and self.insists:
             raise RefusedError(
-                f"steps_per_epoch={steps}, and the data has {self.batches} batches: where an epoch of fit() is none of "
-                "the data, nobody can say which of its records are left. Leave steps_per_epoch out, or resumable=True."
+                f"steps_per_epoch={steps}, and the data has {self.batches} batches: when an epoch is not one pass "
+                "over the data, it is unknown which records are left. Leave out steps_per_epoch or resumable=True."
             )
         return f"steps_per_epoch={steps}, and {there}: an epoch of fit() need not be one of the data"
 

@@ -17,7 +17,7 @@ null; readers ignore keys that they do not know.
 ``pending``
     Names of the shares still to come, in order: ``git``, ``software``, ``machine``, ``packages``, ``data``.
 ``errors``
-    ``{share: why it could not be had}``.
+    ``{share: why it could not be collected}``.
 ``time``
     When the job was started, seconds since the epoch.
 ``caller``

@@ -40,7 +40,7 @@ def collect(folder: Path) -> dict[str, Any]:
         folder: The job's record.
 
     Returns:
-        The whole provenance. A share that could not be had is null, and ``errors`` says why.
+        The whole provenance. A share that could not be collected is null, and ``errors`` says why.
 
     Raises:
         OSError: ``provenance.json`` cannot be written.
