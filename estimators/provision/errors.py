@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,3 +77,68 @@ class HorovodBuildFailed(HorovodUnavailable, CommandFailed):
 
     def __init__(self, cause: str, remedy: str, *, log: Path, tail: Sequence[str] = ()) -> None:
         CommandFailed.__init__(self, cause, remedy, log=log, tail=tail)
+
+
+_NO_SPACE = ("No space left on device", "Errno 28", "os error 28", "Disk quota exceeded")
+_NO_CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED", "invalid peer certificate")
+# The words of pip, then those of uv.
+_NO_NETWORK = (
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "NewConnectionError",
+    "NameResolutionError",
+    "Network is unreachable",
+    "Connection refused",
+    "Connection reset",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "Read timed out",
+    "RemoteDisconnected",
+    "ProxyError",
+    "error sending request for url",
+    "operation timed out",
+)
+_NO_VERSION = re.compile(
+    r"No matching distribution found for (?P<pip>.+)"
+    r"|Because there (?:is no version|are no versions) of (?P<uv>\S+)"
+    r"|Because (?P<wheel>\S+) has no wheels with a matching"
+)
+_NO_PACKAGE = re.compile(r"Because (?P<name>\S+) was not found in the (?:package registry|provided package locations)")
+
+
+def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
+    """Return the error that describes why uv, pip, or a build that they ran, ended badly."""
+    text = "\n".join(lines)
+    again = "then run the same command again: finished steps are kept"
+    settings = "pip's proxy and index settings (`pip config list`), which uv is told of"
+    if any(mark in text for mark in _NO_SPACE):
+        return OutOfSpace(
+            f"{what} failed: no space left on the disk",
+            f"Free some space (`pip cache purge` may help), {again}.",
+        )
+    if any(mark in text for mark in _NO_CERTIFICATE):
+        return IndexUnreachable(
+            f"{what} failed: the package index's TLS certificate is not trusted here",
+            f"Point PIP_CERT at your organisation's CA bundle, {again}.",
+        )
+    if any(mark in text for mark in _NO_NETWORK):
+        return IndexUnreachable(
+            f"{what} failed: the package index cannot be reached", f"Check the network, and {settings}, {again}."
+        )
+    version = _NO_VERSION.search(text)
+    wanted = next(filter(None, version.groups()), "").strip() if version else ""
+    package = _NO_PACKAGE.search(text)
+    if package or (version and "(from versions: none)" in text):
+        # What pip says without PIP_RETRIES, too: it then does not mention the connection.
+        return IndexUnreachable(
+            f"{what} failed: the package index cannot be reached, or has no {package['name'] if package else wanted} "
+            "at all",
+            f"Check the network, and {settings}, {again}.",
+        )
+    if version:
+        return RequirementUnavailable(
+            f"{what} failed: the package index has no {wanted} for this Python and platform",
+            f"Use a Python that has it, or check {settings}, {again}.",
+        )
+    tail = [line for line in lines if line.strip()][-15:]
+    return CommandFailed(f"{what} failed", f"The whole output is in {log}.", log=log, tail=tail)

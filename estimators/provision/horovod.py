@@ -22,8 +22,9 @@ from estimators.provision.errors import (
     HorovodBuildFailed,
     ProvisionError,
     RequirementUnavailable,
+    diagnosis,
 )
-from estimators.provision.packages import Installation, diagnosis
+from estimators.provision.packages import Installation
 from estimators.provision.wheels import WheelCache
 
 VERSION = "0.28.1"
@@ -31,7 +32,15 @@ SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging")
 
 # cmake and ninja from the index, so that a compiler is all that the machine must have.
-_BUILD_REQUIREMENTS = ("setuptools>=64,<80", "wheel", "packaging", "cmake>=3.26,<5", "ninja", *RUNTIME_REQUIREMENTS)
+_BUILD_REQUIREMENTS = (
+    "pip",
+    "setuptools>=64,<80",
+    "wheel",
+    "packaging",
+    "cmake>=3.26,<5",
+    "ninja",
+    *RUNTIME_REQUIREMENTS,
+)
 _BYTES_PER_COMPILER = 1_500_000_000
 _NINJA_STATUS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
@@ -167,7 +176,7 @@ def compiler() -> str:
 
 def _put(installation: Installation, wheel: Path) -> None:
     installation.install(RUNTIME_REQUIREMENTS, log="horovod-install")
-    installation.install([str(wheel)], log="horovod-install", options=["--no-deps", "--force-reinstall"])
+    installation.install([str(wheel)], log="horovod-install", options=["--no-deps", "--reinstall"])
 
 
 def _check(installation: Installation) -> commands.Finished:

@@ -1,7 +1,8 @@
-"""The packages of an environment: what is installed, and installing with pip."""
+"""The packages of an environment: what is installed, and installing with uv."""
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -9,39 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from estimators.provision import commands
-from estimators.provision.errors import (
-    CommandFailed,
-    IndexUnreachable,
-    OutOfSpace,
-    ProvisionError,
-    RequirementUnavailable,
-    VenvUnavailable,
-)
+from estimators.provision import commands, uv
+from estimators.provision.errors import IndexUnreachable, ProvisionError, VenvUnavailable, diagnosis
 
 _DIST_INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
-# Settings that send packages elsewhere than into the environment whose pip is run.
-_MISLEADING_VARIABLES = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PYTHONHOME", "PYTHONPATH", "MAKEFLAGS")
-_MEGABYTE = 1_000_000
-
-_NO_SPACE = ("No space left on device", "Errno 28", "Disk quota exceeded")
-_NO_CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED",)
-_NO_NETWORK = (
-    "Temporary failure in name resolution",
-    "Name or service not known",
-    "NewConnectionError",
-    "NameResolutionError",
-    "Network is unreachable",
-    "Connection refused",
-    "Connection reset",
-    "ConnectTimeoutError",
-    "ReadTimeoutError",
-    "Read timed out",
-    "RemoteDisconnected",
-    "ProxyError",
-)
-_NO_VERSION = re.compile(r"No matching distribution found for (?P<requirement>.+)")
-
 
 #: A requirement of one extra, as the metadata of an installed package has it.
 _OF_EXTRA = re.compile(r"""(?P<requirement>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<extra>[\w.-]+)['"]\s*""")
@@ -119,9 +91,8 @@ class Installation:
 
     def environment(self, **extra: str) -> dict[str, str]:
         """This process's environment, with the installation's programs first in PATH."""
-        kept = {name: value for name, value in os.environ.items() if name not in _MISLEADING_VARIABLES}
         return {
-            **kept,
+            **uv.without_misleading(os.environ),
             "PATH": os.pathsep.join([str(self.prefix / "bin"), os.environ.get("PATH", os.defpath)]),
             "VIRTUAL_ENV": str(self.prefix),
             "PYTHONNOUSERSITE": "1",
@@ -154,18 +125,20 @@ class Installation:
         """The file that the output of a step goes to."""
         return self.state / "logs" / f"{name}.log"
 
-    def heal(self) -> list[str]:
-        """Forgets packages whose installation was killed half-way, so that pip installs them again.
+    def heal(self, *, since: float) -> list[str]:
+        """Forget packages that an installation which was killed left half-made, so that they are installed again.
 
-        pip writes a distribution's RECORD last but believes any folder that has METADATA, so after a SIGKILL it would
-        call a half-copied package "already satisfied". Folders that start with ``~`` are what pip sets aside while it
-        replaces a package.
+        uv puts a package's metadata beside its files in no particular order, and takes it for installed if it finds
+        them. So each package's own list of files is compared with what is there.
+
+        Args:
+            since: When that installation began. Files of older packages may have been edited, and are not measured.
 
         Returns:
             The names of what was removed.
         """
-        broken = [folder for folder in self.packages.glob("*.dist-info") if not (folder / "RECORD").is_file()]
-        broken += self.packages.glob("~*")
+        broken = [info for info in self.packages.glob("*.dist-info") if not _is_whole(info, since)]
+        broken += self.packages.glob("~*")  # what pip had set aside
         for path in broken:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -181,24 +154,59 @@ class Installation:
         options: Sequence[str] = (),
         on_detail: Callable[[str], None] = lambda text: None,
     ) -> commands.Finished:
-        """Installs requirements with pip.
+        """Install requirements with uv; without a network, from its cache.
 
         Args:
-            requirements: What to install, in pip's syntax.
+            requirements: What to install, in pip's syntax; ``-e`` goes before a folder.
             log: Name of the log.
-            options: More options of ``pip install``.
-            on_detail: Told what pip is doing, with downloaded megabytes.
+            options: More options of ``uv pip install``.
+            on_detail: Told what is being downloaded, and how long it took.
 
         Raises:
-            ProvisionError: If pip fails; its class tells why.
+            ProvisionError: If uv fails; its class tells why.
         """
-        self.heal()
-        return self._pip("install", [*options, *requirements], log=log, on_detail=on_detail)
+        try:
+            return self._uv("install", [*options, *requirements], log=log, on_detail=on_detail)
+        except IndexUnreachable:
+            try:
+                return self._uv("install", ["--offline", *options, *requirements], log=log, on_detail=on_detail)
+            except ProvisionError:
+                pass
+            raise
 
     def uninstall(self, names: Sequence[str], *, log: str) -> None:
-        """Removes distributions; those that are not there do not matter."""
-        self.heal()
-        self._pip("uninstall", ["--yes", *names], log=log)
+        """Remove distributions; those that are not there do not matter."""
+        self._uv("uninstall", names, log=log)
+
+    def _uv(
+        self,
+        command: str,
+        arguments: Sequence[str],
+        *,
+        log: str,
+        on_detail: Callable[[str], None] = lambda text: None,
+    ) -> commands.Finished:
+        program = uv.program(self.log("uv"), on_detail)
+        settings = uv.environment(self.log("uv"))
+        if command == "install" and settings.pop(uv.NO_INDEX, "0").lower() in ("1", "true", "yes", "on"):
+            arguments = ["--no-index", *arguments]
+        unfinished = self.state / "unfinished"
+        if unfinished.exists():
+            self.heal(since=unfinished.stat().st_mtime)
+        else:
+            unfinished.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.touch()
+        finished = commands.run(
+            [program, "pip", command, "--python", str(self.python), *arguments],
+            log=self.log(log),
+            environment=self.environment(**settings),
+            inherit=[] if self.lock is None else [self.lock],
+            on_line=Details(on_detail),
+        )
+        if finished.returncode:
+            raise diagnosis(finished.lines, log=self.log(log), what=f"`uv pip {command}` for {log}")
+        unfinished.unlink()
+        return finished
 
     def download_source(
         self,
@@ -221,88 +229,56 @@ class Installation:
         self._pip("download", arguments, log="download", on_detail=on_detail)
 
     def _pip(
-        self,
-        command: str,
-        arguments: Sequence[str],
-        *,
-        log: str,
-        on_detail: Callable[[str], None] = lambda text: None,
+        self, command: str, arguments: Sequence[str], *, log: str, on_detail: Callable[[str], None]
     ) -> commands.Finished:
-        reader = PipOutput(on_detail)
-        modern = _at_least(self.installed().get("pip", "0"), (24, 1))
-        bar = ["--progress-bar", "raw" if modern else "off"] if command != "uninstall" else []
-        finished = self.run(["-m", "pip", command, *bar, *arguments], log=log, on_line=reader)
+        argv = ["-m", "pip", command, "--progress-bar", "off", *arguments]
+        finished = self.run(argv, log=log, on_line=Details(on_detail))
         if finished.returncode:
             raise diagnosis(finished.lines, log=self.log(log), what=f"`pip {command}` for {log}")
         return finished
 
 
-def _at_least(version: str, wanted: tuple[int, int]) -> bool:
-    numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
-    return tuple(numbers) >= wanted
+def _is_whole(info: Path, since: float) -> bool:
+    """Whether all modules that a distribution lists are there; of one that came since then, in their sizes, too."""
+    try:
+        with (info / "RECORD").open(encoding="utf-8", newline="") as record:
+            listed = [(row[0], row[2]) for row in csv.reader(record) if len(row) == 3]
+        is_new = info.stat().st_ctime >= since
+        for name, size in listed:
+            if not name.startswith("..") and not name.endswith(".pyc"):
+                there = (info.parent / name).stat().st_size
+                if is_new and size and there != int(size):
+                    return False
+    except (OSError, ValueError):
+        return False
+    return bool(listed)
 
 
-class PipOutput:
-    """Turns pip's lines into short texts: what is looked up, downloaded (with megabytes) and unpacked."""
+class Details:
+    """Turns uv's and pip's lines into short texts: what is being downloaded, and how long it all took."""
 
-    _DOWNLOAD = re.compile(r"\s*Downloading (?:\S*/)?(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)\S*")
-    _COLLECT = re.compile(r"Collecting (?P<name>[A-Za-z0-9_.-]+)")
-    _RAW = re.compile(r"Progress (?P<done>\d+) of (?P<all>\d+)")
+    _DOWNLOADING = re.compile(r"\s*Downloading (?:\S*/)?(?P<name>\S+?)(?:-\d\S*)? \((?P<size>[^)]+)\)")
+    _DOWNLOADED = re.compile(r"\s*Downloaded (?P<name>\S+)")
+    _DONE = re.compile(r"(?P<did>Prepared|Installed) (?P<what>\d+ packages?) in (?P<time>.+)")
 
     def __init__(self, on_detail: Callable[[str], None]) -> None:
         self._on_detail = on_detail
-        self._file = ""
+        self._coming: dict[str, str] = {}
+        self._took: list[str] = []
 
     def __call__(self, line: str) -> None:
-        """Takes the next line."""
-        if match := self._RAW.fullmatch(line.strip()):
-            done, everything = int(match["done"]), int(match["all"])
-            if everything >= _MEGABYTE:
-                self._on_detail(
-                    f"downloading {self._file} {done / _MEGABYTE:.0f}/{everything / _MEGABYTE:.0f} MB",
-                )
-        elif match := self._DOWNLOAD.match(line):
-            self._file = f"{match['name']} {match['version']}"
-            self._on_detail(f"downloading {self._file}")
-        elif match := self._COLLECT.match(line):
-            self._on_detail(f"looking up {match['name']}")
+        """Take the next line."""
+        if match := self._DOWNLOADING.match(line):
+            self._coming[match["name"]] = match["size"]
+        elif match := self._DOWNLOADED.match(line):
+            self._coming.pop(match["name"], None)
+        elif match := self._DONE.match(line):
+            self._coming.clear()
+            self._took.append(f"{match['did'].lower()} {match['what']} in {match['time']}")
+            self._on_detail(", ".join(self._took))
+            return
         elif line.startswith("WARNING: Retrying"):
             self._on_detail("the package index does not answer, trying again")
-        elif line.startswith("Installing collected packages:"):
-            count = line.count(",") + 1
-            self._on_detail(f"unpacking {count} package{'s' if count > 1 else ''}")
-
-
-def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
-    """The error that describes why pip, or a build it ran, ended badly."""
-    text = "\n".join(lines)
-    again = "then run the same command again: finished steps are kept"
-    if any(mark in text for mark in _NO_SPACE):
-        return OutOfSpace(
-            f"{what} failed: no space left on the disk",
-            f"Free some space (`pip cache purge` may help), {again}.",
-        )
-    if any(mark in text for mark in _NO_CERTIFICATE):
-        return IndexUnreachable(
-            f"{what} failed: the package index's TLS certificate is not trusted here",
-            f"Point PIP_CERT at your organisation's CA bundle, {again}.",
-        )
-    if any(mark in text for mark in _NO_NETWORK):
-        return IndexUnreachable(
-            f"{what} failed: the package index cannot be reached",
-            f"Check the network, and pip's proxy and index settings (`pip config list`), {again}.",
-        )
-    match = _NO_VERSION.search(text)
-    if match and "(from versions: none)" in text:
-        # What pip says without PIP_RETRIES, too: it then does not mention the connection.
-        return IndexUnreachable(
-            f"{what} failed: the package index cannot be reached, or has no {match['requirement'].strip()} at all",
-            f"Check the network, and pip's proxy and index settings (`pip config list`), {again}.",
-        )
-    if match:
-        return RequirementUnavailable(
-            f"{what} failed: the package index has no {match['requirement'].strip()} for this Python and platform",
-            f"Use a Python that has it, or check the index settings (`pip config list`), {again}.",
-        )
-    tail = [line for line in lines if line.strip()][-15:]
-    return CommandFailed(f"{what} failed", f"The whole output is in {log}.", log=log, tail=tail)
+            return
+        if self._coming:
+            self._on_detail("downloading " + ", ".join(f"{name} ({size})" for name, size in self._coming.items()))

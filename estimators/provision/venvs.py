@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import sys
 from pathlib import Path
 
-from estimators.provision import commands
-from estimators.provision.errors import PythonUnsupported, VenvUnavailable
-from estimators.provision.packages import diagnosis
+from estimators.provision import commands, uv
+from estimators.provision.errors import PythonUnsupported, VenvUnavailable, diagnosis
 
 # What TensorFlow 2.21 has wheels for.
 OLDEST_PYTHON = (3, 10)
@@ -80,7 +78,7 @@ def check_ownership(prefix: Path, *, ours: bool) -> bool:
 
 
 def make(prefix: Path, *, keep: str, log: Path) -> None:
-    """Makes a venv with the running Python, in place of an unfinished or outdated one of ours.
+    """Make a venv for the running Python, in place of an unfinished or outdated one of ours.
 
     Args:
         prefix: Its folder.
@@ -88,13 +86,11 @@ def make(prefix: Path, *, keep: str, log: Path) -> None:
         log: File for the output.
 
     Raises:
-        VenvUnavailable: If Python has no venv module, or it fails.
+        ProvisionError: If it fails.
     """
-    missing = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
-    package = f"python{_dotted(sys.version_info[:2])}-venv"
-    remedy = f"Install it, for example with `sudo apt-get install {package}`, and run the same command again."
-    if missing:
-        raise VenvUnavailable(f"This Python comes without its {missing[0]} module", remedy)
+    # First, since the running Python may be the venv's own.
+    argv = [uv.program(log), "venv", "--no-project", "--allow-existing", "--python", uv.base_python(), str(prefix)]
+    environment = {**uv.without_misleading(os.environ), **uv.environment(log)}
     for entry in prefix.iterdir():
         if entry.name == keep:
             continue
@@ -102,10 +98,6 @@ def make(prefix: Path, *, keep: str, log: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink()
-    # In an activated venv `sys.executable` is that venv's, possibly the very one that is being made.
-    base = getattr(sys, "_base_executable", None) or sys.executable
-    finished = commands.run([base, "-m", "venv", str(prefix)], log=log, environment=os.environ)
+    finished = commands.run(argv, log=log, environment=environment)
     if finished.returncode:
-        if "ensurepip is not available" in "\n".join(finished.lines):
-            raise VenvUnavailable("This Python comes without its ensurepip module", remedy)
         raise diagnosis(finished.lines, log=log, what="making the virtual environment")

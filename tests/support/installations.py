@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from estimators.provision import venvs
 from estimators.provision.packages import Installation
 
 
@@ -25,10 +24,10 @@ def installation(tmp_path: Path) -> Installation:
 
 @pytest.fixture(scope="session")
 def real_venv(tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """A real venv with nothing but pip."""
+    """A real venv with nothing in it."""
     prefix = tmp_path_factory.mktemp("provision") / "venv"
-    base = getattr(sys, "_base_executable", sys.executable)
-    subprocess.run([base, "-m", "venv", str(prefix)], check=True)
+    prefix.mkdir()
+    venvs.make(prefix, keep=".fleetfit", log=prefix / ".fleetfit" / "uv.log")
     return Installation.of_venv(prefix)
 
 
@@ -46,7 +45,7 @@ def make_wheel(tmp_path: Path) -> Callable[..., Path]:
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         }
-        record = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+        record = "".join(f"{path},,{len(text)}\n" for path, text in files.items()) + f"{info}/RECORD,,\n"
         with zipfile.ZipFile(wheel, "w") as archive:
             for path, text in {**files, f"{info}/RECORD": record}.items():
                 archive.writestr(path, text)

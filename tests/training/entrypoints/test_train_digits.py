@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
         for line in ended.stdout.splitlines()
         if len(cells := [cell.strip() for cell in line.strip("│").split("│")]) == 7 and line.startswith("│")
     }
-    assert list(rows) == ["parameter_server", "mpi", "collective_all_reduce"], ended.stdout
+    assert list(rows) == ["collective_all_reduce", "parameter_server", "mpi"], ended.stdout
     # 1,437 records in batches of 64: workers of parameter servers leave the rest to the next epoch.
     steps = {"parameter_server": 12 * 22, "mpi": 12 * 23, "collective_all_reduce": 12 * 23}
     for strategy, (hosts, first_step, rate, accuracy, checkpoint, model) in rows.items():
@@ -53,3 +54,34 @@ def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
 def test_an_unknown_strategy_is_refused(tmp_path: Path) -> None:
     ended = run(ROOT / "examples" / "train_digits.py", "--strategies", "horovd", home=tmp_path)
     assert ended.returncode == 2 and "choose from" in ended.stderr and not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ("print('Environment made')", None),
+        (
+            "sys.exit('fleetfit: Horovod cannot be built: there is no C++ compiler')",
+            "fleetfit: Horovod cannot be built",
+        ),
+        ("sys.exit(3)", "the whole output is in"),
+    ],
+)
+def test_horovod_is_waited_for_and_its_absence_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str, why: str | None
+) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "train_digits.py"))
+    builder = tmp_path / "estimators" / "provision"
+    builder.mkdir(parents=True)
+    waited = "print('compiling 1/2', flush=True); time.sleep(1.2); print('compiling 2/2', flush=True)"
+    (builder / "__main__.py").write_text(f"import sys, time\n{waited}\n{ends}\n")
+    build = example["HorovodBuild"](tmp_path / "log")
+    monkeypatch.setitem(build.run.__func__.__globals__, "ROOT", tmp_path)
+    build.start()
+    reason = build.wait()
+    said = capsys.readouterr().out
+    assert "compiling 2/2" in said and "compiling 2/2" in (tmp_path / "log").read_text()
+    if why is None:
+        assert reason is None and re.search(r"Horovod was ready after \d+ s, \d+ s of them beside", said)
+    else:
+        assert why in reason

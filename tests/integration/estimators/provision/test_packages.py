@@ -1,12 +1,15 @@
-"""pip: what it prints, why it fails, and what is left when it is killed."""
+"""uv: how it is set up, why it fails, and what is left when it is killed."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from estimators.provision import uv
 from estimators.provision.errors import (
     IndexUnreachable,
 )
@@ -20,15 +23,50 @@ def test_a_package_killed_half_way_is_installed_again(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     arguments = [f"halfway @ {wheel.as_uri()}"]
     real_venv.install(arguments, log="first")
+    unfinished = real_venv.state / "unfinished"
+    assert not unfinished.exists()
     module = real_venv.packages / "halfway.py"
+    info = real_venv.packages / "halfway-1.0.dist-info"
     whole = module.read_text()
-    # As SIGKILL leaves it: files cut short, METADATA there, RECORD, which pip writes last, not.
-    module.write_text(whole[:20])
-    (real_venv.packages / "halfway-1.0.dist-info" / "RECORD").unlink()
+    # As SIGKILL leaves it: metadata and list of files there, files not, or cut short.
+    unfinished.touch()
+    module.unlink()
     (real_venv.packages / "~alfway").mkdir()
     real_venv.install(arguments, log="second")
     assert module.read_text() == whole
     assert not (real_venv.packages / "~alfway").exists()
+    unfinished.touch()
+    os.utime(unfinished, (0, 0))  # the package came later
+    module.unlink()  # first, since the file may be the cache's too
+    module.write_text(whole[:20])
+    real_venv.install(arguments, log="third")
+    assert module.read_text() == whole
+    (info / "RECORD").unlink()
+    assert real_venv.heal(since=0) == [info.name]
+    assert not unfinished.exists()
+
+
+def test_what_was_edited_before_is_no_damage(real_venv: Installation, make_wheel: Callable[..., Path]) -> None:
+    real_venv.install([f"edited @ {make_wheel('edited', '1.0').as_uri()}"], log="edited", options=["--no-index"])
+    module = real_venv.packages / "edited.py"
+    module.unlink()
+    module.write_text("text = 'mine'\n")
+    assert "edited-1.0.dist-info" not in real_venv.heal(since=time.time() + 1)
+    assert module.exists()
+
+
+def test_settings_of_pip_hold_for_uv_and_its_own_come_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://user:secret@file/simple\ntimeout = 7\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.delenv("PIP_DEFAULT_TIMEOUT", raising=False)
+    monkeypatch.setenv("UV_HTTP_TIMEOUT", "9")
+    found = uv.environment(tmp_path / "log")
+    assert found["UV_DEFAULT_INDEX"] == "https://user:secret@file/simple"
+    assert found["UV_HTTP_TIMEOUT"] == "9"
+    assert found["UV_PYTHON_DOWNLOADS"] == "never"
+    assert not (tmp_path / "log").exists() or "secret" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("retries", ["0", "1"])

@@ -1,4 +1,4 @@
-"""pip: what it prints, why it fails, and what is left when it is killed."""
+"""uv and pip: what they print, why they fail, and what is left when they are killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from estimators.provision import uv
 from estimators.provision.errors import (
     CommandFailed,
     IndexUnreachable,
@@ -13,8 +14,9 @@ from estimators.provision.errors import (
     ProvisionError,
     RequirementUnavailable,
     VenvUnavailable,
+    diagnosis,
 )
-from estimators.provision.packages import Installation, PipOutput, diagnosis
+from estimators.provision.packages import Details, Installation
 
 LOG = Path("/logs/step.log")
 
@@ -45,6 +47,24 @@ LOG = Path("/logs/step.log")
             IndexUnreachable,
             "or has no x at all",
         ),
+        (
+            "error: Request failed after 1 retry in 1.6s\n  cause: error sending request for url "
+            "(https://pypi.org/simple/x/)\n  cause: dns error",
+            IndexUnreachable,
+            "network",
+        ),
+        ("  cause: invalid peer certificate: UnknownIssuer", IndexUnreachable, "PIP_CERT"),
+        (
+            "  cause: Because there is no version of tensorflow-cpu==2.99 and you require tensorflow-cpu==2.99, we can",
+            RequirementUnavailable,
+            "no tensorflow-cpu==2.99 for this Python",
+        ),
+        (
+            "  cause: Because x was not found in the package registry and you require x, we can conclude that your",
+            IndexUnreachable,
+            "or has no x at all",
+        ),
+        ("error: failed to write to file: No space left on device (os error 28)", OutOfSpace, "space"),
         ("ERROR: something nobody thought of", CommandFailed, "/logs/step.log"),
     ],
 )
@@ -65,22 +85,26 @@ def test_unknown_failures_keep_the_last_lines() -> None:
 
 def test_output_becomes_short_texts() -> None:
     seen: list[str] = []
-    reader = PipOutput(seen.append)
+    reader = Details(seen.append)
     for line in (
-        "Collecting tensorflow-cpu==2.21.*",
-        "  Downloading tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl (271.3 MB)",
-        "Progress 135000000 of 271300000",
-        "Progress 500 of 1000",
-        "Installing collected packages: a, b, c",
-        "noise",
+        "Resolved 51 packages in 6.83s",
+        "Downloading pandas (11.8MiB)",
+        "Downloading tensorflow-cpu (258.0MiB)",
+        " Downloaded pandas",
+        "Prepared 51 packages in 22.06s",
+        "Installed 51 packages in 3.22s",
+        " + pandas==3.1.1",
     ):
         reader(line)
     assert seen == [
-        "looking up tensorflow-cpu",
-        "downloading tensorflow_cpu 2.21.0",
-        "downloading tensorflow_cpu 2.21.0 135/271 MB",
-        "unpacking 3 packages",
+        "downloading pandas (11.8MiB)",
+        "downloading pandas (11.8MiB), tensorflow-cpu (258.0MiB)",
+        "downloading tensorflow-cpu (258.0MiB)",
+        "prepared 51 packages in 22.06s",
+        "prepared 51 packages in 22.06s, installed 51 packages in 3.22s",
     ]
+    Details(seen.append)("  Downloading tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl (271.3 MB)")
+    assert seen[-1] == "downloading tensorflow_cpu (271.3 MB)"
 
 
 def test_installed_reads_folder_names(installation: Installation) -> None:
@@ -96,3 +120,23 @@ def test_installed_reads_folder_names(installation: Installation) -> None:
 def test_not_a_venv(tmp_path: Path) -> None:
     with pytest.raises(VenvUnavailable, match="rm -rf"):
         Installation.of_venv(tmp_path)
+
+
+def test_settings_of_pip_are_translated() -> None:
+    listed = (
+        ":env:.index-url='https://env/simple'\n"
+        "global.cert='/etc/ca.crt'\n"
+        "global.extra-index-url='file:///one/simple\\nfile:///two/simple'\n"
+        "global.find-links='/wheels /more'\n"
+        "global.index-url='https://global/simple'\n"
+        "install.index-url='https://install/simple'\n"
+        "install.user='true'\n"
+    )
+    assert uv.translated(listed) == {
+        "UV_DEFAULT_INDEX": "https://env/simple",
+        "UV_INDEX": "file:///one/simple file:///two/simple",
+        "UV_FIND_LINKS": "/wheels,/more",
+        "SSL_CERT_FILE": "/etc/ca.crt",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_HTTP_RETRIES": "2",
+    }
