@@ -32,8 +32,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests in containers come first: one process makes their images while the others, which begin further on, test."""
-    items.sort(key=lambda item: "containers" not in item.path.parts)
+    """Put what takes long first, so that no process has it left at the end; unit tests fill the gaps there.
+
+    Tests in containers begin: one process makes their images while the others, which begin further on, test.
+    """
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    parts = item.path.parts
+    return next((turn for turn, name in enumerate(("containers", "training", "integration")) if name in parts), 3)
 
 
 @pytest.fixture(autouse=True)
