@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # One tier of the tests only: make test TIER=unit (or integration, training)
 TIER ?=
+# How many processes run them: as many as cores, or a number.
+WORKERS ?= auto
 # More arguments for pytest: make test PYTEST="-k restart -x"
 PYTEST ?=
 # More arguments for the soak: make soak SOAK="tests/soak -k kill"
@@ -29,7 +31,7 @@ train: ## make the environment, then train a digits classifier on two local host
 
 test: ## make the environment with what the tests need, then run them
 	@$(PROVISION) --extras test
-	@$(BIN)/python -m pytest $(TIER:%=tests/%) -n auto --dist worksteal $(PYTEST)
+	@$(BIN)/python -m pytest $(TIER:%=tests/%) -n $(WORKERS) --dist worksteal $(PYTEST)
 
 soak: ## run the long counts: random kills, fuzzing, resizes
 	@$(PROVISION) --extras test
