@@ -7,12 +7,14 @@ A process's output is kept as it was, byte for byte, in ``<process>.log``; ``<pr
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
+import functools
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +31,7 @@ _WRITE_LIMIT = 1 << 20
 #: A poll reads at most about this much of one process's log: it bounds the memory of a reader, not the log.
 _READ_LIMIT = 8 << 20
 _READ_PIECES = 32768
+_READ_TIMES = _READ_PIECES * _TIME.size
 
 
 # --- writing ---
@@ -202,30 +205,29 @@ class LogReader:
         self._host = host
         self._attempt = attempt
         self._rank = rank
-        self._rank_of = ranks.of_record(record)
         self._stem = log_stem(process) if process is not None else None
-        self._sources: dict[str, _Source] = {}
+        self._logs: dict[str, ProcessLog] = {}
+
+    @functools.cached_property
+    def _rank_of(self) -> ranks.Numbering:
+        return ranks.of_record(self._record)
 
     def poll(self, *, final: bool = False) -> list[LogLine]:
         """Return new output, in bounded portions: call it again until it returns nothing.
 
         Args:
-            final: The job is over and nothing will be added: also give bytes that a killed supervisor wrote without
+            final: The job is over and nothing will be added: also return bytes that a killed supervisor wrote without
                 their time.
         """
-        self._discover()
-        portions = [portion for source in self._sources.values() if (portion := source.read())]
-        # A portion that was cut short must not be overtaken by later lines of other processes.
-        cut = [portion.last for portion in portions if portion.more]
-        horizon = min(cut) if cut else None
+        spans = self.locate(final=final)
+        places = {
+            log: (log.host, log.process, log.attempt, self._rank_of(log.host, log.process), *read)
+            for log, read in read_spans(spans).items()
+        }
         lines: list[LogLine] = []
-        for portion in portions:
-            lines += portion.take(horizon)
-        if len(portions) > 1:
-            lines.sort(key=_by_time)
-        if final and not lines:
-            for source in self._sources.values():
-                lines += source.rest()
+        for time_ns, log, start, end in spans:
+            host, process, attempt, rank, first, data = places[log]
+            lines.append(LogLine(time_ns, host, process, attempt, data[start - first : end - first], rank))
         return lines
 
     def drain(self, *, final: bool = False) -> Iterator[list[LogLine]]:
@@ -233,35 +235,63 @@ class LogReader:
         while lines := self.poll(final=final):
             yield lines
 
+    def locate(self, *, final: bool = False) -> list[Span]:
+        """Do as :meth:`poll` does, and return where the pieces are instead of what they say."""
+        self._discover()
+        portions = [(log, *log.look()) for log in self._logs.values()]
+        # A portion that was cut short must not be overtaken by later lines of other processes.
+        horizon = min((times[-1][0] for _, times, more in portions if more), default=None)
+        spans: list[Span] = []
+        for log, times, _ in portions:
+            spans += log.take(times, horizon)
+        spans.sort(key=_by_time)
+        if final and not spans:
+            spans = [span for log in self._logs.values() for span in log.take_rest()]
+        return spans
+
+    def open(self, host: str, name: str, offset: int = 0) -> ProcessLog:
+        """Return a log, to be read from an offset on.
+
+        Args:
+            host: Its host.
+            name: Its :attr:`ProcessLog.name`.
+            offset: Where to go on. Of a piece that lies across it, the rest is read when all of it is there.
+        """
+        log = ProcessLog(self._record.host_dir(host) / "logs", host, name)
+        if offset:
+            log.seek(offset)
+        return self._logs.setdefault(f"{host}/{name}", log)
+
     def _discover(self) -> None:
         hosts = [self._host] if self._host is not None else _names(self._record.hosts_dir)
-        found: list[_Source] = []
+        found: list[tuple[tuple[int, object, object], str, str]] = []
         for host in hosts:
             logs = f"{self._record.hosts_dir}/{host}/logs"
-            for attempt_name in _names(logs):
-                number = attempt_name.removeprefix("attempt-")
+            for folder in _names(logs):
+                number = folder.removeprefix("attempt-")
                 if not number.isdigit() or (self._attempt is not None and int(number) != self._attempt):
                     continue
-                folder = f"{logs}/{attempt_name}"
-                for name in _names(folder):
-                    path = f"{folder}/{name}"
-                    if path in self._sources or not name.endswith(".times"):
+                for file in _names(f"{logs}/{folder}"):
+                    stem = file.removesuffix(".times")
+                    name = f"{folder}/{stem}"
+                    if stem == file or f"{host}/{name}" in self._logs or self._stem not in (None, stem):
                         continue
-                    stem = name.removesuffix(".times")
                     process = process_of(stem)
-                    rank = self._rank_of(host, process)
-                    if self._stem in (None, stem) and self._rank in (None, rank):
-                        found.append(_Source(Path(path), host, process, int(number), rank))
-        for source in sorted(found, key=_natural):
-            self._sources[str(source.times)] = source
+                    if self._rank is None or self._rank == self._rank_of(host, process):
+                        found.append(((int(number), natural_key(host), natural_key(process or "")), host, name))
+        for _, host, name in sorted(found):
+            self.open(host, name)
 
 
-def _natural(source: _Source) -> tuple[int, object, object]:
-    return source.attempt, natural_key(source.host), natural_key(source.process or "")
+def read_spans(spans: Sequence[Span]) -> dict[ProcessLog, tuple[int, bytes]]:
+    """Read each log from its first span, whose offset is returned too, to its last one."""
+    ends = {log: end for _, log, _, end in spans}
+    starts = {log: start for _, log, start, _ in reversed(spans)}
+    return {log: (start, read_part(log.path, start, ends[log] - start)) for log, start in starts.items()}
 
 
-def _by_time(line: LogLine) -> int:
-    return line[0]
+def _by_time(item: tuple[int, object, object, object]) -> int:
+    return item[0]
 
 
 def _names(folder: str | Path) -> list[str]:
@@ -271,40 +301,34 @@ def _names(folder: str | Path) -> list[str]:
         return []
 
 
-class _Source:
-    """How far one process's log has been read."""
+class ProcessLog:
+    """One process's log, and how far it has been read.
 
-    def __init__(self, times: Path, host: str, process: str | None, attempt: int, rank: int | None) -> None:
-        self.times = times
-        self.log = times.with_suffix(".log")
+    Attributes:
+        path: The file.
+        name: ``attempt-0/rank-3``: its path below the host's logs, without the ending.
+        host: The host.
+        process: The process; None for the toolkit.
+        attempt: Which start of the job, from 0.
+    """
+
+    def __init__(self, logs: Path, host: str, name: str) -> None:
+        self.path = logs / f"{name}.log"
+        self.name = name
         self.host = host
-        self.process = process
-        self.attempt = attempt
-        self.rank = rank
-        self.pieces = 0  # how many records of the times file have been given out
-        self.offset = 0  # how many bytes of the log
-        self.time_ns = 0
+        folder, _, stem = name.partition("/")
+        self.process = process_of(stem)
+        self.attempt = int(folder.removeprefix("attempt-"))
+        self._times = times_file(self.path)
+        self._pieces = 0  # how many records of the times file have been taken
+        self._offset = 0  # how many bytes of the log
+        self._time_ns = 0
 
-    def read(self) -> _Portion | None:
-        start = self.pieces * _TIME.size
-        try:
-            size = os.stat(self.times).st_size
-        except FileNotFoundError:
-            return None  # the record was removed while it was read
-        if size - start < _TIME.size:
-            return None
-        wanted = min(size - start, _READ_PIECES * _TIME.size)
-        records = list(_TIME.iter_unpack(_whole(_read(self.times, start, wanted))))
-        if not records:
-            return None
-        more = size - start - wanted >= _TIME.size
-        limit = self.offset + _READ_LIMIT
-        if records[-1][1] > limit:
-            kept = max(1, sum(1 for _, end in records if end <= limit))
-            more = more or kept < len(records)
-            del records[kept:]
-        data = _read(self.log, self.offset, records[-1][1] - self.offset)
-        return _Portion(self, records, data, more)
+    def seek(self, offset: int) -> None:
+        """Go on at an offset."""
+        ends = [end for _, end in _TIME.iter_unpack(_whole(read_part(self._times, 0)))]
+        self._pieces = bisect.bisect_right(ends, offset)
+        self._offset = offset
 
     def rest(self) -> list[LogLine]:
         """Return the bytes behind the last recorded time."""
@@ -322,43 +346,56 @@ class _Source:
             for piece in split_pieces(buffer, final=True)
         ]
 
-
-class _Portion:
-    """Some new pieces of one process, not yet given out."""
-
-    def __init__(self, source: _Source, records: list[tuple[int, int]], data: bytes, more: bool) -> None:
-        self.source = source
-        self.records = records
-        self.data = data
-        self.more = more
-
-    @property
-    def last(self) -> int:
-        return self.records[-1][0]
-
-    def take(self, horizon: int | None) -> list[LogLine]:
-        source, data = self.source, self.data
-        host, process, attempt, rank = source.host, source.process, source.attempt, source.rank
-        base = start = source.offset
-        lines: list[LogLine] = []
-        for time_ns, end in self.records:
+    def take(self, times: list[tuple[int, int]], horizon: int | None) -> list[Span]:
+        """Take the pieces that :meth:`look` returned, up to a time."""
+        start = self._offset
+        spans: list[Span] = []
+        for time_ns, end in times:
             if horizon is not None and time_ns > horizon:
                 break
-            lines.append(LogLine(time_ns, host, process, attempt, data[start - base : end - base], rank))
+            spans.append((time_ns, self, start, end))
             start = end
-        source.offset = start
-        source.pieces += len(lines)
-        if lines:
-            source.time_ns = lines[-1].time_ns
-        return lines
+        self._offset = start
+        self._pieces += len(spans)
+        if spans:
+            self._time_ns = spans[-1][0]
+        return spans
+
+    def take_rest(self) -> list[Span]:
+        """Take bytes behind the last recorded time."""
+        buffer = bytearray(read_part(self.path, self._offset, _READ_LIMIT))
+        if not buffer:
+            return []
+        with contextlib.suppress(FileNotFoundError):
+            self._time_ns = self._time_ns or os.stat(self.path).st_mtime_ns
+        spans: list[Span] = []
+        for piece in split_pieces(buffer, final=True):
+            spans.append((self._time_ns, self, self._offset, self._offset + len(piece)))
+            self._offset += len(piece)
+        return spans
 
 
-def _read(path: Path, offset: int, size: int) -> bytes:
+#: A piece of output by its place: its time in nanoseconds since the epoch, its log, and the offsets of its first byte
+#: and behind its last.
+Span = tuple[int, ProcessLog, int, int]
+
+
+def size_of(path: Path) -> int:
+    """Return a file's size; 0 if it does not exist."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def read_part(path: Path, offset: int, size: int = 1 << 62) -> bytes:
+    """Read a part of a file; empty if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return b""
     try:
+        size = min(size, os.fstat(descriptor).st_size - offset)
         parts: list[bytes] = []
         while size > 0 and (part := os.pread(descriptor, size, offset)):
             parts.append(part)

@@ -9,26 +9,23 @@ Only times are read to settle the order; the text is read from the logs when som
 
 from __future__ import annotations
 
-import bisect
 import collections
 import os
 import struct
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from container.contract import wire
-from container.contract.membership import natural_key
-from estimators.records.record import JobRecord, process_of, times_file
+from estimators.records.logs import LogReader, ProcessLog, Span, read_part, read_spans, size_of
+from estimators.records.record import JobRecord
 
 #: CloudWatch's largest event, in bytes.
 EVENT_LIMIT = 256 * 1024 - 26
 
 #: time in ms since the epoch, offset in the log, length, number of the log among the host's.
 _EVENT = struct.Struct("<QQIHxx")
-_TIME = struct.Struct("<QQ")  # as estimators.records.logs writes it: time in ns, end offset
-#: How many lines of one process are looked at at once.
-_PORTION = 65536
 #: How many hosts' positions are kept in memory.
 _KEPT = 4096
 #: One for each index, whichever object writes it.
@@ -47,13 +44,6 @@ class Event(NamedTuple):
     text: str
 
 
-class _Found(NamedTuple):
-    time_ns: int
-    source: int
-    start: int
-    end: int
-
-
 class Stream:
     """The log of one host.
 
@@ -64,19 +54,18 @@ class Stream:
     """
 
     def __init__(self, record: JobRecord, host: str, *, labelled: bool) -> None:
-        self._logs = record.host_dir(host) / "logs"
+        self._record = record
         self._host = host
         self._labelled = labelled
         folder = record.path / "service"
         self._index = folder / f"{host}.events"
         self._names = folder / f"{host}.sources"
         self._lock = _LOCKS[hash(str(self._index)) % len(_LOCKS)]
-        self._loaded = False
+        self._reader: LogReader | None = None
         self._count = 0
         self._last_ms = 0
-        self._sources: list[str] = []  # paths below the host's logs, without ending
-        self._pieces: list[int] = []  # how many of each have been settled
-        self._ends: list[int] = []  # up to which byte
+        self._sources: list[ProcessLog] = []
+        self._numbers: dict[ProcessLog, int] = {}
         self._finished = False
 
     # --- settling the order ---
@@ -91,169 +80,78 @@ class Stream:
             How many events there are.
         """
         with self._lock:
-            if not self._loaded or _size(self._index) != self._count * _EVENT.size:  # another object wrote to it
-                self._load()
+            if self._reader is None or size_of(self._index) != self._count * _EVENT.size:  # another object wrote to it
+                self._reader = self._load()
             try:
-                self._settle(over=over)
+                while not self._finished:
+                    spans = self._reader.locate(final=over)
+                    if not spans:
+                        self._finished = over
+                        break
+                    self._append(spans)
             except BaseException:
-                self._loaded = False  # a full disk, say: what was not written is looked for again
+                self._reader = None  # a full disk, say: what was not written is looked for again
                 raise
             return self._count
 
-    def _settle(self, *, over: bool) -> None:
-        while not self._finished:
-            found = self._look()
-            if not found:
-                if over:
-                    self._append(self._untimed())
-                    self._finished = True
-                break
-            self._append(found)
-
-    def _load(self) -> None:
-        try:
-            names = self._names.read_bytes()
-        except FileNotFoundError:
-            names = b""
-        complete = names[: names.rfind(b"\n") + 1]
-        if len(complete) < len(names):
-            os.truncate(self._names, len(complete))  # as below
-        self._sources = complete.decode().split("\n")[:-1]
-        ends = [0] * len(self._sources)
-        try:
-            data = self._index.read_bytes()
-        except FileNotFoundError:
-            data = b""
-        whole = len(data) // _EVENT.size * _EVENT.size
-        if whole < len(data):
-            os.truncate(self._index, whole)  # its writer was killed
+    def _load(self) -> LogReader:
+        """Return a reader of what the index does not have yet."""
+        names = _records(self._names, b"\n")
+        events = _records(self._index, _EVENT.size)
+        ends = [0] * names.count(b"\n")
         self._last_ms = 0
-        for time_ms, start, length, source in _EVENT.iter_unpack(data[:whole]):
+        for time_ms, start, length, source in _EVENT.iter_unpack(events):
             ends[source] = max(ends[source], start + length)
             self._last_ms = time_ms
-        self._count = whole // _EVENT.size
-        self._ends = ends
-        self._pieces = [self._pieces_until(name, end) for name, end in zip(self._sources, ends, strict=True)]
-        self._loaded = True
+        self._count = len(events) // _EVENT.size
+        reader = LogReader(self._record, host=self._host)
+        known = zip(names.decode().split("\n"), ends, strict=False)
+        self._sources = [reader.open(self._host, name, end) for name, end in known]
+        self._numbers = {log: number for number, log in enumerate(self._sources)}
+        return reader
 
-    def _pieces_until(self, name: str, end: int) -> int:
-        """How many pieces of a log lie before an offset. A piece that was cut counts when all of it is there."""
-        offsets = [offset for _, offset in _TIME.iter_unpack(_whole(_read(self._times(name), 0)))]
-        return bisect.bisect_right(offsets, end)
-
-    def _discover(self) -> None:
-        known = set(self._sources)
-        new = [
-            f"{attempt}/{name.removesuffix('.times')}"
-            for attempt in _names(self._logs)
-            for name in _names(self._logs / attempt)
-            if name.endswith(".times") and f"{attempt}/{name.removesuffix('.times')}" not in known
-        ]
+    def _append(self, spans: list[Span]) -> None:
+        self._index.parent.mkdir(mode=0o700, exist_ok=True)
+        new = [log for log in dict.fromkeys(log for _, log, _, _ in spans) if log not in self._numbers]
         if new:
-            new.sort(key=natural_key)
-            self._index.parent.mkdir(mode=0o700, exist_ok=True)
-            with open(os.open(self._names, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w") as file:
-                file.write("".join(f"{name}\n" for name in new))
-            self._sources += new
-            self._pieces += [0] * len(new)
-            self._ends += [0] * len(new)
-
-    def _look(self) -> list[_Found]:
-        """Some new pieces of all processes, in the order of their times."""
-        self._discover()
-        found: list[_Found] = []
-        horizon: int | None = None
-        for number, name in enumerate(self._sources):
-            start = self._pieces[number] * _TIME.size
-            data = _whole(_read(self._times(name), start, _PORTION * _TIME.size))
-            end = self._ends[number]
-            for time_ns, following in _TIME.iter_unpack(data):
-                found.append(_Found(time_ns, number, end, following))
-                end = following
-            if len(data) == _PORTION * _TIME.size:  # there may be more, which later lines must not overtake
-                horizon = min(horizon or found[-1].time_ns, found[-1].time_ns)
-        if horizon is not None:
-            found = [piece for piece in found if piece.time_ns <= horizon]
-        found.sort(key=lambda piece: piece.time_ns)
-        for piece in found:
-            self._pieces[piece.source] += 1
-        return found
-
-    def _untimed(self) -> list[_Found]:
-        """What a killed supervisor wrote without its time."""
-        found: list[_Found] = []
-        for number, name in enumerate(self._sources):
-            rest = bytearray(_read(self._log(name), self._ends[number]))
-            end = self._ends[number]
-            for piece in wire.split_pieces(rest, final=True):
-                found.append(_Found(self._last_ms * 1_000_000, number, end, end + len(piece)))
-                end += len(piece)
-        return found
-
-    def _append(self, found: list[_Found]) -> None:
-        if not found:
-            return
+            _append(self._names, "".join(f"{log.name}\n" for log in new).encode())
+        for log in new:
+            self._numbers[log] = len(self._sources)
+            self._sources.append(log)
         data = bytearray()
-        for piece in found:
-            self._last_ms = max(self._last_ms, piece.time_ns // 1_000_000)
-            for start, end in self._cut(piece):
-                data += _EVENT.pack(self._last_ms, start, end - start, piece.source)
-            self._ends[piece.source] = piece.end
-        descriptor = os.open(self._index, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-        finally:
-            os.close(descriptor)
+        for span in spans:
+            self._last_ms = max(self._last_ms, span[0] // 1_000_000)
+            for start, end in _cut(span):
+                data += _EVENT.pack(self._last_ms, start, end - start, self._numbers[span[1]])
+        _append(self._index, data)
         self._count += len(data) // _EVENT.size
-
-    def _cut(self, piece: _Found) -> list[tuple[int, int]]:
-        """A piece that is too long for an event, in parts that do not cut a character."""
-        if piece.end - piece.start <= EVENT_LIMIT:
-            return [(piece.start, piece.end)]
-        data = _read(self._log(self._sources[piece.source]), piece.start, piece.end - piece.start)
-        parts: list[tuple[int, int]] = []
-        start = 0
-        while start < len(data):
-            end = min(start + EVENT_LIMIT - 64, len(data))  # with room for a label
-            while start < end < len(data) and end > start + 1 and data[end] & 0xC0 == 0x80:
-                end -= 1
-            parts.append((piece.start + start, piece.start + end))
-            start = end
-        return parts
 
     # --- reading ---
 
     def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20) -> list[Event]:
         """The events ``start`` … ``stop - 1``, or as many of them from the start as hold ``most_bytes``."""
-        data = _read(self._index, start * _EVENT.size, (stop - start) * _EVENT.size)
-        wanted: list[tuple[int, int, int, int]] = []
+        spans: list[Span] = []
         total = 0
-        for item in _EVENT.iter_unpack(data[: len(data) // _EVENT.size * _EVENT.size]):
-            total += item[2] + 26
-            if wanted and total > most_bytes:
+        for time_ms, offset, length, source in self._events(start, stop):
+            total += length + 26
+            if spans and total > most_bytes:
                 break
-            wanted.append(item)
-        spans: dict[int, tuple[int, int]] = {}
-        for _, offset, length, source in wanted:
-            low, high = spans.get(source, (offset, offset))
-            spans[source] = (min(low, offset), max(high, offset + length))
-        texts = {
-            source: _read(self._log(self._sources[source]), low, high - low) for source, (low, high) in spans.items()
-        }
-        labels = {source: self._label(source) for source in spans}
+            spans.append((time_ms, self._sources[source], offset, offset + length))
+        texts = {log: (self._label(log), *read) for log, read in read_spans(spans).items()}
         events: list[Event] = []
-        for time_ms, offset, length, source in wanted:
-            at = offset - spans[source][0]
-            line = texts[source][at : at + length].rstrip(b"\r\n").decode("utf-8", "replace")
-            events.append(Event(time_ms, labels[source] + line))
+        for time_ms, log, start, end in spans:
+            label, first, data = texts[log]
+            line = data[start - first : end - first].rstrip(b"\r\n").decode("utf-8", "replace")
+            events.append(Event(time_ms, label + line))
         return events
+
+    def _events(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+        data = read_part(self._index, start * _EVENT.size, (stop - start) * _EVENT.size)
+        return _EVENT.iter_unpack(data[: len(data) // _EVENT.size * _EVENT.size])
 
     def times(self, start: int, stop: int) -> list[int]:
         """The times of events, in ms."""
-        data = _read(self._index, start * _EVENT.size, (stop - start) * _EVENT.size)
-        return [item[0] for item in _EVENT.iter_unpack(data[: len(data) // _EVENT.size * _EVENT.size])]
+        return [item[0] for item in self._events(start, stop)]
 
     def first_at(self, time_ms: int, count: int) -> int:
         """The number of the first event at or after a time; ``count`` if there is none."""
@@ -267,16 +165,8 @@ class Stream:
                 high = middle
         return low
 
-    def _label(self, source: int) -> str:
-        if not self._labelled:
-            return ""
-        return wire.prefix(self._host, process_of(self._sources[source].rpartition("/")[2])) + " "
-
-    def _times(self, name: str) -> Path:
-        return times_file(self._log(name))
-
-    def _log(self, name: str) -> Path:
-        return self._logs / f"{name}.log"
+    def _label(self, log: ProcessLog) -> str:
+        return f"{wire.prefix(log.host, log.process)} " if self._labelled else ""
 
 
 class Streams:
@@ -300,36 +190,45 @@ class Streams:
             return stream
 
 
-def _read(path: Path, offset: int, size: int = 1 << 62) -> bytes:
+def _cut(span: Span) -> list[tuple[int, int]]:
+    """Cut a piece that is too long for an event into parts, between characters."""
+    _, log, first, last = span
+    if last - first <= EVENT_LIMIT:
+        return [(first, last)]
+    data = read_part(log.path, first, last - first)
+    parts: list[tuple[int, int]] = []
+    start = 0
+    while start < len(data):
+        end = min(start + EVENT_LIMIT - 64, len(data))  # with room for a label
+        while start < end < len(data) and end > start + 1 and data[end] & 0xC0 == 0x80:
+            end -= 1
+        parts.append((first + start, first + end))
+        start = end
+    return parts
+
+
+def _append(path: Path, data: bytes | bytearray) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return b""
-    try:
-        size = min(size, os.fstat(descriptor).st_size - offset)
-        parts: list[bytes] = []
-        while size > 0 and (part := os.pread(descriptor, size, offset)):
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-        return b"".join(parts)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
     finally:
         os.close(descriptor)
 
 
-def _size(path: Path) -> int:
+def _records(path: Path, unit: int | bytes) -> bytes:
+    """Read a file of records, and cut off one whose writer was killed.
+
+    Args:
+        path: The file; empty if it does not exist.
+        unit: How many bytes a record has, or how it ends.
+    """
     try:
-        return os.stat(path).st_size
+        data = path.read_bytes()
     except FileNotFoundError:
-        return 0
-
-
-def _whole(data: bytes) -> bytes:
-    return data[: len(data) // _TIME.size * _TIME.size]
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        return b""
+    whole = len(data) // unit * unit if isinstance(unit, int) else data.rfind(unit) + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+    return data[:whole]
