@@ -1,4 +1,4 @@
-"""What an operation answers instead of a result."""
+"""Errors that operations answer with."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class ServiceError(Exception):
 
 
 def invalid(message: str) -> ServiceError:
-    """The request makes no sense, or asks for what cannot be had here."""
+    """Return the error for a request that is not valid, or asks for something that is not available here."""
     return ServiceError("ValidationException", message)
 
 
 def not_found() -> ServiceError:
-    """SageMaker's answer for a job that does not exist."""
+    """Return SageMaker's error for a job that does not exist."""
     return invalid("Requested resource not found.")
 
 
 def malformed(message: str) -> ServiceError:
-    """The body cannot be read."""
+    """Return the error for a body that cannot be parsed."""
     return ServiceError("SerializationException", message)
 
 
 def denied(message: str) -> ServiceError:
-    """What AWS would not permit, and is not there to be permitted here."""
+    """Return the error for something that is not permitted."""
     return ServiceError("AccessDenied", message, 403)

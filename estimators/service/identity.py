@@ -1,4 +1,4 @@
-"""What clients ask of STS and IAM before they train: who they are, and what a role's ARN is."""
+"""STS and IAM, as far as clients use them before they train: the caller's identity and roles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CREATED = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc).timestamp
 
 
 def role_arn(name: str) -> str:
-    """The ARN of a role."""
+    """Return the ARN of a role."""
     return f"arn:aws:iam::{ACCOUNT}:role/{name}"
 
 

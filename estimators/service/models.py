@@ -1,4 +1,4 @@
-"""botocore's service models, from the server's side: is a request as the model says, and what of an answer belongs.
+"""botocore's service models, from the server's side: they validate requests and shape answers.
 
 Only the shapes that the endpoint's operations reach are kept.
 """
@@ -68,7 +68,7 @@ class Model:
         )
 
     def input(self, operation: str) -> str | None:
-        """The name of the shape of an operation's request; None where it has none."""
+        """Return the name of the shape of an operation's request; None where it has none."""
         return self._inputs[operation]
 
     # --- requests ---
@@ -96,16 +96,16 @@ class Model:
     # --- answers ---
 
     def render(self, operation: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """What of ``value`` is an answer of the operation's: its members, times as seconds."""
+        """Return the operation's answer from ``value``: the members that its shape has, times as seconds."""
         name = self._outputs[operation]
         return {} if name is None else self.render_shape(name, value)
 
     def output(self, operation: str) -> str | None:
-        """The name of the shape of an operation's answer; None where it has none."""
+        """Return the name of the shape of an operation's answer; None where it has none."""
         return self._outputs[operation]
 
     def render_shape(self, name: str, value: Any) -> Any:
-        """A value in the form of a shape; members that the shape does not have are left out, as are empty ones."""
+        """Return a value in the form of a shape, without members that are None or that the shape does not have."""
         shape = self.shapes[name]
         kind = shape["type"]
         if kind == "structure":
@@ -279,7 +279,7 @@ def _reachable(shapes: Mapping[str, Shape], roots: list[str]) -> dict[str, dict[
 
 
 def unknown_operation(model: Model | None, name: str) -> ServiceError:
-    """The answer to an operation that the endpoint does not have."""
+    """Return the error for an operation that the endpoint does not have."""
     if model is not None and name in model.operations:
         return ServiceError(
             "UnknownOperationException",

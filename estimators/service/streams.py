@@ -1,7 +1,7 @@
 """A host's log as a sequence of events whose order never changes: what CloudWatch's clients count on.
 
-A record keeps each process's output apart. The first time that a line is given out its place among the others is
-settled and written to ``service/<host>.events`` in the record, 24 bytes for each event. So clients that resume by a
+A record keeps each process's output apart. When a line is first returned, its place among the others is settled and
+written to ``service/<host>.events`` in the record, 24 bytes for each event. So clients that resume by a
 number or by a time lose nothing and get nothing twice, also when the endpoint is started again meanwhile.
 
 Only times are read to settle the order; the text is read from the logs when somebody asks for it.
@@ -129,7 +129,7 @@ class Stream:
     # --- reading ---
 
     def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20) -> list[Event]:
-        """The events ``start`` … ``stop - 1``, or as many of them from the start as hold ``most_bytes``."""
+        """Return the events ``start`` … ``stop - 1``, or as many of the first as fit in ``most_bytes``."""
         spans: list[Span] = []
         total = 0
         for time_ms, offset, length, source in self._events(start, stop):
@@ -150,11 +150,11 @@ class Stream:
         return _EVENT.iter_unpack(data[: len(data) // _EVENT.size * _EVENT.size])
 
     def times(self, start: int, stop: int) -> list[int]:
-        """The times of events, in ms."""
+        """Return the times of events, in ms."""
         return [item[0] for item in self._events(start, stop)]
 
     def first_at(self, time_ms: int, count: int) -> int:
-        """The number of the first event at or after a time; ``count`` if there is none."""
+        """Return the number of the first event at or after a time; ``count`` if there is none."""
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
@@ -177,7 +177,7 @@ class Streams:
         self._kept: collections.OrderedDict[tuple[str, int], Stream] = collections.OrderedDict()
 
     def get(self, record: JobRecord, host: str, *, labelled: bool) -> Stream:
-        """The stream of a host; the same object for the same record."""
+        """Return the stream of a host; the same object for the same record."""
         key = (str(record.host_dir(host)), record.path.stat().st_ino)
         with self._lock:
             stream = self._kept.get(key)

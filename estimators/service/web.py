@@ -130,7 +130,7 @@ class Server(ThreadingHTTPServer):
             self._changed.notify_all()
 
     def _close_idle(self) -> bool:
-        """Close the connection of those with a key that has waited longest; whether there is one that waits."""
+        """Close the client's connection that has waited longest; return False if none waits."""
         for connection, place in self._places.items():
             if place.idle and not place.stranger and not place.closed:
                 self._close(connection)
@@ -143,7 +143,7 @@ class Server(ThreadingHTTPServer):
             connection.shutdown(socket.SHUT_RDWR)
 
     def wait_for_request(self, connection: socket.socket) -> float:
-        """The connection waits for a request from now on; returns how long it may, in seconds."""
+        """Note that a connection waits for a request; return for how many seconds it may."""
         with self._changed:
             place = self._places[connection]
             place.idle = True
@@ -153,7 +153,7 @@ class Server(ThreadingHTTPServer):
             return IDLE_SECONDS
 
     def begin_request(self, connection: socket.socket) -> bool:
-        """Its next request begins, or its end; returns False if it has just been closed instead."""
+        """Note that its next request begins; return False if it has just been closed instead."""
         with self._changed:
             place = self._places[connection]
             place.idle = False
@@ -173,12 +173,12 @@ class Server(ThreadingHTTPServer):
             return self._ending
 
     def admit(self, connection: socket.socket) -> None:
-        """A request on it was signed with a key of ours: it is a stranger's no more."""
+        """Note that a request on it was signed with the endpoint's keys: it is no longer a stranger's."""
         with self._changed:
             self._places[connection].stranger = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke off: nothing that anybody could do something about."""
+        """Ignore a connection that broke off: nobody can do anything about it."""
 
 
 class _Incoming(io.RawIOBase):
@@ -197,11 +197,11 @@ class _Incoming(io.RawIOBase):
         self._idle = False
 
     def next_request(self) -> None:
-        """What comes next is another request."""
+        """Expect another request."""
         self._idle = True
 
     def headers_end(self) -> None:
-        """The request's headers are there; what comes next is its body."""
+        """Note that the headers have come; the body follows."""
         self._until = self._begun + REQUEST_SECONDS
 
     def readable(self) -> bool:
@@ -298,13 +298,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head if self.command == "HEAD" else head + answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What http.server itself refuses: a request line or headers that it cannot read."""
+        """Answer a request line or headers that http.server cannot read."""
         self.close_connection = True
         self.command = self.command or ""
         self._send(Answer(int(code), "text/plain", b"the request cannot be read."))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: requests hold names that are nobody's business."""
+        """Log nothing: requests hold names that are private."""
 
 
 def _is_length(text: str) -> bool:
