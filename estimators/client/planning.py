@@ -387,7 +387,7 @@ class _Place:
 
         record = jobs_folder(home) / spec.name
         limits = ContainerOptions.of(options.backend_options)
-        gpus = machines.gpu_count() if spec.instance_type == "local_gpu" else 0
+        gpus = machines.gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
         plans = containers.plan_containers(
             spec,
             options,

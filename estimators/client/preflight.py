@@ -81,7 +81,7 @@ class Demand:
             strategy=strategy.name if strategy is not None else None,
             threads_per_rank=threads,
             threads_variable=variable,
-            wants_gpu=spec.instance_type == "local_gpu",
+            wants_gpu=fleets.capabilities(spec.instance_type).needs_gpus,
         )
 
 

@@ -23,6 +23,7 @@ class Capabilities:
         heartbeats: Whether every host runs our toolkit, and so tells that it is alive.
         elastic: Whether hosts can come and go while a job runs.
         simulated: Whether nothing is started, and what hosts print is given beforehand.
+        needs_gpus: Whether hosts are asked for because they get this machine's GPUs.
     """
 
     managed: bool = False
@@ -32,6 +33,7 @@ class Capabilities:
     heartbeats: bool = False
     elastic: bool = False
     simulated: bool = False
+    needs_gpus: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,10 @@ FLEETS: Mapping[str, Fleet] = {
         capabilities=Capabilities(shared_machine=True, this_python=True, heartbeats=True, elastic=True),
     ),
     CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
-    GPU_CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
+    GPU_CONTAINERS: Fleet(
+        backend="estimators.backends.docker.backend:DockerBackend",
+        capabilities=dataclasses.replace(_ON_CONTAINERS, needs_gpus=True),
+    ),
     FAKE: Fleet(
         backend="estimators.backends.fake:FakeBackend",
         capabilities=Capabilities(shared_machine=True, simulated=True),

@@ -191,7 +191,7 @@ def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
             "ResourceConfig": {**resources, "InstanceType": instance_type},
         }
     )
-    if spec.program is None and not containers and instance_type != "local_fake":
+    if spec.program is None and not containers and not fleets.capabilities(instance_type).simulated:
         raise invalid(
             "the job has neither a hyperparameter 'sagemaker_program' nor a variable SAGEMAKER_PROGRAM: its image "
             "brings what it runs (an algorithm's image, or the SDK 3.x's ModelTrainer), and this endpoint runs jobs as "
@@ -215,7 +215,7 @@ def _check(spec: TrainingJobSpec, options: RunOptions) -> None:
     validation.check_spec(spec)
     parse_metric_definitions([{"Name": item.name, "Regex": item.regex} for item in spec.algorithm.metric_definitions])
     strategy = spec.strategy
-    if spec.instance_type == "local_fake":
+    if fleets.capabilities(spec.instance_type).simulated:
         return
     checks.check_local(spec)
     backends.load(options.backend).check(spec, options)
