@@ -12,7 +12,7 @@ import functools
 import importlib.util
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +62,22 @@ def extract_shapes() -> dict[str, dict[str, Any]]:
     """Take the shapes that the request reaches out of botocore's model, without their documentation."""
     from botocore.loaders import Loader
 
-    model = Loader().load_service_model("sagemaker", "service-2")
-    shapes: dict[str, dict[str, Any]] = {}
-    waiting = [ROOT_SHAPE]
+    return reachable(Loader().load_service_model("sagemaker", "service-2")["shapes"], [ROOT_SHAPE])
+
+
+def reachable(shapes: Shapes, roots: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the shapes that some of them lead to, without their documentation."""
+    found: dict[str, dict[str, Any]] = {}
+    waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in shapes:
+        if name in found:
             continue
-        shape = _without_documentation(model["shapes"][name])
-        shapes[name] = shape
+        shape = _without_documentation(shapes[name])
+        found[name] = shape
         waiting += [member["shape"] for member in shape.get("members", {}).values()]
         waiting += [shape[key]["shape"] for key in ("member", "key", "value") if key in shape]
-    return shapes
+    return found
 
 
 def _without_documentation(value: Any) -> Any:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from estimators.job import service_model
 from estimators.job.validation import model_pattern
 from estimators.service.errors import ServiceError, invalid, malformed
 
@@ -54,7 +55,7 @@ class Model:
             self._outputs[operation] = described.get("output", {}).get("shape")
             self.result_wrappers[operation] = described.get("output", {}).get("resultWrapper", f"{operation}Result")
             roots += [shape for shape in (self._inputs[operation], self._outputs[operation]) if shape]
-        self.shapes = _reachable(whole["shapes"], roots)
+        self.shapes = service_model.reachable(whole["shapes"], roots)
         #: Shapes whose values are answered as they are.
         self._plain = frozenset(
             name for name, shape in self.shapes.items() if shape["type"] in ("string", "boolean", *_LONGS)
@@ -256,26 +257,6 @@ def _set(values: Iterable[str]) -> str:
 @functools.lru_cache(maxsize=4096)
 def _lower(member: str) -> str:
     return member[:1].lower() + member[1:]
-
-
-def _reachable(shapes: Mapping[str, Shape], roots: list[str]) -> dict[str, dict[str, Any]]:
-    """The shapes that some of them lead to, without their documentation."""
-    found: dict[str, dict[str, Any]] = {}
-    waiting = list(roots)
-    while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        shape = {key: value for key, value in shapes[name].items() if key != "documentation"}
-        if "members" in shape:
-            shape["members"] = {
-                member: {key: value for key, value in reference.items() if key != "documentation"}
-                for member, reference in shape["members"].items()
-            }
-            waiting += [reference["shape"] for reference in shape["members"].values()]
-        waiting += [shape[key]["shape"] for key in ("member", "key", "value") if key in shape]
-        found[name] = shape
-    return found
 
 
 def unknown_operation(model: Model | None, name: str) -> ServiceError:
