@@ -114,16 +114,24 @@ class Draft:
             )
         return tuple(found)
 
-    @property
+    @functools.cached_property
     def options(self) -> RunOptions:
-        """How it is run."""
-        return request_builder.build_options(self.settings, self.warnings)
+        """How it is run, with the warnings that its record keeps."""
+        return dataclasses.replace(self._options, warnings=(*self._options.warnings, *self.warnings))
+
+    @functools.cached_property
+    def _options(self) -> RunOptions:
+        return request_builder.build_options(self.settings)
 
     def plan(self) -> planning.ClusterPlan:
-        """What would be started, as data."""
-        options = request_builder.build_options(self.settings)
+        """Return what would be started, as data; it is made once."""
+        return self._plan
+
+    @functools.cached_property
+    def _plan(self) -> planning.ClusterPlan:
         missing = tuple(f"it cannot be started like this: {problem}" for problem in self.problems)
-        return planning.plan_cluster(self.spec, options, source=self.source, warnings=(*missing, *self.warnings))
+        warnings = (*missing, *self.warnings)
+        return planning.plan_cluster(self.spec, self._options, source=self.source, warnings=warnings)
 
     @property
     def env(self) -> dict[str, str] | None:
@@ -142,7 +150,7 @@ class Draft:
             UnsupportedError: the backend or the strategy cannot do something, or this version does not have it.
         """
         instance_type = self.spec.instance_type
-        options = request_builder.build_options(self.settings)
+        options = self._options
         backend = backends.load(options.backend)
         checks.check_elastic(self.spec, backend)
         if not self.settings.capabilities.managed:

@@ -121,14 +121,13 @@ def build_spec(
     )
 
 
-def build_options(settings: Settings, warnings: tuple[str, ...] = ()) -> RunOptions:
+def build_options(settings: Settings) -> RunOptions:
     """The options of a run: the user's, with the backend that the instance type selects."""
     return dataclasses.replace(
         settings.run_options,
         backend=fleet_name(settings.instance_type),
         framework_version=settings.framework_version,
         py_version=settings.py_version,
-        warnings=(*settings.run_options.warnings, *warnings),
     )
 
 

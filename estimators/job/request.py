@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -445,9 +446,9 @@ class TrainingJobSpec(_Shape):
         """The user's own hyperparameters with their types."""
         return {name: value for name, value in self.decoded_hyperparameters.items() if not codec.is_reserved(name)}
 
-    @property
+    @functools.cached_property
     def strategy(self) -> Distribution | None:
-        """The distribution strategy, or None.
+        """The distribution strategy, or None; it is read once.
 
         Raises:
             ValueError: the hyperparameters enable several, or an option is out of range.

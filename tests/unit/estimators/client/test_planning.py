@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from estimators import MPI, ClusterPlan, CollectiveAllReduce, Estimator, Mirrored, ParameterServer, TensorFlow
+from estimators import (
+    MPI,
+    ClusterPlan,
+    CollectiveAllReduce,
+    Estimator,
+    Mirrored,
+    ParameterServer,
+    RunOptions,
+    TensorFlow,
+)
 from estimators.job.errors import ConfigurationError
 
 
@@ -322,3 +331,17 @@ def test_a_missing_mpirun_is_a_warning_in_a_plan(monkeypatch: pytest.MonkeyPatch
 def test_several_hosts_without_a_strategy_are_warned_about() -> None:
     assert any("without a distribution strategy" in warning for warning in plan(instance_count=2).warnings)
     assert os.path.isdir("code")
+
+
+def test_a_job_is_planned_once_and_its_warnings_go_with_its_options(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("pass\n")
+    given = RunOptions(warnings=("careful",))
+    estimator = TensorFlow(entry_point=str(tmp_path / "train.py"), framework_version="1.0", run_options=given)
+    draft = estimator._draft(None, None)
+    draft.check()
+    assert draft.plan() is draft.plan()
+    assert draft.options is draft.options
+    assert draft.options.warnings == ("careful", *draft.warnings)
+    assert any("framework_version" in warning for warning in draft.warnings)
+    assert draft.plan().options.warnings == ("careful",)
+    assert draft.plan().warnings == draft.warnings

@@ -247,7 +247,8 @@ def test_a_channel_named_as_the_models_is_refused() -> None:
 
 
 def test_options_carry_what_the_request_cannot() -> None:
-    options = request_builder.build_options(Settings(framework_version="2.21", py_version="py311"), ("careful",))
+    given = RunOptions(warnings=("careful",))
+    options = request_builder.build_options(Settings(framework_version="2.21", py_version="py311", run_options=given))
     assert (options.backend, options.framework_version, options.py_version) == ("local_process", "2.21", "py311")
     assert options.warnings == ("careful",)
 
