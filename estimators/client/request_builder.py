@@ -30,7 +30,7 @@ from estimators.job.request import (
     TrainingJobSpec,
     VpcConfig,
 )
-from estimators.job.settings import Settings, check_hyperparameters
+from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
 #: Stands for the role of jobs that no role is needed for, in the form of one.
@@ -150,7 +150,7 @@ def build_hyperparameters(
         passes_model_dir: Whether the script is passed ``--model_dir``.
         home: Instead of ``$FLEETFIT_HOME``.
     """
-    user = dict(settings.hyperparameters)
+    user = settings.hyperparameters
     platform: dict[str, Any] = {}
     if settings.distribution is not None:
         platform.update(settings.distribution.to_hyperparameters())
@@ -173,7 +173,7 @@ def build_hyperparameters(
         platform[codec.JOB_NAME] = name
         if settings.region is not None:
             platform[codec.REGION] = settings.region
-    encoded = {**check_hyperparameters(user, plain=settings.is_plain), **codec.encode(platform)}
+    encoded = {**settings.encoded_hyperparameters, **codec.encode(platform)}
     if settings.is_plain and codec.MODEL_DIR in platform:  # the image's program reads it
         encoded[codec.MODEL_DIR] = codec.plain_value(codec.MODEL_DIR, platform[codec.MODEL_DIR])
     return encoded

@@ -103,7 +103,7 @@ class Settings:
         self._normalise()
         self._check_types()
         self._check_place()
-        check_hyperparameters(self.hyperparameters, plain=self.is_plain)
+        self._set("_encoded", _encode_hyperparameters(self.hyperparameters, plain=self.is_plain))
         _check_environment(self.environment)
         _check_session(self.sagemaker_session)
         if self.base_job_name is not None and not _BASE_NAME.fullmatch(self.base_job_name):
@@ -116,6 +116,12 @@ class Settings:
     def capabilities(self) -> fleets.Capabilities:
         """What the hosts are like that it asks for."""
         return fleets.capabilities(self.instance_type)
+
+    @property
+    def encoded_hyperparameters(self) -> dict[str, str]:
+        """The user's hyperparameters as texts: JSON, or ``str()`` of them where the settings are plain."""
+        encoded: dict[str, str] = self.__dict__["_encoded"]
+        return dict(encoded)
 
     @property
     def is_plain(self) -> bool:
@@ -285,7 +291,7 @@ _FLAGS = (
 )  # fmt: skip
 
 
-def check_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -> dict[str, str]:
+def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -> dict[str, str]:
     """Check the user's own hyperparameters and encode them.
 
     Args:
