@@ -16,7 +16,7 @@ from estimators.supervisor.attempts import Attempts
 _PREPARING_POLL = 0.1
 
 
-class Job(Protocol):
+class PreemptedJob(Protocol):
     """The job, as the supervisor has it."""
 
     @property
@@ -46,7 +46,7 @@ class GangHosts:
         job: The job.
     """
 
-    def __init__(self, loop: Loop, backend: Backend, job: Job) -> None:
+    def __init__(self, loop: Loop, backend: Backend, job: PreemptedJob) -> None:
         self._loop = loop
         self._backend = backend
         self._job = job

@@ -441,7 +441,7 @@ class Supervisor:
             # The others end by themselves, since the hosts are connected; this bounds it.
             self._attempt.later(_END_TIMEOUT, self._backend.end_now)
 
-    # --- what an elastic membership tells; see estimators.supervisor.elastic.members.Job ---
+    # --- what an elastic membership tells; see estimators.supervisor.elastic.members.ElasticJob ---
 
     def event(self, kind: str, **data: Any) -> None:
         """Put an event into the record."""
@@ -575,7 +575,7 @@ class Supervisor:
         self._streams.forget()
         self._start_attempt(attempt)
 
-    # --- who may disturb it: see estimators.supervisor.preemption.Job ---
+    # --- who may disturb it: see estimators.supervisor.preemption.PreemptedJob ---
 
     @property
     def hosts(self) -> Sequence[str]:

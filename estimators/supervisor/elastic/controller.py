@@ -30,7 +30,7 @@ from estimators.supervisor.elastic.driver import Driver
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.hanging import Hanging
 from estimators.supervisor.elastic.host_discovery import Outside
-from estimators.supervisor.elastic.members import Host, HostState, Job, Roster, Worker, WorkerState, changes
+from estimators.supervisor.elastic.members import ElasticJob, Host, HostState, Roster, Worker, WorkerState, changes
 from estimators.supervisor.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits, Offer, next_offer
 
 #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
@@ -62,7 +62,7 @@ class ElasticController:
     def __init__(
         self,
         loop: Loop,
-        job: Job,
+        job: ElasticJob,
         backend: Backend,
         strategy: ElasticHorovod,
         initial: tuple[str, ...],
@@ -127,7 +127,7 @@ class ElasticController:
     def of_job(
         cls,
         loop: Loop,
-        job: Job,
+        job: ElasticJob,
         backend: Backend,
         spec: TrainingJobSpec,
         options: RunOptions,

@@ -20,7 +20,7 @@ class ElasticHosts:
         job: The job.
     """
 
-    def __init__(self, controller: Callable[[], ElasticController | None], job: preemption.Job) -> None:
+    def __init__(self, controller: Callable[[], ElasticController | None], job: preemption.PreemptedJob) -> None:
         self._controller = controller
         self._job = job
         self._now: dict[str, str] = {}  # the name that it began with -> the one that it has

@@ -187,7 +187,7 @@ class Roster:
         ]
 
 
-class Job(Protocol):
+class ElasticJob(Protocol):
     """What the controller needs of the supervisor."""
 
     def event(self, kind: str, **data: Any) -> None:

@@ -12,7 +12,7 @@ from estimators.supervisor.elastic.disturbed import ElasticHosts
 
 
 class Job:
-    """What is used of the supervisor; see :class:`estimators.supervisor.preemption.Job`."""
+    """What is used of the supervisor; see :class:`estimators.supervisor.preemption.PreemptedJob`."""
 
     def __init__(self) -> None:
         self.attempts = Attempts(FailurePolicy(min_hosts=2), ("algo-1", "algo-2"))
