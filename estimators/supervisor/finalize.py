@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from container.contract.failures import Failure
 from container.system import removing, unused
 from estimators.backends import local
 from estimators.job.request import TrainingJobSpec
+from estimators.job.spot_market import SpotMarket, billable_seconds
+from estimators.records import status as statuses
 from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
+from estimators.supervisor.clocks import RunClock
+from estimators.supervisor.journal import Journal
 
 
 def archive_of(spec: TrainingJobSpec) -> str | None:
@@ -43,6 +50,56 @@ def misplaced(record: JobRecord, found: Mapping[str, Sequence[str]]) -> list[str
             f"output of the job: {', '.join(where)}. Save to os.environ['SM_MODEL_DIR']."
         )
     return warnings
+
+
+def write_ending(
+    journal: Journal,
+    record: JobRecord,
+    spec: TrainingJobSpec,
+    *,
+    model: str | None,
+    there: Mapping[str, Any] | None,
+    stopped_as: tuple[SecondaryStatus, str] | None,
+    failure: Failure | None,
+) -> None:
+    """Put into the status how the job ended, what it left, and its metrics' last values.
+
+    Args:
+        journal: What the supervisor writes into the record.
+        record: The job's record.
+        spec: The job, on the hosts of its last attempt.
+        model: Where a host's agent has put the model.
+        there: The last description of a job that lived elsewhere.
+        stopped_as: The status of a job that was stopped, and why.
+        failure: Why it failed.
+    """
+    status = journal.status
+    archive = model or archive_of(spec)
+    if archive is not None:
+        status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
+    final = journal.final_metrics.to_list()
+    if final:
+        status["FinalMetricDataList"] = final
+    now = time.time()
+    if there is not None:
+        journal.status = statuses.mirrored(status, there, now, failure)
+    elif stopped_as is not None:
+        secondary, message = stopped_as
+        journal.status = statuses.transition(status, secondary, now, message)
+    elif failure is not None:
+        leave_reason(record, spec.hosts, failure)
+        journal.status = statuses.fail(status, failure, now)
+    else:
+        journal.status = statuses.transition(status, SecondaryStatus.COMPLETED, now)
+
+
+def bill(journal: Journal, market: SpotMarket | None, clock: RunClock) -> None:
+    """Put into the status what a job costs at spot prices, if there are some."""
+    if market is not None and market.on_demand_price is not None:
+        before = float(journal.own.get("billed_s") or 0.0)
+        seconds = before + billable_seconds(market, clock.relative(time.monotonic()))
+        journal.status = statuses.with_billable(journal.status, seconds)
+        journal.keep(billed_s=round(seconds, 3))
 
 
 def tidy() -> None:

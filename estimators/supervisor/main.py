@@ -35,9 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     supervisor = None
     try:
         supervisor = Supervisor(loop, record, umask, resume=arguments.resume)
-        supervisor.listen()
+        supervisor.clients.listen(record.control_socket)
         if arguments.attached_fd is not None:
-            supervisor.attach(arguments.attached_fd, arguments.caller_pid or 0)
+            supervisor.clients.attach(arguments.attached_fd, arguments.caller_pid or 0)
         if arguments.head_start_fd is not None:
             supervisor.take_head_start(arguments.head_start_fd)
         supervisor.start()

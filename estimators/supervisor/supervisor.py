@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from container import launchers
-from container.contract import diverging, wire
 from container.contract.failures import Cause, Failure
 from container.system.loop import Loop, Timer
 from estimators import backends
@@ -30,16 +29,17 @@ from estimators.job.faults import Fault, Kill
 from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import text_mask
 from estimators.job.request import RunOptions, TrainingJobSpec
-from estimators.job.spot_market import billable_seconds
 from estimators.records import ranks
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
-from estimators.supervisor import finalize, ipc_server
+from estimators.supervisor import finalize
 from estimators.supervisor.attempt import Attempt
 from estimators.supervisor.attempts import Attempts, Wait
+from estimators.supervisor.clients import Clients
 from estimators.supervisor.collecting import ProvenanceCollector
 from estimators.supervisor.fault_injection import Disturber, Hosts
+from estimators.supervisor.host_events import HostEvents
 from estimators.supervisor.journal import Journal
 from estimators.supervisor.lifecycle import Happening, Stage, following
 from estimators.supervisor.neighbours import with_neighbours
@@ -80,22 +80,31 @@ class Supervisor:
         self._job = TrainingJobSpec.from_request(request)
         self._options = RunOptions.from_json(record.options_file.read_text(encoding="utf-8"))
         status = record.stored_status() or statuses.new_status(request, time.time(), warnings=self._options.warnings)
+        self.clients = Clients(loop, stop=self.stop, gone=self._caller_gone, elastic=lambda: self._attempt.elastic)
         self._journal = Journal(
             record,
             self._job,
             status,
             mask=text_mask(request),
-            changed=self._poke,
+            changed=self.clients.notify,
             failed=self._record_failed,
-            diverged=self._diverged,
+            diverged=lambda event, text: self._events.diverged(event, text),
         )
         self._journal.keep(supervisor_pid=os.getpid())
         self._mirror = Mirror(record, self._journal)
         self._attempts = self._attempts_of(resume=resume)
         self._attempt = self._new_attempt(self._job)
-        self._streams = HostStreams(self._said)
-        self._model: str | None = None  # where it was put
-        self._misplaced: dict[str, list[str]] = {}  # models in hosts' working folders
+        backend = backends.load(self._options.backend)
+        self._events = HostEvents(
+            self._journal,
+            self._attempts,
+            attempt=lambda: self._attempt,
+            disturber=lambda: self._disturber,
+            mirror=self._mirror,
+            elsewhere=backend.elsewhere,
+            diverged=self._diverged if self._options.on_nan == "fail" else None,
+        )
+        self._streams = HostStreams(self._events.take)
         self._stage = Stage.RUNNING
         self._stopped_as: tuple[SecondaryStatus, str] | None = None  # how the job ends that was stopped
         self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
@@ -105,8 +114,6 @@ class Supervisor:
         self._run_timer: Timer | None = None  # max_run
         self._linger = _PROVENANCE_TIMEOUT
         self._timers: list[Timer] = []
-        self._attached: ipc_server.Attachment | None = None
-        backend = backends.load(self._options.backend)
         self._backend: Backend = backend(
             loop,
             record,
@@ -166,35 +173,10 @@ class Supervisor:
 
     # --- clients ---
 
-    def attach(self, fd: int, caller: int) -> None:
-        """Tie the job to a caller that waits."""
-        self._attached = ipc_server.Attachment(self._loop, fd, caller, self._request, self._caller_gone)
-
     def take_head_start(self, fd: int) -> None:
         """Go on with what the caller has begun."""
         os.set_inheritable(fd, False)
         self._backend.handed = socket.socket(fileno=fd)
-
-    def listen(self) -> None:
-        """Take requests of other processes."""
-        self._server = ipc_server.ControlSocket(self._loop, self._record.control_socket, self._request)
-
-    def _request(self, message: dict[str, Any]) -> dict[str, Any]:
-        operation = message.get("op")
-        if operation == "ping":
-            return {"ok": True}
-        if operation == "stop":
-            grace = message.get("grace")
-            if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int | float) or not grace >= 0):
-                return {"ok": False, "error": f"grace must be seconds, 0 or more, or null; got {grace!r}."}
-            self.stop(grace, str(message.get("reason") or "a client asked for it"))
-            return {"ok": True}
-        if self._attempt.elastic is not None:
-            from estimators.supervisor.elastic import requests
-
-            if operation in requests.OPERATIONS:
-                return requests.answer(self._attempt.elastic, message)
-        return {"ok": False, "error": f"unknown operation {operation!r}; allowed: 'ping', 'stop'."}
 
     def _caller_gone(self) -> None:
         """The caller that waited is gone: nobody wants the job any more."""
@@ -351,61 +333,10 @@ class Supervisor:
 
     # --- hosts ---
 
-    def _said(self, host: str, items: list[wire.Event | wire.Piece], time_ns: int) -> None:
-        """What a host's toolkit has said."""
-        events: list[wire.Event] = []
-        for item in items:
-            if isinstance(item, wire.Piece):
-                self._journal.output(item, time_ns)
-                self._disturber.output(item)
-                continue
-            if self._backend.elsewhere:  # whose toolkits do not know how often the job was started
-                item = dataclasses.replace(item, attempt=self._journal.attempt)
-            if item.kind not in wire.UNRECORDED:
-                events.append(item)
-            self._heed(item, time_ns)
-        self._journal.events(events)
-
-    def _heed(self, event: wire.Event, time_ns: int) -> None:
-        """Do what an event of a host asks for."""
-        if self._attempt.elastic is not None:
-            self._attempt.elastic.host_event(event)
-        if event.kind == "failure" and self._attempt.reported is None:
-            self._attempt.reported = Failure.from_dict(event.data)
-        elif event.kind == "warning":
-            self._warn(event, time_ns)
-        elif event.kind == wire.TERMINATED:
-            self._attempt.terminated = self._attempt.terminated or event.host
-        elif event.kind == "process_started" and event.rank is not None:
-            self._attempt.ranks[event.rank] = event.host
-        elif event.kind == "checkpoint" and event.data.get("action") == "saved":
-            self._attempts.progressed = True
-        elif event.kind == "chaos_step":
-            self._disturber.event(event)
-        elif event.kind == "misplaced_model":
-            self._misplaced[event.host] = [str(path) for path in event.data.get("paths") or ()]
-        elif event.kind == "artifacts" and self._attempt.everyone_ended:
-            self._model = str(event.data.get("model") or "") or None
-
-    def _warn(self, event: wire.Event, now: int) -> None:
-        """A host's warning."""
-        message = str(event.data.get("message") or "")
-        if message:
-            self._warn_of(event.host, message, now)
-
-    def _warn_of(self, host: str, message: str, now: int) -> None:
-        """A warning is kept with the status and shown among the logs."""
-        self._journal.warn(message)
-        self._journal.say(host, f"warning: {message}", now)
-        if self._mirror.begun:
-            self._journal.write_status()  # nothing else may do so for hours
-
-    def _diverged(self, event: wire.Event, text: str) -> None:
-        """A metric is not a number. A local job fails for it, if it is to; others' toolkits do so."""
-        self._warn_of(event.host, text, event.time_ns)
-        if self._options.on_nan != "fail" or self._backend.elsewhere or self._stopped_as is not None:
+    def _diverged(self, failure: Failure) -> None:
+        """Fail for a metric that is not a number, unless the job is being stopped."""
+        if self._stopped_as is not None:
             return
-        failure = diverging.failure(text, event.host, event.rank)
         if self._backend.running or self._stage is Stage.WAITING:
             self._fail(failure)
         else:  # it is ending: this is how
@@ -676,7 +607,7 @@ class Supervisor:
         self._linger = 0.0
         self._backend.cleanup()
         self._journal.close()
-        self._server.close()
+        self.clients.close(let_caller_wait=True)
 
     # --- the end ---
 
@@ -693,57 +624,38 @@ class Supervisor:
             self._journal.warn(f"chaos: {fault} was ordered and its moment did not come.")
         self._loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
-        self._warn_of_misplaced_models()
+        for warning in self._misplaced_models():
+            self._journal.warn(warning)
+            self.say(f"warning: {warning}")
         self._journal.finish(_HURRIED_METRICS_TIMEOUT if self._hurry else _METRICS_TIMEOUT)
         self._journal.event("phase", name="job_ended")
         self._journal.close()
-        self._journal.status = self._last_status(self._journal.status)
-        self._bill()
-        self._journal.write_status(last=True)
-        if self._attached is not None:
-            self._attached.close()
-        self._server.close()
-
-    def _warn_of_misplaced_models(self) -> None:
-        """Say where a model is that nobody keeps, of a job that has none."""
-        if self._attempt.failure is not None or self._stopped_as is not None:
-            return
-        if self._backend.elsewhere and len(self._misplaced) < len(self._attempt.spec.hosts):
-            return  # where the outputs are out of sight, a host that tells of none may have saved the model
-        if self._model is None and finalize.archive_of(self._attempt.spec) is None:
-            for warning in finalize.misplaced(self._record, self._misplaced):
-                self._journal.warn(warning)
-                self.say(f"warning: {warning}")
-
-    def _last_status(self, status: dict[str, Any]) -> dict[str, Any]:
-        """How the job ended, what it left, and its metrics' last values."""
-        archive = self._model or finalize.archive_of(self._attempt.spec)
-        if archive is not None:
-            status["ModelArtifacts"] = {"S3ModelArtifacts": archive}
-        final = self._journal.final_metrics.to_list()
-        if final:
-            status["FinalMetricDataList"] = final
-        now = time.time()
         if self._attempt.failure is not None:
             self._attempt.failure = self._journal.masked(with_neighbours(self._attempt.failure, self._record))
-        if self._mirror.last is not None:
-            return statuses.mirrored(status, self._mirror.last, now, self._attempt.failure)
-        if self._stopped_as is not None:
-            secondary, message = self._stopped_as
-            return statuses.transition(status, secondary, now, message)
-        if self._attempt.failure is not None:
-            finalize.leave_reason(self._record, self._attempt.spec.hosts, self._attempt.failure)
-            return statuses.fail(status, self._attempt.failure, now)
-        return statuses.transition(status, SecondaryStatus.COMPLETED, now)
+        finalize.write_ending(
+            self._journal,
+            self._record,
+            self._attempt.spec,
+            model=self._events.model,
+            there=self._mirror.last,
+            stopped_as=self._stopped_as,
+            failure=self._attempt.failure,
+        )
+        if self._job.spot:
+            finalize.bill(self._journal, self._options.spot_market, self._attempts.clock)
+        self._journal.write_status(last=True)
+        self.clients.close()
 
-    def _bill(self) -> None:
-        """At spot prices, if there are some."""
-        market = self._options.spot_market
-        if self._job.spot and market is not None and market.on_demand_price is not None:
-            before = float(self._journal.own.get("billed_s") or 0.0)
-            seconds = before + billable_seconds(market, self._attempts.clock.relative(time.monotonic()))
-            self._journal.status = statuses.with_billable(self._journal.status, seconds)
-            self._journal.keep(billed_s=round(seconds, 3))
+    def _misplaced_models(self) -> list[str]:
+        """Say where a model is that nobody keeps, of a job that has none."""
+        if self._attempt.failure is not None or self._stopped_as is not None:
+            return []
+        found = self._events.misplaced
+        if self._backend.elsewhere and len(found) < len(self._attempt.spec.hosts):
+            return []  # where the outputs are out of sight, a host that tells of none may have saved the model
+        if self._events.model is not None or finalize.archive_of(self._attempt.spec) is not None:
+            return []
+        return finalize.misplaced(self._record, found)
 
     def linger(self) -> None:
         """Wait, bounded, for the provenance collector; the caller has its result already."""
@@ -796,7 +708,3 @@ class Supervisor:
                     )
                 ),
             )
-
-    def _poke(self) -> None:
-        if self._attached is not None:
-            self._attached.notify()

@@ -1,0 +1,82 @@
+"""Who asks something of a job's supervisor: any process of the user, and the caller that waits for the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from container.contract.messages import Message
+from container.system.loop import Loop
+from estimators.supervisor.ipc_server import Attachment, ControlSocket
+
+if TYPE_CHECKING:
+    from estimators.supervisor.elastic.controller import ElasticController
+
+
+class Clients:
+    """The clients of one job.
+
+    Args:
+        loop: The supervisor's loop.
+        stop: Stops the job, with the script's time to save in seconds, None for the job's own, and who asked.
+        gone: Called when the caller that waits is gone.
+        elastic: Returns the membership of an elastic job.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        stop: Callable[[float | None, str], None],
+        gone: Callable[[], None],
+        elastic: Callable[[], ElasticController | None],
+    ) -> None:
+        self._loop = loop
+        self._stop = stop
+        self._gone = gone
+        self._elastic = elastic
+        self._caller: Attachment | None = None
+        self._server: ControlSocket | None = None
+
+    def attach(self, fd: int, caller: int) -> None:
+        """Tie the job to a caller that waits.
+
+        Args:
+            fd: The connection to it.
+            caller: Its pid, or 0.
+        """
+        self._caller = Attachment(self._loop, fd, caller, self._answer, self._gone)
+
+    def listen(self, path: Path) -> None:
+        """Take requests at a socket."""
+        self._server = ControlSocket(self._loop, path, self._answer)
+
+    def notify(self) -> None:
+        """Tell the caller that waits that there is something new to read."""
+        if self._caller is not None:
+            self._caller.notify()
+
+    def close(self, *, let_caller_wait: bool = False) -> None:
+        """Take no more requests, and let the caller go, unless the job goes on and it waits for that."""
+        if self._caller is not None and not let_caller_wait:
+            self._caller.close()
+        if self._server is not None:
+            self._server.close()
+
+    def _answer(self, message: Message) -> dict[str, Any]:
+        operation = message["op"]
+        if operation == "ping":
+            return {"ok": True}
+        if operation == "stop":
+            grace = message.get("grace")
+            if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int | float) or not grace >= 0):
+                return {"ok": False, "error": f"grace must be seconds, 0 or more, or null; got {grace!r}."}
+            self._stop(grace, str(message.get("reason") or "a client asked for it"))
+            return {"ok": True}
+        if (elastic := self._elastic()) is not None:
+            from estimators.supervisor.elastic import requests
+
+            if operation in requests.OPERATIONS:
+                return requests.answer(elastic, message)
+        return {"ok": False, "error": f"unknown operation {operation!r}; allowed: 'ping', 'stop'."}

@@ -1,0 +1,115 @@
+"""What the hosts of a job report: kept in its record, and heeded where it changes the job's course."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from container.contract import diverging, wire
+from container.contract.failures import Failure
+from estimators.supervisor.attempt import Attempt
+from estimators.supervisor.attempts import Attempts
+from estimators.supervisor.fault_injection import Disturber
+from estimators.supervisor.journal import Journal
+from estimators.supervisor.remote_status import Mirror
+
+
+class HostEvents:
+    """Takes what hosts report.
+
+    Args:
+        journal: What the supervisor writes into the record.
+        attempts: The job's.
+        attempt: Returns the one under way.
+        disturber: Returns what disturbs the job on purpose.
+        mirror: How the job stands where it lives, if that is elsewhere.
+        elsewhere: Whether it does.
+        diverged: Called with the failure of a local job that a metric which is not a number is to end.
+
+    Attributes:
+        model: Where the model was put.
+        misplaced: Models in hosts' working folders.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        attempts: Attempts,
+        *,
+        attempt: Callable[[], Attempt],
+        disturber: Callable[[], Disturber],
+        mirror: Mirror,
+        elsewhere: bool,
+        diverged: Callable[[Failure], None] | None,
+    ) -> None:
+        self._journal = journal
+        self._attempts = attempts
+        self._attempt = attempt
+        self._disturber = disturber
+        self._mirror = mirror
+        self._elsewhere = elsewhere
+        self._diverged = diverged
+        self.model: str | None = None
+        self.misplaced: dict[str, list[str]] = {}
+
+    def take(self, host: str, items: list[wire.Event | wire.Piece], time_ns: int) -> None:
+        """Take lines and events of a host, in their order.
+
+        Args:
+            host: The host.
+            items: What it has written.
+            time_ns: When, in nanoseconds since the epoch.
+        """
+        events: list[wire.Event] = []
+        for item in items:
+            if isinstance(item, wire.Piece):
+                self._journal.output(item, time_ns)
+                self._disturber().output(item)
+                continue
+            if self._elsewhere:  # whose toolkits do not know how often the job was started
+                item = dataclasses.replace(item, attempt=self._journal.attempt)
+            if item.kind not in wire.UNRECORDED:
+                events.append(item)
+            self._heed(item, time_ns)
+        self._journal.events(events)
+
+    def _heed(self, event: wire.Event, time_ns: int) -> None:
+        """Do what an event of a host asks for."""
+        attempt = self._attempt()
+        if attempt.elastic is not None:
+            attempt.elastic.host_event(event)
+        if event.kind == "failure" and attempt.reported is None:
+            attempt.reported = Failure.from_dict(event.data)
+        elif event.kind == "warning":
+            if message := str(event.data.get("message") or ""):
+                self._warn(event.host, message, time_ns)
+        elif event.kind == wire.TERMINATED:
+            attempt.terminated = attempt.terminated or event.host
+        elif event.kind == "process_started" and event.rank is not None:
+            attempt.ranks[event.rank] = event.host
+        elif event.kind == "checkpoint" and event.data.get("action") == "saved":
+            self._attempts.progressed = True
+        elif event.kind == "chaos_step":
+            self._disturber().event(event)
+        elif event.kind == "misplaced_model":
+            self.misplaced[event.host] = [str(path) for path in event.data.get("paths") or ()]
+        elif event.kind == "artifacts" and attempt.everyone_ended:
+            self.model = str(event.data.get("model") or "") or None
+
+    def _warn(self, host: str, message: str, time_ns: int) -> None:
+        """Keep a warning with the status, and show it among the logs."""
+        self._journal.warn(message)
+        self._journal.say(host, f"warning: {message}", time_ns)
+        if self._mirror.begun:
+            self._journal.write_status()  # nothing else may do so for hours
+
+    def diverged(self, event: wire.Event, text: str) -> None:
+        """Warn of a metric that is not a number, or have a local job fail for it; others' toolkits do that.
+
+        Args:
+            event: The metric's.
+            text: What is to be said of it.
+        """
+        self._warn(event.host, text, event.time_ns)
+        if self._diverged is not None and not self._elsewhere:
+            self._diverged(diverging.failure(text, event.host, event.rank))
