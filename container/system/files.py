@@ -38,6 +38,14 @@ def replace(path: Path, data: bytes) -> None:
         raise
 
 
+def names_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the sorted names in a folder; none where it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; it is empty where the file is missing or damaged."""
     try:

@@ -10,6 +10,8 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.system.files import names_in
+
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
@@ -104,7 +106,7 @@ def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/d
             match = re.search(r"^Model:\s*(.+)$", _read(entry / "information"), re.MULTILINE)
             names.append(match[1].strip() if match else "NVIDIA GPU")
     # A container is given some of the machine's devices, while the driver lists all of them.
-    nodes = [name for name in _names(Path("/dev")) if re.fullmatch(r"nvidia\d+", name)]
+    nodes = [name for name in names_in(Path("/dev")) if re.fullmatch(r"nvidia\d+", name)]
     if proc == Path("/proc/driver/nvidia/gpus"):
         names = names[: len(nodes)]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
@@ -195,7 +197,7 @@ def _processes(groups: tuple[Path, ...]) -> tuple[int | None, int | None]:
 
 def _threads_of_user(uid: int) -> int:
     count = 0
-    for name in _names(Path("/proc")):
+    for name in names_in(Path("/proc")):
         if name.isdigit():
             try:
                 if os.stat(f"/proc/{name}").st_uid == uid:
@@ -219,10 +221,3 @@ def _read(path: Path) -> str:
 def _number(path: Path) -> int | None:
     text = _read(path).strip()
     return int(text) if text.lstrip("-").isdigit() else None
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

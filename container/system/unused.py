@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from container.system import folders
+from container.system.files import names_in
 
 #: What was touched within so many seconds may be somebody's who has only begun.
 _SETTLED_S = 60.0
@@ -93,10 +94,3 @@ def read_proc_link(pid: int, name: str) -> str:
         return os.readlink(f"/proc/{pid}/{name}")
     except OSError:
         return ""
-
-
-def names_in(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

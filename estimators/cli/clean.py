@@ -24,7 +24,7 @@ import psutil
 from container.contract import variables
 from container.contract.names import cut, shown
 from container.system import locks, unused
-from container.system.files import cache_root
+from container.system.files import cache_root, names_in
 from container.system.removing import remove_tree
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
@@ -260,7 +260,7 @@ def _asides(home: str | Path | None, now: float) -> list[Item]:
     """Records that were being made or removed when their process was killed."""
     folder = jobs_folder(home)
     items: list[Item] = []
-    for name in unused.names_in(folder):
+    for name in names_in(folder):
         path = folder / name
         if (
             _ASIDE.fullmatch(name)
@@ -292,7 +292,7 @@ def caches() -> list[Item]:
             bytes=size_of(folder / name),
             why=texts.get(name, "cache"),
         )
-        for name in unused.names_in(folder)
+        for name in names_in(folder)
         if name != "locks"  # somebody may be waiting for one
     ]
 
@@ -350,7 +350,7 @@ def _unused_pools(home: str | Path | None) -> list[Item]:
     folder = jobs_folder(home).parent / "warm"
     return [
         Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
-        for name in unused.names_in(folder)
+        for name in names_in(folder)
         if not warm.is_used(folder / name)
     ]
 

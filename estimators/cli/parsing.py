@@ -48,6 +48,14 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """Parse a port, 0 for any that is free; for argparse's ``type``."""
+    number = whole(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535.")
+    return number
+
+
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """``["a=1", "b=x=y"]`` -> ``{"a": "1", "b": "x=y"}``.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from estimators.cli import Exit, console
+from estimators.cli import Exit, console, parsing
 from estimators.job.errors import ConfigurationError
 
 #: Fix the credentials, which are new ones for each server otherwise. Not options: every user can read those.
@@ -38,7 +38,7 @@ def add(subparsers: Any) -> None:
         description="Serves a folder of this machine as an S3 server (rclone), to try jobs whose data is in S3.",
     )  # fmt: skip
     command.add_argument("folder", metavar="DIR", help="the folder of the buckets; made if it does not exist")
-    command.add_argument("--port", type=_port, default=0, metavar="N", help="the port; default: a free one")
+    command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="the port; default: a free one")
     command.add_argument("--env", action="store_true", help="leave it running and print the variables for eval")
     command.set_defaults(run=run)
 
@@ -83,9 +83,3 @@ def _serve(server: Any, lines: list[str]) -> int:
             return Exit.UNABLE
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65535")
-    return int(text)

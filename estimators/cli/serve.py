@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators.cli import Exit, console
+from estimators.cli import Exit, console, parsing
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def add(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serves SageMaker's training API (with CloudWatch, STS and S3) in front of the local backends.",
     )  # fmt: skip
-    command.add_argument("--port", type=_port, default=8666, metavar="N", help="the port; 0: a free one (8666)")
-    command.add_argument("--s3-port", type=_port, default=8667, metavar="N", help="the S3 server's port (8667)")
+    command.add_argument("--port", type=parsing.port, default=8666, metavar="N", help="the port; 0: a free one (8666)")
+    command.add_argument("--s3-port", type=parsing.port, default=8667, metavar="N", help="the S3 server's port (8667)")
     command.add_argument(
         "--s3-dir", metavar="DIR", help="the folder of the buckets; default: s3 in $FLEETFIT_HOME (~/.fleetfit)"
     )
@@ -58,7 +58,7 @@ def add(subparsers: Any) -> None:
         help="take jobs that ask for a member of the request that only AWS has (VpcConfig), and run them without it; "
         "may be repeated",
     )  # fmt: skip
-    command.add_argument("--max-jobs", type=_count, default=1, metavar="N", help="how many jobs run at once (1)")
+    command.add_argument("--max-jobs", type=parsing.count, default=1, metavar="N", help="how many jobs run at once (1)")
     command.add_argument("--region", default="us-east-1", metavar="NAME", help="what it says it is (us-east-1)")
     command.add_argument("--profile", default="fleetfit", metavar="NAME", help="the AWS profile to write (fleetfit)")
     command.add_argument("--no-profile", action="store_true", help="leave the AWS configuration files alone")
@@ -142,15 +142,3 @@ def _mapping(text: str) -> tuple[str, str]:
     if not equals or not pattern or not image:
         raise ConfigurationError(f"--image-map {text!r} must be PATTERN=IMAGE, such as '*/tensorflow-training:*=mine'.")
     return pattern, image
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of jobs: 1 or more")
-    return int(text)

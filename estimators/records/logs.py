@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from container.contract.membership import natural_key
 from container.contract.wire import Piece, rank_of, split_pieces
+from container.system.files import names_in
 from estimators.job.errors import RecordError
 from estimators.records import ranks
 from estimators.records.record import JobRecord, explained, log_stem, open_private, process_of, times_file
@@ -263,15 +264,15 @@ class LogReader:
         return self._logs.setdefault(f"{host}/{name}", log)
 
     def _discover(self) -> None:
-        hosts = [self._host] if self._host is not None else _names(self._record.hosts_dir)
+        hosts = [self._host] if self._host is not None else names_in(self._record.hosts_dir)
         found: list[tuple[tuple[int, object, object], str, str]] = []
         for host in hosts:
             logs = f"{self._record.hosts_dir}/{host}/logs"
-            for folder in _names(logs):
+            for folder in names_in(logs):
                 number = folder.removeprefix("attempt-")
                 if not number.isdigit() or (self._attempt is not None and int(number) != self._attempt):
                     continue
-                for file in _names(f"{logs}/{folder}"):
+                for file in names_in(f"{logs}/{folder}"):
                     stem = file.removesuffix(".times")
                     name = f"{folder}/{stem}"
                     if stem == file or f"{host}/{name}" in self._logs or self._stem not in (None, stem):
@@ -292,13 +293,6 @@ def read_spans(spans: Sequence[Span]) -> dict[ProcessLog, tuple[int, bytes]]:
 
 def _by_time(item: tuple[int, object, object, object]) -> int:
     return item[0]
-
-
-def _names(folder: str | Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
 
 
 class ProcessLog:
@@ -330,21 +324,19 @@ class ProcessLog:
         self._pieces = bisect.bisect_right(ends, offset)
         self._offset = offset
 
-    def rest(self) -> list[LogLine]:
-        """Return the bytes behind the last recorded time."""
-        try:
-            size = os.stat(self.log).st_size
-            time_ns = self.time_ns or os.stat(self.log).st_mtime_ns
-        except FileNotFoundError:
-            return []
-        if size <= self.offset:
-            return []
-        buffer = bytearray(_read(self.log, self.offset, min(size - self.offset, _READ_LIMIT)))
-        self.offset += len(buffer)
-        return [
-            LogLine(time_ns, self.host, self.process, self.attempt, piece, self.rank)
-            for piece in split_pieces(buffer, final=True)
-        ]
+    def look(self) -> tuple[list[tuple[int, int]], bool]:
+        """Return time and end of the next pieces, and whether there are more behind them."""
+        start = self._pieces * _TIME.size
+        if size_of(self._times) - start < _TIME.size:
+            return [], False
+        times = list(_TIME.iter_unpack(_whole(read_part(self._times, start, _READ_TIMES))))
+        more = len(times) == _READ_PIECES
+        limit = self._offset + _READ_LIMIT
+        if times and times[-1][1] > limit:
+            kept = max(1, sum(1 for _, end in times if end <= limit))
+            more = more or kept < len(times)
+            del times[kept:]
+        return times, more
 
     def take(self, times: list[tuple[int, int]], horizon: int | None) -> list[Span]:
         """Take the pieces that :meth:`look` returned, up to a time."""
