@@ -81,8 +81,8 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=PACKAGES,
-    package_data={"": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.txt"]},
-    install_requires=["boto3>=1.34", "rich>=13", "pandas>=2", "psutil>=5.9"],
+    package_data={"": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.txt", "*.j2"]},
+    install_requires=["boto3>=1.34", "jinja2>=3.1", "rich>=13", "pandas>=2", "psutil>=5.9"],
     extras_require={
         "tensorflow": TENSORFLOW,
         "horovod": HOROVOD,

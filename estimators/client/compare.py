@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import sys
 import time
 import warnings
@@ -205,13 +204,13 @@ class Progress:
         if not in_jupyter():
             write_text(sys.stderr, f"{text}\n")
             return
-        from IPython.display import HTML, display
+        from IPython.display import display
 
-        page = HTML(f"<div>{html.escape(text)}</div>")
+        page = {"text/plain": text}
         if self._handle is None:
-            self._handle = display(page, display_id=True)
+            self._handle = display(page, raw=True, display_id=True)
         else:
-            self._handle.update(page)
+            self._handle.update(page, raw=True)
 
 
 def settle(job: TrainingJob) -> None:

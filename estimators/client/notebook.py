@@ -7,7 +7,6 @@ the job's table, and the end of its logs, folded.
 from __future__ import annotations
 
 import contextlib
-import html
 import io
 import time
 from collections import deque
@@ -98,7 +97,7 @@ class Pane(Callback):
         if not force and now - self._updated < _PERIOD_SECONDS:
             return
         self._updated = now
-        self._show(f"{self._head()}{self._logs(open_=True)}")
+        self._show()
 
     def finish(self) -> None:
         """The job is over: its table, with the logs folded."""
@@ -106,41 +105,36 @@ class Pane(Callback):
 
         if self._rest:
             self.write("\n")
-        self._show(f"{job_html(self._job.result())}{self._logs(open_=False)}")
+        self._show(job_html(self._job.result()))
 
-    def _show(self, page: str) -> None:
-        page = f'<div class="fleetfit-pane">{page}</div>'
+    def _show(self, table: str | None = None) -> None:
+        from estimators.results.html import render
+
+        left_out = self._count - len(self._lines)
+        lines = f"{self._count} line{'' if self._count == 1 else 's'}"
+        epoch = self._metrics.get("epoch")
+        page = render(
+            "client/templates/pane",
+            table=table,
+            job=self._job.name,
+            epoch=epoch,
+            epochs=self._epochs if epoch is not None else None,
+            parts=self._progress(epoch),
+            title=f"logs ({lines}, the last {len(self._lines)})" if left_out > 0 else f"logs ({lines})",
+            text="\n".join([*self._lines, *([self._rest] if self._rest else [])]),
+        )
         if self._handle is None:
             self._handle = self._display(self._as_html(page), display_id=True)
         else:
             self._handle.update(self._as_html(page))
 
-    def _head(self) -> str:
-        elapsed_s = time.monotonic() - self._began
-        parts = [self._stage, f"{elapsed_s:.0f} s"]
-        epoch = self._metrics.get("epoch")
-        bar = ""
+    def _progress(self, epoch: float | None) -> list[str]:
+        stage = self._stage
         if epoch is not None:
-            parts[0] = f"epoch {epoch:g}" + (f" of {self._epochs}" if self._epochs else "")
-            if self._epochs:
-                bar = f'<progress max="{self._epochs}" value="{epoch:g}" style="width:14em"></progress> '
+            stage = f"epoch {epoch:g}" + (f" of {self._epochs}" if self._epochs else "")
         names = [name for name in self._metrics if name != "epoch"][:_SHOWN]
-        parts += [f"{name} {self._metrics[name]:.4g}" for name in names]
-        return f"<div><b>{html.escape(self._job.name)}</b> {bar}{html.escape(' · '.join(parts))}</div>"
-
-    def _logs(self, *, open_: bool) -> str:
-        text = "\n".join([*self._lines, *([self._rest] if self._rest else [])])
-        left_out = self._count - len(self._lines)
-        lines = f"{self._count} line{'' if self._count == 1 else 's'}"
-        title = f"logs ({lines}, the last {len(self._lines)})" if left_out > 0 else f"logs ({lines})"
-        # Newest below, and the pane scrolled there, without a script: in reversed order of reversed columns.
-        return (
-            f"<details{' open' if open_ else ''}><summary>{title}</summary>"
-            '<div style="max-height:22em;overflow:auto;display:flex;flex-direction:column-reverse">'
-            # JupyterLab has every <pre> scroll by itself, and as one that may shrink it would, from its top.
-            '<pre style="margin:0;white-space:pre-wrap;flex:none;overflow:visible;max-height:none">'
-            f"{html.escape(text)}\n</pre></div></details>"
-        )
+        elapsed_s = time.monotonic() - self._began
+        return [stage, f"{elapsed_s:.0f} s", *(f"{name} {self._metrics[name]:.4g}" for name in names)]
 
 
 class _Stream(io.TextIOBase):

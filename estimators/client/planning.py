@@ -234,38 +234,34 @@ class ClusterPlan:
         return str(self)
 
     def _repr_html_(self) -> str:
-        import html
+        from estimators.results.html import render
 
-        parts = [f"<div><p><b>{html.escape(self._title())}</b></p>"]
-        parts += [f"<p>warning: {html.escape(warning)}</p>" for warning in self.warnings]
-        parts += [f"<p>note: {html.escape(note)}</p>" for note in self.notes]
-        parts += [f"<p>first: <code>{html.escape(_line(command))}</code></p>" for command in self.preparations]
-        for host in self.hosts:
-            parts.append(f"<details open><summary><b>{html.escape(host.name)}</b></summary>")
-            parts.append(f"<p>entry point: <code>{html.escape(_line(self.entry_points[host.name]))}</code></p>")
-            parts.append("<table><tr><th>process</th><th>command</th></tr>")
-            for process in host.processes:
-                command = f"<code>{html.escape(_line(process.argv))}</code>"
-                own = "".join(
-                    f"<br><code>{html.escape(f'{name}={_short(value)}')}</code>"
-                    for name, value in mask_mapping(process.environment).items()
-                )
-                title = html.escape(_process_title(process, self.devices_of(process)))
-                parts.append(
-                    f"<tr><td style='text-align:left'>{title}</td><td style='text-align:left'>{command}{own}</td></tr>"
-                )
-            parts.append("</table>")
-            rows = "".join(
-                f"<tr><td style='text-align:left'>{html.escape(name)}</td>"
-                f"<td style='text-align:left'><code>{html.escape(str(value))}</code></td></tr>"
-                for name, value in self._shown_environment(host).items()
-            )
-            title = html.escape(self._environment_title(host).strip().rstrip(":"))
-            parts.append(f"<details><summary>{title}</summary><table>{rows}</table></details></details>")
-        if self._capabilities.managed:
-            text = html.escape(self._request_text())
-            parts.append(f"<details><summary>request (CreateTrainingJob)</summary><pre>{text}</pre></details>")
-        return "".join([*parts, "</div>"])
+        hosts = [
+            {
+                "name": host.name,
+                "entry_point": _line(self.entry_points[host.name]),
+                "processes": [
+                    (
+                        _process_title(process, self.devices_of(process)),
+                        _line(process.argv),
+                        [f"{name}={_short(value)}" for name, value in mask_mapping(process.environment).items()],
+                    )
+                    for process in host.processes
+                ],
+                "title": self._environment_title(host).strip().rstrip(":"),
+                "environment": self._shown_environment(host),
+            }
+            for host in self.hosts
+        ]
+        return render(
+            "client/templates/plan",
+            title=self._title(),
+            warnings=self.warnings,
+            notes=self.notes,
+            preparations=[_line(command) for command in self.preparations],
+            hosts=hosts,
+            request=self._request_text() if self._capabilities.managed else None,
+        )
 
     def _title(self) -> str:
         count = len(self.hosts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import textwrap
 import unicodedata
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from estimators.job import fleets
 from estimators.job.secrets import mask_mapping
 from estimators.job.text import visible
+from estimators.results.html import render
 
 if TYPE_CHECKING:
     from estimators.job.settings import Settings
@@ -124,41 +124,31 @@ def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> st
 
 
 def job_html(result: Result) -> str:
-    """The table as HTML that takes its colours from the page, so that it reads in light and dark themes."""
-    body = "".join(
-        f'<tr><th style="text-align:left;vertical-align:top;font-weight:600;padding:2px 12px 2px 0">{_e(label)}</th>'
-        f'<td style="text-align:left;padding:2px 0">{"<br>".join(_e(item) for item in items)}</td></tr>'
-        for label, items in rows(result)
-    )
-    reason = ""
-    if result.failure_reason:
-        reason = f'<pre style="white-space:pre-wrap;margin:4px 0">{_e(result.failure_reason)}</pre>'
-    colour = _HTML_COLOURS.get(result.status, "inherit")
-    return (
-        '<div class="fleetfit-job">'
-        f'<div><b>{_e(result.job_name)}</b> <span style="color:{colour};font-weight:600">{_e(_status_text(result))}'
-        f'</span></div>{reason}<table style="border-collapse:collapse">{body}</table></div>'
-    )
+    """Return the table as HTML that takes its colours from the page, so that it reads in light and dark themes."""
+    return render("results/templates/job", **job_values(result))
+
+
+def job_values(result: Result) -> dict[str, Any]:
+    """Return what the table's template asks for."""
+    return {
+        "job": result.job_name,
+        "status": _status_text(result),
+        "colour": _HTML_COLOURS.get(result.status, "inherit"),
+        "reason": result.failure_reason,
+        "rows": rows(result),
+    }
 
 
 def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
-    """An estimator as HTML: what it was told, but for defaults, and its latest job."""
-    rows = [
-        (field.name, mask_mapping(value) if isinstance(value, Mapping) else value)
+    """Return an estimator as HTML: the settings that are no defaults, and its latest job."""
+    shown = [
+        (field.name, [_value_text(mask_mapping(value) if isinstance(value, Mapping) else value)])
         for field in dataclasses.fields(settings)
         if (value := getattr(settings, field.name)) != _default(field) and field.name not in _NOT_SHOWN
     ]
     if job is not None:
-        rows.append(("latest job", job))
-    body = "".join(
-        f'<tr><th style="text-align:left;vertical-align:top;font-weight:600;padding:2px 12px 2px 0">{_e(name)}</th>'
-        f'<td style="text-align:left;padding:2px 0">{_e(_value_text(value))}</td></tr>'
-        for name, value in rows
-    )
-    return (
-        f'<div class="fleetfit-estimator"><div><b>{_e(kind)}</b></div>'
-        f'<table style="border-collapse:collapse">{body}</table></div>'
-    )
+        shown.append(("latest job", [job]))
+    return render("results/templates/estimator", kind=kind, rows=shown)
 
 
 def _rate_text(value: float) -> str:
@@ -196,7 +186,3 @@ def _wrap(items: list[str], room: int) -> list[str]:
 
 def _columns(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
-
-
-def _e(value: Any) -> str:
-    return html.escape(visible(str(value)))

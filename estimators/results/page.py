@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import html
 import json
 from typing import TYPE_CHECKING
 
-from estimators.job.text import visible
+from estimators.results.display import job_values
+from estimators.results.html import render
 from estimators.results.summary import bytes_text, count_text, dollars_text, percent_text, time_text
 
 if TYPE_CHECKING:
-    from estimators.results.result import Result
-
-_HEAD = "text-align:left;vertical-align:top;font-weight:600;padding:2px 12px 2px 0"
-_CELL = "padding:2px 12px 2px 0;text-align:right"
+    from estimators.results.result import RankResult, Result
 
 
 def result_html(result: Result) -> str:
-    """The job's table, and what is known beyond it: steps, ranks, messages, cost, provenance."""
-    from estimators.results.display import job_html
-
-    return f"{job_html(result)}{_facts(result)}{_ranks(result)}{_provenance(result)}"
+    """Return the job's table, and what is known beyond it: steps, ranks, messages, cost, provenance."""
+    provenance = ""
+    if result.provenance or result.hyperparameters:
+        known = {"hyperparameters": dict(result.hyperparameters), **result.provenance}
+        provenance = json.dumps(known, indent=1, ensure_ascii=False, default=str)
+    return render(
+        "results/templates/result",
+        **job_values(result),
+        facts=[(name, [text]) for name, text in facts(result)],
+        ranks=[_rank(rank) for rank in result.ranks],
+        provenance=provenance,
+    )
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
@@ -53,44 +58,11 @@ def facts(result: Result) -> list[tuple[str, str]]:
     return found
 
 
-def _facts(result: Result) -> str:
-    rows = "".join(
-        f'<tr><th style="{_HEAD}">{_e(name)}</th><td style="text-align:left">{_e(text)}</td></tr>'
-        for name, text in facts(result)
-    )
-    return f'<table style="border-collapse:collapse">{rows}</table>' if rows else ""
-
-
-def _ranks(result: Result) -> str:
-    if not result.ranks:
-        return ""
-    head = "".join(
-        f'<th style="{_CELL}">{text}</th>'
-        for text in ("rank", "host", "step, median", "of its own", "waited", "peak memory", "end")
-    )
-    rows = ""
-    for rank in result.ranks:
-        end = "–" if rank.exit_code is None and rank.signal is None else f"exit code {rank.exit_code}"
-        if rank.signal is not None:
-            end = f"signal {rank.signal}"
-        texts = (
-            str(rank.rank), rank.host, time_text(rank.steps.quantile(0.5)), time_text(rank.own_s),
-            time_text(rank.exchange_s), bytes_text(rank.peak_memory_bytes), end,
-        )  # fmt: skip
-        rows += "<tr>" + "".join(f'<td style="{_CELL}">{_e(text)}</td>' for text in texts) + "</tr>"
+def _rank(rank: RankResult) -> tuple[str, ...]:
+    end = "–" if rank.exit_code is None else f"exit code {rank.exit_code}"
+    if rank.signal is not None:
+        end = f"signal {rank.signal}"
     return (
-        f"<details><summary>{len(result.ranks)} ranks</summary>"
-        f'<table style="border-collapse:collapse"><tr>{head}</tr>{rows}</table></details>'
-    )
-
-
-def _provenance(result: Result) -> str:
-    if not result.provenance and not result.hyperparameters:
-        return ""
-    kept = {"hyperparameters": dict(result.hyperparameters), **result.provenance}
-    text = json.dumps(kept, indent=1, ensure_ascii=False, default=str)
-    return f"<details><summary>provenance</summary><pre>{_e(text)}</pre></details>"
-
-
-def _e(text: str) -> str:
-    return html.escape(visible(text))
+        str(rank.rank), rank.host, time_text(rank.steps.quantile(0.5)), time_text(rank.own_s),
+        time_text(rank.exchange_s), bytes_text(rank.peak_memory_bytes), end,
+    )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -120,16 +119,11 @@ class Recommendation:
         return draw(self)
 
     def _repr_html_(self) -> str:
+        from estimators.results.html import render
+
         head, *rows = self.rows()
-        cell = "padding:3px 10px;text-align:left;border-bottom:1px solid rgba(128,128,128,.35)"
-        body = "".join(
-            "<tr>" + "".join(f'<td style="{cell}">{html.escape(text)}</td>' for text in row) + "</tr>" for row in rows
-        )
-        titles = "".join(f'<th style="{cell}">{html.escape(text)}</th>' for text in head)
-        reasons = "".join(f"<li>{html.escape(reason)}</li>" for reason in self.reasons)
-        return (
-            f'<div class="fleetfit-recommendation"><b>Take {html.escape(self.choice.title)}</b><ul>{reasons}</ul>'
-            f'<table style="border-collapse:collapse"><tr>{titles}</tr>{body}</table></div>'
+        return render(
+            "results/templates/recommendation", choice=self.choice.title, reasons=self.reasons, head=head, rows=rows
         )
 
 

@@ -334,9 +334,17 @@ class Comparison:
         return text_table(self)
 
     def _repr_html_(self) -> str:
-        from estimators.results.comparison.html import comparison_html
+        from estimators.results.html import render
 
-        return comparison_html(self)
+        head, rows = self.rows() if self.groups else ([], [])
+        return render(
+            "results/templates/comparison",
+            head=head,
+            rows=rows,
+            faint=[index for index, group in enumerate(self.groups) if not group.completed],
+            notes=self.notes() if self.groups else (),
+            warnings=self.warnings,
+        )
 
     # --- pictures ---
 

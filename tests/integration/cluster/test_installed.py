@@ -69,10 +69,8 @@ def test_the_wheel_holds_our_two_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"container", "estimators", "fleetfit"}
-    modules = {
-        str(path.relative_to(ROOT)) for path in (*ROOT.glob("container/**/*.py"), *ROOT.glob("estimators/**/*.py"))
-    }
-    assert modules <= set(names)
+    patterns = ("container/**/*.py", "estimators/**/*.py", "estimators/**/*.j2")
+    assert {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)} <= set(names)
     assert "container/py.typed" in names and "estimators/py.typed" in names
     assert any(name.endswith("entry_points.txt") for name in names)
 

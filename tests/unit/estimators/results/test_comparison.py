@@ -27,7 +27,6 @@ from estimators import (
 from estimators.client.compare import _labels, _turns
 from estimators.records.record import job_names
 from estimators.results import display
-from estimators.results.comparison import report
 from estimators.results.plots import INK, KINDS, style
 from estimators.results.result import Point
 
@@ -252,10 +251,11 @@ def test_colours_stand_out_on_light_and_dark_grounds() -> None:
 # --- the report ---
 
 
-def test_words_of_the_report_read_on_its_light_and_dark_grounds() -> None:
+def test_words_of_the_report_read_on_its_light_and_dark_grounds(tmp_path: Path) -> None:
     """A job's state has a colour of its own on both; all else takes the page's, which follows the reader's choice."""
-    text, ground = re.findall(r"body \{[^}]*?color: (#\w+);\s+background: (#\w+);", report._STYLE)[0]
-    dark_text, dark_ground = re.findall(r"dark\) \{ body \{ color: (#\w+); background: (#\w+); \}", report._STYLE)[0]
+    page = three().report(tmp_path / "report.html").read_text(encoding="utf-8")
+    text, ground = re.findall(r"body \{[^}]*?color: (#\w+);\s+background: (#\w+);", page)[0]
+    dark_text, dark_ground = re.findall(r"dark\) \{ body \{ color: (#\w+); background: (#\w+); \}", page)[0]
     ground = {"#fff": "#ffffff"}[ground]
     assert _contrast(text, ground) >= 7 and _contrast(dark_text, dark_ground) >= 7
     for colour in {*display._HTML_COLOURS.values(), INK}:

@@ -1,0 +1,42 @@
+"""HTML from the templates of the rooms: fragments for notebooks, and whole pages."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimators.job.text import visible
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a template filled in; text among the values is escaped, and stripped of what a terminal would obey.
+
+    Args:
+        template: Its path below ``estimators/``, without the ending: ``results/templates/job``.
+        values: What it asks for.
+    """
+    return _environment().get_template(f"{template}.html.j2").render(**values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=True,
+        auto_reload=False,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _finalize(value: Any) -> str | Markup:
+    return value if hasattr(value, "__html__") else visible(str(value))
