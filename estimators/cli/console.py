@@ -7,11 +7,11 @@ import os
 import shutil
 import sys
 import time
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 from estimators.job import strict_json
+from estimators.job.text import columns_of, fit_columns, padded, visible
 
 _STATUS_COLOURS = {"Completed": "32", "Failed": "31", "Stopped": "33", "Stopping": "33", "InProgress": "36"}
 
@@ -19,7 +19,6 @@ _STATUS_COLOURS = {"Completed": "32", "Failed": "31", "Stopped": "33", "Stopping
 def say(text: str) -> None:
     """A line for people, on standard error, so that standard output can be piped."""
     from estimators.client.printing import write_text
-    from estimators.job.text import visible
 
     write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
 
@@ -27,7 +26,6 @@ def say(text: str) -> None:
 def out(text: str) -> None:
     """Results, on standard output; text that the terminal's encoding cannot show is replaced, not fatal."""
     from estimators.client.printing import write_text
-    from estimators.job.text import visible
 
     text = visible(text, colours=True)
     write_text(sys.stdout, text if text.endswith("\n") else text + "\n")
@@ -60,28 +58,19 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, status_column
         status_column: The column whose text begins with a job's status, to be coloured.
     """
     colour = coloured()
-    widths = [max(columns_of(row[index]) for row in (header, *rows)) for index in range(len(header))]
     limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     lines: list[str] = []
-    for number, row in enumerate((header, *rows)):
-        cells = [text + " " * (width - columns_of(text)) for text, width in zip(row, widths, strict=True)]
+    for number, cells in enumerate(padded((header, *rows))):
         line = "  ".join(cells).rstrip()
         if limit is not None and columns_of(line) > limit:
-            line = line[: max(1, limit - 1)] + "…"
+            line = fit_columns(line, limit - 1) + "…"
         if number == 0:
             line = f"\x1b[1m{line}\x1b[0m" if colour else line
         elif status_column is not None and colour:
-            status = row[status_column].split(" ", 1)[0]
-            line = line.replace(cells[status_column].rstrip(), paint_status(row[status_column], status, True), 1)
+            text = cells[status_column].rstrip()
+            line = line.replace(text, paint_status(text, text.split(" ", 1)[0], True), 1)
         lines.append(line)
     return "\n".join(lines) + "\n"
-
-
-def columns_of(text: str) -> int:
-    """How many columns of a terminal a text takes."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
 
 
 def when(seconds: float | None) -> str:

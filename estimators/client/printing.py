@@ -7,13 +7,12 @@ import io
 import os
 import shutil
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable
 from typing import IO, TYPE_CHECKING
 
 from container.contract.membership import natural_key
 from container.contract.wire import prefix
-from estimators.job.text import visible
+from estimators.job.text import fit_columns, visible
 
 if TYPE_CHECKING:
     from estimators.client.folding import Folding, Shown
@@ -23,7 +22,6 @@ _RESET = "\x1b[0m"
 _DIM = "\x1b[2m"
 #: Readable on dark and on light grounds.
 _COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[91m", "\x1b[96m", "\x1b[95m")
-_SPACES = {ord("\t"): " ", ord("\n"): " "}
 
 #: Progress bars off a terminal: so many states of one process are shown at once, and then one per so many seconds.
 _BURST = 20
@@ -250,20 +248,6 @@ _ASCII = {
     "‘": "'", "’": "'", "“": '"', "”": '"', "√": "sqrt", "σ": "sigma",
 }  # fmt: skip
 codecs.register_error("fleetfit.nearest", _to_ascii)
-
-
-def fit_columns(text: str, columns: int) -> str:
-    """The text without escape sequences, cut to so many columns of a terminal."""
-    plain = visible(text).translate(_SPACES)
-    if plain.isascii():
-        return plain[: max(0, columns)]
-    used = 0
-    for index, character in enumerate(plain):
-        wide = unicodedata.east_asian_width(character) in "WF"
-        used += 0 if unicodedata.combining(character) else 2 if wide else 1
-        if used > columns:
-            return plain[:index]
-    return plain
 
 
 def is_terminal(stream: IO[str]) -> bool:

@@ -1,9 +1,12 @@
-"""Text of scripts, made fit to be shown: it gives the terminal no orders."""
+"""Text for terminals: without what they would obey, measured in their columns, set in tables."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Sequence
 
+_SPACES = {ord("\t"): " ", ord("\n"): " "}
 _RESET = "\x1b[0m"
 #: What a terminal does not show but obeys: sequences (CSI, strings such as OSC, others) and single characters.
 #: Backspaces are not among them: they take effect.
@@ -44,3 +47,45 @@ def _overwritten(line: str) -> str:
             shown[place : place + 1] = [character]
             place += 1
     return "".join(shown)
+
+
+def columns_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_width, text))
+
+
+def fit_columns(text: str, columns: int) -> str:
+    """Return the text without escape sequences, cut to so many columns of a terminal."""
+    plain = visible(text).translate(_SPACES)
+    if plain.isascii():
+        return plain[: max(0, columns)]
+    used = 0
+    for index, character in enumerate(plain):
+        used += _width(character)
+        if used > columns:
+            return plain[:index]
+    return plain
+
+
+def padded(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[list[str]]:
+    """Return the rows with each column as wide as its widest text.
+
+    Args:
+        rows: Texts, as many in each row.
+        right: Whether all columns but the first are flush right, as those of numbers are.
+    """
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
+    return [
+        [
+            " " * space + text if right and index else text + " " * space
+            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+            for space in (width - columns_of(text),)
+        ]
+        for row in rows
+    ]
+
+
+def _width(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

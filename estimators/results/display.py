@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from estimators.job import fleets
 from estimators.job.secrets import mask_mapping
-from estimators.job.text import visible
+from estimators.job.text import columns_of, visible
 from estimators.results.html import render
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> st
             wrapped = [line for item in items for line in textwrap.wrap(item, room)]
         for index, text in enumerate(wrapped):
             lines.append(f"  {label if index == 0 else '':<{label_width}}  {text}")
-    width = min(columns, max([_columns(title), *(_columns(line) for line in lines)]))
+    width = min(columns, max([columns_of(title), *(columns_of(line) for line in lines)]))
     if colour:
         status = f"{_STATUS_COLOURS.get(result.status, '')}{_status_text(result)}{_RESET}"
         title = f"{_BOLD}{result.job_name}{_RESET}  {status}"
@@ -177,12 +176,8 @@ def _status_text(result: Result) -> str:
 def _wrap(items: list[str], room: int) -> list[str]:
     lines: list[str] = []
     for item in items:
-        if lines and _columns(lines[-1]) + 3 + _columns(item) <= room:
+        if lines and columns_of(lines[-1]) + 3 + columns_of(item) <= room:
             lines[-1] += f" · {item}"
         else:
             lines.extend(textwrap.wrap(item, room) or [""])
     return lines
-
-
-def _columns(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

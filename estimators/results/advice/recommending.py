@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract.names import unknown
 from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
+from estimators.job.text import padded
 from estimators.results.advice import calibration as calibrations
 from estimators.results.advice.model import CPU, GPU, Constants, Fleet, Prediction, Workload, predict
 from estimators.results.advice.published import MODELS, KnownModel
@@ -103,9 +104,7 @@ class Recommendation:
         return found
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines = ["  ".join(cells).rstrip() for cells in padded(self.rows())]
         return "\n".join([f"take {self.choice.title}", *(f"  {reason}" for reason in self.reasons), "", *lines])
 
     def plot(self) -> Plot:

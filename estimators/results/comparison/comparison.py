@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import unknown
+from estimators.job.text import columns_of, padded
 from estimators.results.result import Result
 from estimators.results.summary import bytes_text, count_text, dollars_text, percent_text, time_text
 
@@ -329,9 +330,12 @@ class Comparison:
         return cls(groups, prices=values.get("prices"))
 
     def __str__(self) -> str:
-        from estimators.results.comparison.text import text_table
-
-        return text_table(self)
+        if not self.groups:
+            return "nothing to compare"
+        head, rows = self.rows()
+        lines = ["  ".join(cells).rstrip() for cells in padded((head, *rows), right=True)]
+        lines.insert(1, "─" * max(map(columns_of, lines)))
+        return "\n".join([*lines, *(["", *self.notes()] if self.notes() else [])])
 
     def _repr_html_(self) -> str:
         from estimators.results.html import render

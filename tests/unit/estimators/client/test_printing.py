@@ -9,9 +9,9 @@ import re
 import pytest
 
 from container.contract.failures import Cause, Failure
-from estimators.client.printing import LogPrinter, fit_columns, wants_colour, write_text
+from estimators.client.printing import LogPrinter, wants_colour, write_text
 from estimators.job.errors import TrainingJobError
-from estimators.job.text import visible
+from estimators.job.text import fit_columns, padded, visible
 from estimators.records.logs import LogLine
 
 
@@ -163,6 +163,8 @@ def test_columns_are_counted_not_characters() -> None:
     assert fit_columns("\x1b[31mabc\x1b[0mdef", 4) == "abcd"
     assert fit_columns("日本語", 5) == "日本"
     assert fit_columns("abc", 0) == ""
+    rows = padded((("name", "n"), ("日本", "12")), right=True)
+    assert ["  ".join(row) for row in rows] == ["name   n", "日本  12"]
 
 
 # --- colours and secrets ---
