@@ -18,7 +18,7 @@ class Exit(enum.IntEnum):
     USAGE = 2  # an argument, a file or a request is wrong; nothing was started
     NOT_FOUND = 3  # there is no such job
     STOPPED = 4  # the job was stopped before it completed
-    UNABLE = 5  # the machine, a record or a supervisor is in the way: the message says which
+    UNABLE = 5  # the machine, a record or a supervisor prevents it: the message says which
     TIMEOUT = 124  # `wait --timeout`: it is not over yet
     INTERRUPTED = 130  # Ctrl-C
     BROKEN_PIPE = 141  # the reader of our output went away
@@ -33,7 +33,7 @@ exit status:
   2    an argument or a file is wrong; nothing was started
   3    there is no such job
   4    the job was stopped (stop, max_run) before it completed
-  5    the machine, a record or a supervisor is in the way
-  124  `wait --timeout`: the job is not over yet
+  5    the machine, a record or a supervisor prevents it
+  124  `wait --timeout`: the job has not ended yet
   130  interrupted (Ctrl-C); 141: the reader of a pipe went away; 143: SIGTERM, SIGHUP
 """

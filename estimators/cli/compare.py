@@ -26,7 +26,7 @@ examples:
 def add(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
-        "compare", help="set jobs, or strategies, side by side", epilog=_EXAMPLES,
+        "compare", help="compare jobs or strategies", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Shows a table of jobs side by side. With --script it runs the script under each strategy and size "
         "first, one after another, in an order that is reversed every second round.",

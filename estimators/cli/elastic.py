@@ -29,14 +29,14 @@ def add(subparsers: Any) -> None:
     """Add the commands."""
     formatter = argparse.RawDescriptionHelpFormatter
     resize = subparsers.add_parser(
-        "resize", help="add hosts to an elastic job, or let some leave", epilog=_RESIZE_EXAMPLES,
+        "resize", help="add hosts to an elastic job, or remove some", epilog=_RESIZE_EXAMPLES,
         formatter_class=formatter, description="Shows or changes the hosts of a job that runs with ElasticHorovod.",
     )  # fmt: skip
     resize.add_argument("job", metavar="JOB", help=jobnames.HELP)
     what = resize.add_mutually_exclusive_group()
-    what.add_argument("--add", type=parsing.count, metavar="N", help="start N more hosts")
-    what.add_argument("--to", type=parsing.count, metavar="N", help="have N hosts: start some, or let the newest leave")
-    what.add_argument("--remove", metavar="HOST", help="let a host leave")
+    what.add_argument("--add", type=parsing.count, metavar="N", help="add N hosts")
+    what.add_argument("--to", type=parsing.count, metavar="N", help="resize to N hosts: add some, or remove the newest")
+    what.add_argument("--remove", metavar="HOST", help="remove a host")
     what.add_argument("--interrupt", metavar="HOST", help="interrupt a host as the spot market does")
     resize.add_argument(
         "--notice", type=parsing.whole, default=120, metavar="S", help="the interruption's notice (default: 120 s)"
@@ -58,8 +58,10 @@ def add(subparsers: Any) -> None:
         "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes of a host (default: 1)"
     )
     run.add_argument("--host-discovery-script", metavar="FILE", help="prints a line host or host:slots for each host")
-    run.add_argument("--reset-limit", type=parsing.whole, metavar="N", help="how often workers may meet anew")
-    run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="how long too few workers wait")
+    run.add_argument(
+        "--reset-limit", type=parsing.whole, metavar="N", help="how many times workers may re-form the ring"
+    )
+    run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="how long to wait for enough workers")
     run.add_argument(
         "--blacklist-cooldown-range", type=float, nargs=2, metavar=("MIN", "MAX"), help="exclusion, in seconds"
     )

@@ -73,7 +73,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     data.add_argument("--input-mode", metavar="MODE", help="File, Pipe or FastFile (default: File)")
     data.add_argument("-o", "--output-path", metavar="PATH", help="where the model and the outputs go")
-    data.add_argument("--checkpoints", metavar="PATH", help="where checkpoints are kept, and found again")
+    data.add_argument("--checkpoints", metavar="PATH", help="where checkpoints are saved and restored from")
     data.add_argument(
         "-m", "--metric", metavar="NAME=REGEX", action="append", default=[],
         help="metric read from the logs; the first group of the regular expression is its value; may be repeated",
@@ -82,34 +82,39 @@ def add(parser: argparse.ArgumentParser) -> None:
     run = parser.add_argument_group("the run")
     names = run.add_mutually_exclusive_group()
     names.add_argument("--name", metavar="NAME", help="the job's name (default: made from the script and the time)")
-    names.add_argument("--base-name", metavar="NAME", help="beginning of the job's name")
+    names.add_argument("--base-name", metavar="NAME", help="prefix of the job's name")
     run.add_argument("--max-run", type=parsing.duration, metavar="TIME", help="stop it after this long: 90, 15m, 2h")
     run.add_argument(
         "--hang-timeout",
         type=parsing.duration,
         metavar="TIME",
-        help="fail when no rank prints anything for this long, with every rank's stack",
+        help="fail, showing every rank's stack, when no rank prints anything for this long",
     )
     run.add_argument(
         "--on-undistributed", choices=("warn", "fail"),
-        help="when the ranks of a strategy never join each other, or exchange nothing (default: warn)",
+        help="what to do when ranks never connect or exchange nothing (default: warn)",
     )  # fmt: skip
-    run.add_argument("--on-nan", choices=("warn", "fail"), help="when a reported loss is not a number (default: warn)")
+    run.add_argument(
+        "--on-nan", choices=("warn", "fail"), help="what to do when a reported loss is not a number (default: warn)"
+    )
     run.add_argument(
         "--stop-grace", type=parsing.whole, metavar="S", help="seconds to save after a stop (default: 120)"
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
     failures.add_argument(
-        "--max-retry-attempts", type=parsing.count, metavar="N", help="start it again after as many failures: 1 to 30"
+        "--max-retry-attempts", type=parsing.count, metavar="N", help="restart the job after up to N failures: 1 to 30"
     )
     failures.add_argument(
         "--failure-policy", metavar="NAME=VALUE", action="append", default=[],
         help="option of FailurePolicy, such as min_hosts=1 or max_preemptions=3; may be repeated",
     )  # fmt: skip
-    failures.add_argument("--spot", action="store_true", help="on spot capacity, which may be interrupted")
+    failures.add_argument("--spot", action="store_true", help="use spot capacity, which may be interrupted")
     failures.add_argument(
-        "--max-wait", type=parsing.duration, metavar="TIME", help="stop it after this long, waits for hosts included"
+        "--max-wait",
+        type=parsing.duration,
+        metavar="TIME",
+        help="stop the job after this long, including time spent waiting for hosts",
     )
     failures.add_argument(
         "--spot-market", metavar="NAME=VALUE", action="append", default=[],
@@ -117,7 +122,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     failures.add_argument(
         "--chaos", metavar="FAULT", action="append", default=[],
-        help="a fault to rehearse: kill:rank=1,at_step=50, remove_host:host=algo-2,at_s=20, "
+        help="a fault to inject: kill:rank=1,at_step=50, remove_host:host=algo-2,at_s=20, "
         "interrupt:host=algo-2,notice_s=10,at_line=REGEX; may be repeated",
     )  # fmt: skip
 
@@ -226,7 +231,7 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
 
 
 def _base_name(script: str) -> str | None:
-    """The beginning of the job's name: the script's, in the characters that a name may have."""
+    """The prefix of the job's name: the script's, in the characters that a name may have."""
     stem = os.path.basename(script.rstrip("/")).removesuffix(".py").removesuffix(".sh")
     return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:32].rstrip("-") or None
 

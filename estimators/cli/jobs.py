@@ -34,7 +34,7 @@ def add(subparsers: Any) -> None:
     formatter = argparse.RawDescriptionHelpFormatter
 
     listing = subparsers.add_parser("list", help="list the jobs, newest first", description="Lists the jobs.")
-    listing.add_argument("--status", choices=_STATUSES, help="only jobs of this status")
+    listing.add_argument("--status", choices=_STATUSES, help="only jobs with this status")
     listing.add_argument("-l", "--limit", type=parsing.count, metavar="N", help="only the newest N")
     form = listing.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="as JSON")
@@ -42,7 +42,7 @@ def add(subparsers: Any) -> None:
     listing.set_defaults(run=run_list)
 
     describe = subparsers.add_parser(
-        "describe", help="show what is known of a job", epilog=_DESCRIBE_EXAMPLES, formatter_class=formatter,
+        "describe", help="show a job's details", epilog=_DESCRIBE_EXAMPLES, formatter_class=formatter,
         description="Shows a job: status, phases, metrics, model, failure. --json is SageMaker's DescribeTrainingJob.",
     )  # fmt: skip
     describe.add_argument("job", metavar="JOB", help=jobnames.HELP)
@@ -52,7 +52,7 @@ def add(subparsers: Any) -> None:
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
         choices=("commands", "patch", "requirements", "conda", "cell", "session"),
-        help="how to run it again: commands (default), patch, requirements, conda, cell, session",
+        help="print what reruns the job: commands (default), patch, requirements, conda, cell, session",
     )  # fmt: skip
     describe.set_defaults(run=run_describe)
 
@@ -62,11 +62,13 @@ def add(subparsers: Any) -> None:
         epilog="examples:\n  fleetfit logs JOB --rank 3\n  fleetfit logs -f JOB | grep loss\n",
     )  # fmt: skip
     logs.add_argument("job", metavar="JOB", help=jobnames.HELP)
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until the job is over; Ctrl-C ends only this")
-    logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="only this rank's")
-    logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="begin with the last N lines")
     logs.add_argument(
-        "--all", action="store_true", help="also TensorFlow's start-up lines, and equal ones of all ranks"
+        "-f", "--follow", action="store_true", help="follow until the job ends; Ctrl-C stops only the display"
+    )
+    logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="only this rank's")
+    logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="show only the last N lines at first")
+    logs.add_argument(
+        "--all", action="store_true", help="include TensorFlow's start-up lines, and lines that several ranks repeat"
     )
     logs.set_defaults(run=run_logs)
 
@@ -83,7 +85,7 @@ def add(subparsers: Any) -> None:
     stop.set_defaults(run=run_stop)
 
     resume = subparsers.add_parser(
-        "resume", help="go on with a job that failed, was stopped, or lost its supervisor",
+        "resume", help="resume a job that failed, was stopped, or lost its supervisor",
         epilog="examples:\n  fleetfit resume JOB\n  fleetfit resume JOB --no-wait && fleetfit logs -f JOB\n",
         formatter_class=formatter,
         description="Starts another attempt of a job with its record: the script goes on from its last checkpoint.",
@@ -94,8 +96,8 @@ def add(subparsers: Any) -> None:
     resume.set_defaults(run=run_resume)
 
     wait = subparsers.add_parser(
-        "wait", help="wait until jobs are over",
-        description="Waits until jobs are over; the exit status says how the first one ended that did not complete.",
+        "wait", help="wait until jobs have ended",
+        description="Waits until jobs have ended. The exit status tells how the first job that did not complete ended.",
     )  # fmt: skip
     wait.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
     wait.add_argument("--timeout", type=parsing.duration, metavar="TIME", help="give up after this long: 90, 15m, 2h")

@@ -23,7 +23,7 @@ _EXAMPLES = f"""\
 examples:
   fleetfit s3 data                        serve until Ctrl-C; prints what to set in the other terminals
   eval "$(fleetfit s3 data --env)"        serve in the background of this shell, and set it here
-  kill ${PID}                   the end of that one
+  kill ${PID}                   stop that server
 
 A folder in DIR is a bucket, a file in it an object: data/digits/part-0 is s3://digits/part-0. The server is on
 loopback and takes requests that are signed with its key and secret only: new ones each time, or ${KEY} and

@@ -50,7 +50,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     command.add_argument(
         "--image-map", action="append", default=[], metavar="PATTERN=IMAGE",
-        help="which image of this machine stands for the images that match, for --backend docker; may be repeated. "
+        help="local image to use for image URIs that match PATTERN, for --backend docker; may be repeated. "
         "AWS's TensorFlow images mean fleetfit's own",
     )  # fmt: skip
     command.add_argument(
@@ -59,7 +59,7 @@ def add(subparsers: Any) -> None:
         "may be repeated",
     )  # fmt: skip
     command.add_argument("--max-jobs", type=parsing.count, default=1, metavar="N", help="how many jobs run at once (1)")
-    command.add_argument("--region", default="us-east-1", metavar="NAME", help="what it says it is (us-east-1)")
+    command.add_argument("--region", default="us-east-1", metavar="NAME", help="the region it reports (us-east-1)")
     command.add_argument("--profile", default="fleetfit", metavar="NAME", help="the AWS profile to write (fleetfit)")
     command.add_argument("--no-profile", action="store_true", help="leave the AWS configuration files alone")
     command.add_argument(

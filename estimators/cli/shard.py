@@ -21,9 +21,9 @@ keeps all of them equally busy.
 def add(subparsers: Any) -> None:
     """Add the command."""
     shard = subparsers.add_parser(
-        "shard", help="divide one large file of records into many", epilog=_EXAMPLES,
+        "shard", help="split a large file of records into several", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Deals the records of a TFRecord, RecordIO or text file to files of equally many records.",
+        description="Splits a TFRecord, RecordIO or text file into files with equal numbers of records.",
     )  # fmt: skip
     shard.add_argument("source", metavar="SRC", help="a path, file:// URL or s3://bucket/key")
     shard.add_argument("target", metavar="DST", help="the folder for the parts")

@@ -16,8 +16,8 @@ def add(subparsers: Any) -> None:
         "added. What rank 0 writes to $SM_OUTPUT_DIR/tensorboard is found, which cluster.callbacks() does by itself.",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"only these jobs: {jobnames.HELP}")
-    parser.add_argument("--port", type=parsing.whole, default=0, metavar="N", help="default: any that is free")
-    parser.add_argument("--list", action="store_true", help="say where the event files are, and run nothing")
+    parser.add_argument("--port", type=parsing.whole, default=0, metavar="N", help="default: any free port")
+    parser.add_argument("--list", action="store_true", help="list the event files without starting TensorBoard")
     parser.set_defaults(run=run)
 
 

@@ -52,7 +52,7 @@ def add(subparsers: Any) -> None:
     train.set_defaults(run=run_train)
 
     plan = subparsers.add_parser(
-        "plan", help="show what would be started, and start nothing", epilog=_PLAN_EXAMPLES, formatter_class=formatter,
+        "plan", help="show what `train` would start", epilog=_PLAN_EXAMPLES, formatter_class=formatter,
         description="Shows every process of every host that `train` would start, with its arguments and environment.",
     )  # fmt: skip
     jobargs.add(plan)

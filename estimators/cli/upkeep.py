@@ -19,7 +19,7 @@ examples:
   fleetfit clean --older-than 7d          and jobs that ended more than a week ago
   fleetfit clean --keep 20 --yes          and all jobs but the newest 20, without asking
   fleetfit clean --free 20G               and the oldest jobs, until they held 20 GB
-  fleetfit clean --finished               and all jobs that are over
+  fleetfit clean --finished               and all finished jobs
   fleetfit clean --job NAME --dry-run     what removing that job would free
   fleetfit clean --caches                 and the caches: built wheels, listings, digests
 
@@ -53,20 +53,20 @@ def add(subparsers: Any) -> None:
 
     clean = subparsers.add_parser(
         "clean", help="remove old jobs, caches and leftovers", epilog=_CLEAN_EXAMPLES, formatter_class=formatter,
-        description="Removes what is not needed any more, says what it frees, and asks first.",
+        description="Lists what is no longer needed and how much space it takes, and asks before removing it.",
     )  # fmt: skip
     clean.add_argument("--older-than", metavar="AGE", help="jobs that ended before: 12h, 7d, 2w")
     clean.add_argument("--keep", type=parsing.whole, metavar="N", help="all jobs but the newest N")
-    clean.add_argument("--free", metavar="SIZE", help="the oldest jobs that are over, until they hold as much: 20G")
-    clean.add_argument("--finished", action="store_true", help="all jobs that are over")
+    clean.add_argument("--free", metavar="SIZE", help="finished jobs, oldest first, until this much is freed: 20G")
+    clean.add_argument("--finished", action="store_true", help="all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="this job; may be repeated")
-    clean.add_argument("--caches", action="store_true", help="the caches; all of them are made again when needed")
+    clean.add_argument("--caches", action="store_true", help="the caches, which are rebuilt when needed")
     clean.add_argument("--dry-run", action="store_true", help="show it and remove nothing")
     clean.add_argument("-y", "--yes", action="store_true", help="do not ask")
     clean.set_defaults(run=run_clean)
 
     install = subparsers.add_parser(
-        "install", help="install what trainings need", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
+        "install", help="install what training needs", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
         description="Completes the environment that runs this, or a part of it. Without a part it takes the options of "
         "`python -m estimators.provision`.",
     )  # fmt: skip
