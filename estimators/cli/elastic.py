@@ -49,7 +49,7 @@ def add(subparsers: Any) -> None:
         description="Runs a command as horovodrun does, as a job: elastic with --min-np, --max-np or "
         "--host-discovery-script, static under MPI without. Each host is a process group of this machine.",
     )  # fmt: skip
-    run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="processes; it must be given")
+    run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
     run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="go on while there are N")
     run.add_argument(
         "--max-np", "--max-num-proc", type=parsing.count, metavar="N", help="never more than N (default: -np)"
@@ -57,25 +57,29 @@ def add(subparsers: Any) -> None:
     run.add_argument(
         "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes of a host (default: 1)"
     )
-    run.add_argument("--host-discovery-script", metavar="FILE", help="prints a line host or host:slots for each host")
+    run.add_argument("--host-discovery-script", metavar="FILE", help="a script that prints host or host:slots per line")
     run.add_argument(
         "--reset-limit", type=parsing.whole, metavar="N", help="how many times workers may re-form the ring"
     )
     run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="how long to wait for enough workers")
     run.add_argument(
-        "--blacklist-cooldown-range", type=float, nargs=2, metavar=("MIN", "MAX"), help="exclusion, in seconds"
+        "--blacklist-cooldown-range",
+        type=float,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help="how long to exclude a host, in seconds",
     )
     named = run.add_mutually_exclusive_group()
-    named.add_argument("-H", "--hosts", metavar="H:N,…", help="hosts and their slots; each is one of this machine's")
-    named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same as lines `HOST slots=N`")
+    named.add_argument("-H", "--hosts", metavar="H:N,…", help="hosts and their slots; all run on this machine")
+    named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same in a file of lines `HOST slots=N`")
     controller = run.add_mutually_exclusive_group()
-    controller.add_argument("--gloo", action="store_true", help="as elastic jobs do it; others need mpirun")
-    controller.add_argument("--mpi", action="store_true", help="as jobs do it that are not elastic")
+    controller.add_argument("--gloo", action="store_true", help="use Gloo: for elastic jobs only")
+    controller.add_argument("--mpi", action="store_true", help="use MPI: for jobs that are not elastic")
     run.add_argument(
         "--mpi-args", metavar="OPTIONS", default="", help="more options of mpirun: --mpi-args='--map-by …'"
     )
-    run.add_argument("--binding-args", metavar="OPTIONS", default="", help="likewise, of where processes are bound")
-    run.add_argument("--disable-cache", action="store_true", help="nothing is remembered between two runs in any case")
+    run.add_argument("--binding-args", metavar="OPTIONS", default="", help="options of mpirun for binding processes")
+    run.add_argument("--disable-cache", action="store_true", help="ignored: nothing is cached between runs")
     horovodrun.add(run)
     run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py …")
     run.set_defaults(run=run_horovodrun, commands=subparsers)
