@@ -12,6 +12,9 @@ It runs outside the training process (and container), so that any image that fol
 * ``agent relay --fd NUMBER --to HOST:PORT …``: lets containers reach servers on this machine's loopback.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
+* ``agent host``: stays on a host that is another machine, and does there all of this (:mod:`container.agent.resident`).
+
+Where a host has its files to itself, ``prepare`` is told which of how many hosts it is: ``--number I --hosts N``.
 
 Events and words go to standard output, an error is one line on standard error; the exit code is 0, 1 after an error
 of the job's (a channel that does not exist, a full disk), 2 for a wrong command line.
@@ -26,7 +29,7 @@ from pathlib import Path
 from container.contract.errors import AgentError
 
 _USAGE = (
-    "usage: python -m container agent prepare --base-dir DIR… --channels FILE [--everybody] | "
+    "usage: python -m container agent prepare --base-dir DIR… --channels FILE [--number I --hosts N] [--everybody] | "
     "agent collect --base-dir DIR… --output DIR"
 )
 _OPTIONS = {"prepare": "--channels", "collect": "--output"}
@@ -54,13 +57,18 @@ def main(argv: Sequence[str]) -> int:
         from container.agent import syncing
 
         return syncing.main(argv[1:])
+    if list(argv) == ["host"]:
+        from container.agent import resident
+
+        return resident.main()
     if list(argv) == ["check"]:
         from container.agent import preflight
 
         return preflight.main()
     try:
         everybody = list(argv[:1]) == ["prepare"] and "--everybody" in argv
-        command, base_dirs, value = _parse([word for word in argv if not (everybody and word == "--everybody")])
+        words, place = _take_place([word for word in argv if not (everybody and word == "--everybody")])
+        command, base_dirs, value = _parse(words)
     except ValueError as error:
         print(f"{error}; {_USAGE}", file=sys.stderr)
         return 2
@@ -69,7 +77,8 @@ def main(argv: Sequence[str]) -> int:
             from container.agent import channels
 
             wanted = channels.read_channels(Path(value))
-            channels.prepare([Path(base_dir) for base_dir in base_dirs], wanted, tell=_tell, everybody=everybody)
+            trees = [Path(base_dir) for base_dir in base_dirs]
+            channels.prepare(trees, wanted, tell=_tell, everybody=everybody, place=place)
         else:
             from container.agent import artifacts
 
@@ -84,6 +93,21 @@ def main(argv: Sequence[str]) -> int:
 def _tell(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
+
+
+def _take_place(argv: Sequence[str]) -> tuple[list[str], tuple[int, int] | None]:
+    """Take ``--number I --hosts N`` out of ``prepare``'s words."""
+    words = list(argv)
+    found = []
+    for option in ("--number", "--hosts"):
+        if words[:1] == ["prepare"] and option in words[:-1]:
+            at = words.index(option)
+            value = words[at + 1]
+            if not value.isdecimal():
+                raise ValueError(f"{option} is a whole number, got {value!r}")
+            found.append(int(value))
+            del words[at : at + 2]
+    return words, (found[0], found[1]) if len(found) == 2 else None
 
 
 def _parse(argv: Sequence[str]) -> tuple[str, list[str], str]:

@@ -41,6 +41,7 @@ def prepare(
     *,
     tell: Callable[[bytes], None],
     everybody: bool = False,
+    place: tuple[int, int] | None = None,
 ) -> None:
     """Put the channels of File mode into the hosts' trees; ``agent pipe`` serves those of Pipe mode, and
     ``agent mount`` those of FastFile mode whose data is in S3.
@@ -50,6 +51,7 @@ def prepare(
         channels: The job's channels.
         tell: Takes progress lines and events.
         everybody: Whether any user may write what is put there.
+        place: Where the tree is that of one host among others: its number, and how many there are.
 
     Raises:
         AgentError: a channel's data cannot be read, or something of another kind is in its place.
@@ -66,7 +68,8 @@ def prepare(
         try:
             # Local files are there already: FastFile mode needs no mount for them.
             if channel.mode is InputMode.FILE or (channel.mode is InputMode.FAST_FILE and not is_s3(channel.uri)):
-                files.prepare(channel, list(zip(names, places, strict=True)), tell=tell, everybody=everybody)
+                hosts = list(zip(names, places, strict=True))
+                files.prepare(channel, hosts, tell=tell, everybody=everybody, place=place)
         except AgentError as error:
             raise AgentError(f"channel {channel.name!r}: {error}") from None
         except OSError as error:

@@ -36,7 +36,14 @@ _SLOW_S = 1.0
 _SPARE = 256 << 20
 
 
-def prepare(channel: Channel, hosts: Sequence[tuple[str, Path]], *, tell: Tell, everybody: bool = False) -> None:
+def prepare(
+    channel: Channel,
+    hosts: Sequence[tuple[str, Path]],
+    *,
+    tell: Tell,
+    everybody: bool = False,
+    place: tuple[int, int] | None = None,
+) -> None:
     """Put a channel into the hosts' trees; what an earlier attempt put there is replaced.
 
     Args:
@@ -44,6 +51,7 @@ def prepare(channel: Channel, hosts: Sequence[tuple[str, Path]], *, tell: Tell, 
         hosts: Each host's name and the channel's folder in its tree, in rank order: all hosts of the job.
         tell: Takes progress and warnings.
         everybody: Whether any user may write into it, as a container may run as any.
+        place: Where ``hosts`` is one host of several: its number, and how many there are.
 
     Raises:
         AgentError: the data cannot be read, the disk has no room for it, or something of another kind is in its place.
@@ -58,16 +66,20 @@ def prepare(channel: Channel, hosts: Sequence[tuple[str, Path]], *, tell: Tell, 
     else:
         items, folders = list(sources.objects(channel)), []
         check_keys(channel.uri, items)
-    shares = share(channel, items, len(hosts))
-    if channel.distribution is DataDistribution.SHARDED:
+    number, total = place or (0, len(hosts))
+    shares = share(channel, items, total)
+    if channel.distribution is DataDistribution.SHARDED and number == 0:
         uneven = imbalance([sum(item.size for item in part) for part in shares])
         if uneven is not None:
             text = f"channel {channel.name!r}, ShardedByS3Key: {uneven}"
             tell(Event(kind="warning", host=hosts[0][0], data={"message": text}).to_line())
+    if place is not None:
+        shares = shares[number : number + 1]
+        items = list(shares[0])
     entries = _bring(channel, items, hosts[0][0], tell)
     copies: list[_Copy] = []
-    for (_, place), part in zip(hosts, shares, strict=True):
-        copies += _fill(place, part, folders, entries, channel)
+    for (_, folder), part in zip(hosts, shares, strict=True):
+        copies += _fill(folder, part, folders, entries, channel)
     _copy_all(copies, channel, hosts, tell, everybody=everybody)
     if entries:
         cache.trim(cache.folder(), cache.limit())

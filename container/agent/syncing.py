@@ -1,6 +1,7 @@
 """``agent sync``: keeps a folder of checkpoints and a prefix of S3 in step while a job runs.
 
-Of the intermediate output it brings up what is new, with ``--what``, which says what it is.
+Of the intermediate output it brings up what is new, with ``--what``, which says what it is. ``out`` brings what is new
+to the job's supervisor, as frames on standard output: from a host that does not share the folder with it.
 
 At the start what is in S3 comes down; while the job runs new files go up; at the end (of standard input) the rest does.
 As on SageMaker, nothing is ever deleted in S3.
@@ -26,11 +27,15 @@ from container.agent import sources
 from container.agent.progress import Progress, size
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.errors import AgentError
+from container.contract.frames import encode
 from container.contract.wire import Event
 
 Tell = Callable[[bytes], None]
 
-USAGE = "agent sync down|up --dir DIR --uri s3://BUCKET/PREFIX --host NAME [--every SECONDS] [--what WORDS]"
+USAGE = (
+    "agent sync down|up --dir DIR --uri s3://BUCKET/PREFIX --host NAME [--every SECONDS] [--what WORDS] | "
+    "agent sync out --dir DIR --host NAME [--every SECONDS]"
+)
 
 _CHECKPOINTS = "checkpoints"
 
@@ -62,6 +67,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         if direction == "down":
             restore(folder, uri, host=host, tell=tell)
+        elif direction == "out":
+            Sender(folder, host=host).run(_end_of_input, every)
         else:
             Uploader(folder, uri, host=host, tell=tell, what=what).run(_end_of_input, every)
     except (AgentError, OSError) as error:
@@ -232,6 +239,62 @@ class Uploader:
             _warn(self._tell, self._host, f"{self._folder / name} is not uploaded: S3 has no links.")
 
 
+class Sender(Uploader):
+    """Sends new files of a folder to the job's supervisor, and says which have been deleted.
+
+    A file is ``file`` with its name, mode and time, ``data`` with its bytes, and ``whole``; ``gone`` names one that was
+    deleted. What is there at the beginning came from there.
+
+    Args:
+        folder: The folder; it need not exist yet.
+        host: For the lines that it tells.
+    """
+
+    def __init__(self, folder: Path, *, host: str) -> None:
+        super().__init__(folder, "", host=host, tell=self._say)
+        self._out = sys.stdout.buffer
+
+    def mark_restored(self) -> None:
+        """What is there now came from the supervisor."""
+        self._up = {name: _identity(status) for name, status in self._files()}
+
+    def look(self, *, final: bool) -> dict[str, Exception]:
+        """Send what is new and complete, and what is gone."""
+        failed = super().look(final=final)
+        for name in [name for name in self._up if name not in self._seen]:
+            del self._up[name]
+            self._out.write(encode({"op": "gone", "name": name}))
+        self._out.flush()
+        return failed
+
+    def _say(self, line: bytes) -> None:
+        self._out.write(encode({"op": "say"}, line))
+
+    def _upload(self, name: str) -> None:
+        path = self._folder / name
+        with _kept(path.parent):
+            try:
+                file = open(path, "rb", buffering=0)  # noqa: SIM115 - the block below closes it
+            except FileNotFoundError:
+                return  # deleted since it was seen
+            with file:
+                status = os.fstat(file.fileno())
+                self._out.write(
+                    encode({"op": "file", "name": name, "mode": status.st_mode & 0o777, "time": status.st_mtime_ns})
+                )
+                while chunk := file.read(_CHUNK):
+                    self._out.write(encode({"op": "data"}, chunk))
+                changed = _identity(os.fstat(file.fileno())) != _identity(status)
+                self._out.write(encode({"op": "torn" if changed else "whole"}))
+                if not changed:
+                    self._up[name] = _identity(status)
+
+
+def files_below(folder: Path) -> list[tuple[str, os.stat_result]]:
+    """Every file below a folder that is kept in step, by its name there."""
+    return list(_walk(str(folder), lambda name: None))
+
+
 def _walk(root: str, skip: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
     waiting = [""]
     while waiting:
@@ -285,8 +348,8 @@ def _warn(tell: Tell, host: str, text: str) -> None:
 
 
 def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:
-    if not argv or argv[0] not in ("down", "up"):
-        raise ValueError(f"agent sync needs 'down' or 'up', got {argv[0] if argv else ''!r}")
+    if not argv or argv[0] not in ("down", "up", "out"):
+        raise ValueError(f"agent sync needs 'down', 'up' or 'out', got {argv[0] if argv else ''!r}")
     values: dict[str, str] = {}
     rest = list(argv[1:])
     while rest:
@@ -294,7 +357,7 @@ def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:
         if option not in ("--dir", "--uri", "--host", "--every", "--what") or not rest:
             raise ValueError(f"agent sync has no option {option!r}, or it needs a value")
         values[option] = rest.pop(0)
-    for option in ("--dir", "--uri", "--host"):
+    for option in ("--dir", "--host", *(("--uri",) if argv[0] != "out" else ())):
         if option not in values:
             raise ValueError(f"{option} is missing")
     every = values.get("--every") or os.environ.get(EVERY) or _EVERY_S
@@ -307,7 +370,7 @@ def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:
     return (
         argv[0],
         Path(values["--dir"]),
-        values["--uri"],
+        values.get("--uri", ""),
         values["--host"],
         seconds,
         values.get("--what", _CHECKPOINTS),

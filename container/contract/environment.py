@@ -71,6 +71,7 @@ class Environment:
         input_data_config: ``inputdataconfig.json`` as it is.
         attempt: Number of this start of the job, from 0.
         user_environment: The variables that the user asked for (CreateTrainingJob's ``Environment``).
+        addresses: Where the hosts reach each other, if not at their names.
     """
 
     tree: MLTree
@@ -85,6 +86,7 @@ class Environment:
     input_data_config: Mapping[str, Any]
     attempt: int = 0
     user_environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_config(
@@ -98,6 +100,7 @@ class Environment:
         job_name: str = "",
         attempt: int = 0,
         user_environment: Mapping[str, str] | None = None,
+        addresses: Mapping[str, str] | None = None,
     ) -> Environment:
         """Build it from the contents of the three configuration files.
 
@@ -141,6 +144,7 @@ class Environment:
             input_data_config=dict(input_data_config),
             attempt=attempt,
             user_environment=dict(user_environment or {}),
+            addresses=dict(addresses or {}),
         )
 
     @property
@@ -177,6 +181,11 @@ class Environment:
     def network_interface(self) -> str:
         """The interface that the platform names for traffic between hosts."""
         return str(self.resource_config.get("network_interface_name") or "eth0")
+
+    @property
+    def reserves_ports(self) -> bool:
+        """Whether others may use the same ports on a host: those of other hosts, or of other jobs."""
+        return self.machine.shared or bool(self.addresses)
 
     def to_cmd_args(self) -> list[str]:
         """Return the user's hyperparameters as the script's arguments."""

@@ -20,6 +20,9 @@ CONTROL_FD = "FLEETFIT_CONTROL_FD"
 CONTROL_ADDRESS = "FLEETFIT_CONTROL_ADDRESS"
 #: The fixed port of the control connection between containers.
 CONTROL_PORT = 7711
+#: Where the hosts reach each other, as JSON of ``{"algo-1": "10.0.0.5"}``, where their names do not resolve. They may
+#: have other jobs beside this one: ports are reserved, and not fixed.
+ADDRESSES = "FLEETFIT_ADDRESSES"
 #: A secret that hosts of the same job show each other; removed from the environment before anything else starts.
 JOB_TOKEN = "FLEETFIT_JOB_TOKEN"
 #: A private folder (0700) for sockets and MPI's session files of this host. Default: a fresh temporary folder.
@@ -94,4 +97,4 @@ JOB_MARK = "FLEETFIT_JOB"
 CHECKPOINT_DIR = "SM_CHECKPOINT_DIR"
 
 #: Removed from the environment before a training script starts.
-TOOLKIT_ONLY = (CONTROL_FD, CONTROL_ADDRESS, JOB_TOKEN, LIFELINE_FD, START_TIMEOUT, SECRETS_FILE)
+TOOLKIT_ONLY = (CONTROL_FD, CONTROL_ADDRESS, JOB_TOKEN, LIFELINE_FD, START_TIMEOUT, SECRETS_FILE, ADDRESSES)

@@ -104,7 +104,11 @@ def ports_per_host(strategy: Distribution | None) -> int:
 def membership_of(environment: Environment) -> Membership:
     """The cluster that a job's configuration files describe: all hosts, equal numbers of ranks."""
     strategy = environment.strategy
-    return Membership.of(environment.hosts, slots=strategy.ranks_per_host if strategy is not None else 1)
+    members = Membership.of(environment.hosts, slots=strategy.ranks_per_host if strategy is not None else 1)
+    if not environment.addresses:
+        return members
+    hosts = (dataclasses.replace(host, address=environment.addresses.get(host.name)) for host in members.hosts)
+    return dataclasses.replace(members, hosts=tuple(hosts))
 
 
 def plan_job(

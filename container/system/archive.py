@@ -10,7 +10,7 @@ import contextlib
 import os
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     import tarfile
@@ -71,23 +71,40 @@ def extract(archive: Path, target: Path, *, max_bytes: int = MAX_BYTES, max_entr
         ArchiveError: as above, or the archive is damaged, or goes beyond a bound.
         OSError: reading or writing failed.
     """
+    with open(archive, "rb") as file:
+        extract_file(file, target, str(archive), max_bytes=max_bytes, max_entries=max_entries)
+
+
+def extract_file(
+    file: IO[bytes],
+    target: Path,
+    name: str = "the archive",
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_entries: int = MAX_ENTRIES,
+) -> None:
+    """Unpack an open archive into ``target``; see :func:`extract`, which calls it ``name`` in errors.
+
+    Raises:
+        ArchiveError: as there.
+        OSError: reading or writing failed.
+    """
     import gzip
     import tarfile
 
-    with open(archive, "rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        stream = _Bounded(gzip.GzipFile(fileobj=file, mode="rb") if packed else file)  # type: ignore[arg-type]
-        try:
-            stream.allowance = _HEADER_LIMIT
-            with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER) as tar:  # type: ignore[call-overload]
-                _Unpacking(target, stream, max_bytes, max_entries).run(tar)
-        except ArchiveError as error:
-            raise ArchiveError(f"{archive}: {error}.") from None
-        except RecursionError:  # tarfile reads each header that is about the next one within the last
-            raise ArchiveError(f"{archive}: an entry has too many headers.") from None
-        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
-            raise ArchiveError(f"{archive} is not a whole tar.gz ({error}); pack it again.") from error
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    stream = _Bounded(gzip.GzipFile(fileobj=file, mode="rb") if packed else file)  # type: ignore[arg-type]
+    try:
+        stream.allowance = _HEADER_LIMIT
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER) as tar:  # type: ignore[call-overload]
+            _Unpacking(target, stream, max_bytes, max_entries).run(tar)
+    except ArchiveError as error:
+        raise ArchiveError(f"{name}: {error}.") from None
+    except RecursionError:  # tarfile reads each header that is about the next one within the last
+        raise ArchiveError(f"{name}: an entry has too many headers.") from None
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+        raise ArchiveError(f"{name} is not a whole tar.gz ({error}); pack it again.") from error
 
 
 class _Unpacking:

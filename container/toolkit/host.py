@@ -402,12 +402,16 @@ class HostRuntime(Runtime):
             self._progress.start()
 
     def _membership(self, ports: dict[str, list[int]]) -> Membership:
-        """Who is in the cluster and where: on one machine at loopback and the ports that each host has reserved."""
+        """Who is in the cluster and where: on one machine at loopback, and at the ports that each host has reserved."""
         members = membership_of(self._env)
-        if not self._env.machine.shared:
+        if not self._env.reserves_ports:
             return members
         hosts = (
-            dataclasses.replace(host, address="127.0.0.1", ports=tuple(ports.get(host.name, ())))
+            dataclasses.replace(
+                host,
+                address="127.0.0.1" if self._env.machine.shared else host.address,
+                ports=tuple(ports.get(host.name, ())),
+            )
             for host in members.hosts
         )
         return dataclasses.replace(members, hosts=tuple(hosts))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import json
 import os
 import signal
 import sys
@@ -224,6 +225,7 @@ def read_environment(base: Path) -> Environment:
         job_name=os.environ.get(variables.JOB_NAME, ""),
         attempt=int(os.environ.get(variables.ATTEMPT) or 0),
         user_environment={name: os.environ[name] for name in codec.NAMING_VARIABLES if name in os.environ},
+        addresses=json.loads(os.environ.pop(variables.ADDRESSES, "") or "{}"),
     )
 
 
@@ -319,7 +321,7 @@ class Preparation:
 
         for warning in plan().warnings if env.is_master else ():
             self._output.say(env.current_host, f"warning: {warning}")
-        needed = launchers.ports_per_host(env.strategy) if env.machine.shared else 0
+        needed = launchers.ports_per_host(env.strategy) if env.reserves_ports else 0
         reserved = ports.reserve(needed).numbers if needed else ()
         gang = Gang(
             self._loop,
@@ -337,7 +339,8 @@ def _with_network(env: Environment) -> Environment:
     """The job with the network that the hosts share, now that all of them are there: mpirun takes it by address."""
     if env.machine.shared or not env.is_master or len(env.hosts) == 1:
         return env
-    found = network.shared_network(env.current_host, env.hosts[1])
+    mine, other = (env.addresses.get(host, host) for host in (env.current_host, env.hosts[1]))
+    found = network.shared_network(mine, other)
     if found is None:
         return env
     return dataclasses.replace(env, machine=dataclasses.replace(env.machine, network=found[1]))

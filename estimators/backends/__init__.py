@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from container.contract.names import unknown
 from estimators.job.errors import UnsupportedError
-from estimators.job.fleets import FLEETS
+from estimators.job.fleets import find, names
 
 if TYPE_CHECKING:
     from estimators.backends.base import Backend
@@ -19,8 +19,14 @@ def load(name: str) -> type[Backend]:
     Raises:
         UnsupportedError: there is none of that name.
     """
-    if name in FLEETS:
-        module, _, attribute = FLEETS[name].backend.partition(":")
-        backend: type[Backend] = getattr(importlib.import_module(module), attribute)
-        return backend
-    raise UnsupportedError(unknown("instance_type", name, FLEETS))
+    fleet = find(name)
+    if fleet is None:
+        raise UnsupportedError(unknown("instance_type", name, names()))
+    module, _, attribute = fleet.backend.partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    backend: type[Backend] = found
+    if hasattr(found, "acquire"):  # a provider of hosts: what is done with them is written once
+        from estimators.backends.hosts.cluster import cluster_over
+
+        backend = cluster_over(found)
+    return backend

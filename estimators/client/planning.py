@@ -22,6 +22,7 @@ from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy
 from container.contract.strategies import MPI, Mirrored, ParameterServer
 from container.system import host_machine as machines
 from container.toolkit.code import code
+from estimators import backends
 from estimators.backends.config import BackendFacts, host_config
 from estimators.backends.local import checkpoint_dir
 from estimators.client.source import Source
@@ -358,7 +359,8 @@ class _Place:
         if capabilities.this_python or capabilities.simulated:
             return cls._this_machine(spec, options, home)
         if not capabilities.managed:
-            return cls._containers(spec, options, home)
+            machine_is_ours = capabilities.shared_machine
+            return cls._containers(spec, options, home) if machine_is_ours else cls._provided(spec, options)
         gpus = instances.gpus(spec.instance_type)
         algorithm = spec.algorithm
         image = (*algorithm.entry_point, *algorithm.arguments)
@@ -374,6 +376,28 @@ class _Place:
             facts=BackendFacts(network_interface="eth0"),
             trees=None,
             entry_points=dict.fromkeys(spec.hosts, image or ("python", "-m", "container", "train")),
+        )
+
+    @classmethod
+    def _provided(cls, spec: TrainingJobSpec, options: RunOptions) -> _Place:
+        from estimators.backends.hosts.cluster import HostCluster
+
+        backend = backends.load(options.backend)
+        assert issubclass(backend, HostCluster)
+        placement = backend.provider_type.describe(spec, options)
+        toolkit = (placement.python, "-I", f"{placement.package}/__main__.py", "train")
+        return cls(
+            machine=Machine(
+                python=placement.python,
+                cpus=placement.cpus,
+                gpus=placement.gpus,
+                mpirun=placement.mpirun,
+                container_package=placement.package,
+            ),
+            facts=BackendFacts(network_interface=placement.interface, instance_type=spec.instance_type),
+            trees=None,
+            entry_points={host: (*placement.connect(host), *toolkit) for host in spec.hosts},
+            warnings=placement.warnings,
         )
 
     @classmethod

@@ -1,12 +1,13 @@
 """Where hosts can come from: the table of the backends' names, and what each of them can do.
 
 Everything outside :mod:`estimators.backends` asks for a capability, and never for a name. A new backend is one folder
-there and one line here.
+there and one line here. Installed packages add theirs by entry points of the group ``fleetfit.backends``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 
@@ -80,6 +81,25 @@ FLEETS: Mapping[str, Fleet] = {
 OWN_TYPES = tuple(name for name in FLEETS if name != SAGEMAKER)
 
 
+@functools.cache
+def _added() -> Mapping[str, Fleet]:
+    """The backends of installed packages."""
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="fleetfit.backends")
+    return {entry.name: Fleet(backend=entry.value, capabilities=entry.load().capabilities) for entry in found}
+
+
+def find(name: str) -> Fleet | None:
+    """Return the line of a name; None for one that nobody has added."""
+    return FLEETS[name] if name in FLEETS else _added().get(name)
+
+
+def names() -> tuple[str, ...]:
+    """Return all names, also those that installed packages have added."""
+    return (*FLEETS, *_added())
+
+
 def fleet_name(instance_type: str) -> str:
     """Return the name in the table: ``ml`` for every ``ml.*`` type, else the type itself."""
     return SAGEMAKER if instance_type.startswith(f"{SAGEMAKER}.") else instance_type
@@ -87,8 +107,8 @@ def fleet_name(instance_type: str) -> str:
 
 def capabilities(instance_type: str | None) -> Capabilities:
     """Return what an instance type's hosts are like; a type that is not in the table is taken for SageMaker's."""
-    fleet = FLEETS.get(fleet_name(instance_type or SAGEMAKER), FLEETS[SAGEMAKER])
-    return fleet.capabilities
+    fleet = find(fleet_name(instance_type or SAGEMAKER))
+    return (fleet or FLEETS[SAGEMAKER]).capabilities
 
 
 def is_own(instance_type: str | None) -> bool:

@@ -74,11 +74,26 @@ class Make:
 
     Args:
         folder: Where their code and marks go.
+        instance_type: Where their jobs run.
+        backend_options: Those of the backend.
+        environment: Variables of all scripts.
+        marks: Where marks go instead, for hosts that do not see the folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        instance_type: str = "local_process",
+        backend_options: dict[str, Any] | None = None,
+        environment: dict[str, str] | None = None,
+        marks: Path | None = None,
+    ) -> None:
         self.folder = folder
-        self.marks = folder / "marks"
+        self.instance_type = instance_type
+        self._options = {"backend_options": backend_options} if backend_options else {}
+        self._environment = environment or {}
+        self.marks = marks or folder / "marks"
         self.marks.mkdir()
         self._count = 0
 
@@ -117,13 +132,13 @@ class Make:
                 "entry_point": "train.py",
                 "source_dir": str(code),
                 "instance_count": hosts,
-                "instance_type": "local_process",
+                "instance_type": self.instance_type,
                 "distribution": (
                     MPI(processes_per_host=processes, custom_mpi_options=mpi_options) if processes else None
                 ),
                 "model_dir": False,
-                "environment": {"MARKS": str(self.marks), **(environment or {})},
-                "run_options": RunOptions(**(options or {})),
+                "environment": {"MARKS": str(self.marks), **self._environment, **(environment or {})},
+                "run_options": RunOptions(**{**self._options, **(options or {})}),
                 **arguments,
             }
         )
@@ -335,6 +350,10 @@ def below(*roots: int) -> list[Process]:
     return found
 
 
+#: Says which processes run on machines of the tests' own, which are no descendants of a supervisor.
+on_machines: Callable[[], list[int]] = list
+
+
 def marked(name: str) -> list[Process]:
     """Living processes that carry the job's mark, of jobs in this test's home."""
     found = []
@@ -378,6 +397,9 @@ class Snapshot:
         family = [one for one in below(self.supervisor.pid) if one.argv and one.argv != self.supervisor.argv]
         toolkits = {one.pid for one in family if one.kind == "toolkit"}
         forked = {one for one in family if one.pid in toolkits and (_stat(one.pid) or ("", 0, 0))[1] in toolkits}
+        found = (process(pid) for pid in on_machines())
+        # A host's agent, which ends after it, is of the machine; each test looks whether it went.
+        family += [one for one in found if one is not None and "agent" not in one.argv]
         collectors = {one for one in family if "provenance" in " ".join(one.argv)}
         collectors |= set(below(*(one.pid for one in collectors)))
         return {*family, *marked(self.job.name)} - collectors - forked

@@ -1,12 +1,17 @@
-"""A home for the jobs of each test."""
+"""A home for the jobs of each test, and where these run."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import clusters
+import fleet as fleets
+import places
 import pytest
+
+from estimators.job import fleets as table
 
 
 @pytest.fixture
@@ -17,7 +22,39 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     clusters.kill_everything_of(tmp_path / "home")
 
 
+@pytest.fixture(scope="session")
+def machines() -> Iterator[fleets.Fleet]:
+    """Machines of this process's tests."""
+    made = fleets.Fleet(places.MACHINES)
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def make(tmp_path: Path, home: Path) -> clusters.Make:
+def fleet(machines: fleets.Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleets.Fleet]:
+    """The machines, and the backend that runs jobs on them; after each test nothing is left on them."""
+    paths = [str(fleets.PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.syspath_prepend(str(fleets.PLUGIN))
+    table._added.cache_clear()
+    monkeypatch.setattr(clusters, "on_machines", lambda: [pid for one in machines.machines for pid in one.pids()])
+    yield machines
+    table._added.cache_clear()
+    for machine in machines.machines:
+        machine.mend()
+        clusters.until(lambda machine=machine: not machine.pids(), 10)
+        assert machine.files("hosts/*") == [] and machine.files("fleetfit-????????") == []
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest) -> str:
+    """Where the test's jobs run; see :mod:`places`."""
+    return str(getattr(request, "param", places.PROCESS))
+
+
+@pytest.fixture
+def make(place: str, tmp_path: Path, home: Path, request: pytest.FixtureRequest) -> clusters.Make:
     """Makes estimators whose code is given as text."""
-    return clusters.Make(tmp_path)
+    if place == places.PROCESS:
+        return clusters.Make(tmp_path)
+    return places.on_fleet(request.getfixturevalue("fleet"), tmp_path, home)

@@ -18,12 +18,12 @@ from container.contract import variables
 from container.contract.failures import Cause
 from container.contract.layout import success_text
 from container.system import folders
+from container.system.background import Background
 from container.system.connection import BlockingConnection
 from container.system.host_machine import gpu_count
 from container.system.removing import remove_tree
 from estimators.backends import local, trees
 from estimators.backends.agents import HostAgents, problem
-from estimators.backends.background import Background
 from estimators.backends.base import Backend, HostEnd
 from estimators.backends.docker import checking, containers, job_secrets, naming, ownership, warm
 from estimators.backends.docker.containers import ContainerPlan

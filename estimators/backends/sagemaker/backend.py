@@ -15,8 +15,8 @@ from typing import Any
 
 from container.contract import wire
 from container.contract.failures import Cause, Failure
+from container.system.background import Background
 from container.system.loop import Timer
-from estimators.backends.background import Background
 from estimators.backends.base import Backend
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws

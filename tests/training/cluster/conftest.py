@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import places
 import pytest
-from homes import home, make
+from homes import fleet, home, machines, make, place
 
-__all__ = ["home", "make"]
+__all__ = ["fleet", "home", "machines", "make", "place"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of clusters on other places too; see :mod:`places`."""
+    if "place" in metafunc.fixturenames:
+        metafunc.parametrize("place", places.of(metafunc), indirect=True)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Blocking calls in threads, their results in the supervisor's loop."""
+"""Blocking calls in threads, their results in the loop."""
 
 from __future__ import annotations
 

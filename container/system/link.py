@@ -1,0 +1,132 @@
+"""A connection on the loop that carries frames (:mod:`container.contract.frames`), by descriptors of any kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from container.contract.frames import Decoder, encode
+from container.contract.messages import Message, MessageError
+from container.system.loop import Loop
+
+_READ_SIZE = 1 << 18
+#: Sources wait while so many bytes are unsent, and go on when so few are left.
+_HIGH, _LOW = 4 << 20, 1 << 20
+
+
+class Link:
+    """One end of a connection.
+
+    Messages are never held up: what streams through (:meth:`add_source`) waits while the peer is slow.
+
+    Args:
+        loop: The loop that drives it.
+        read: The descriptor to read from; the link owns it.
+        write: The descriptor to write to, perhaps the same; the link owns it.
+        received: Called with each message and its bytes.
+        closed: Called once, with the reason, when the peer is gone or sends what is no frame.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        read: int,
+        write: int,
+        received: Callable[[Message, bytes], None],
+        closed: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._read, self._write = read, write
+        self._received = received
+        self._closed = closed
+        self._decoder = Decoder()
+        self._outgoing = bytearray()
+        self._sources: dict[int, Callable[[], None]] = {}
+        self._held = False
+        self.open = True
+        for fd in {read, write}:
+            os.set_blocking(fd, False)
+            os.set_inheritable(fd, False)
+        loop.add_reader(read, self._readable)
+
+    def send(self, message: Message, body: bytes = b"") -> None:
+        """Send a message; one to a peer that is gone is dropped."""
+        if self.open:
+            waiting = bool(self._outgoing)
+            self._outgoing += encode(message, body)
+            if not waiting:
+                self._flush()
+
+    def add_source(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when a descriptor can be read and the peer keeps up."""
+        self._sources[fd] = callback
+        if not self._held:
+            self._loop.add_reader(fd, callback)
+
+    def remove_source(self, fd: int) -> None:
+        """Forget :meth:`add_source`."""
+        if self._sources.pop(fd, None) is not None:
+            self._loop.remove_reader(fd)
+
+    def close(self) -> None:
+        """Close without calling ``closed``; what is unsent is lost."""
+        if self.open:
+            self.open = False
+            self._loop.remove_reader(self._read)
+            self._loop.remove_writer(self._write)
+            for fd in list(self._sources):
+                self.remove_source(fd)
+            for fd in {self._read, self._write}:
+                os.close(fd)
+
+    def _lost(self, reason: str) -> None:
+        if self.open:
+            self.close()
+            self._closed(reason)
+
+    def _flush(self) -> None:
+        try:
+            while self._outgoing:
+                with memoryview(self._outgoing) as view:
+                    sent = os.write(self._write, view[: 1 << 20])
+                del self._outgoing[:sent]
+        except BlockingIOError:
+            self._loop.add_writer(self._write, self._flush)
+        except OSError as error:
+            # The reader sees the end too, with whatever the peer said last still to be read.
+            self._outgoing.clear()
+            self._loop.remove_writer(self._write)
+            if not isinstance(error, BrokenPipeError | ConnectionResetError):
+                self._lost(f"sending failed: {error.strerror}")
+            return
+        else:
+            self._loop.remove_writer(self._write)
+        self._hold(len(self._outgoing) > (_LOW if self._held else _HIGH))
+
+    def _hold(self, held: bool) -> None:
+        if held != self._held:
+            self._held = held
+            for fd, callback in self._sources.items():
+                if held:
+                    self._loop.remove_reader(fd)
+                else:
+                    self._loop.add_reader(fd, callback)
+
+    def _readable(self) -> None:
+        try:
+            data = os.read(self._read, _READ_SIZE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(f"the connection broke: {error.strerror}")
+            return
+        if not data:
+            self._lost("the connection was closed")
+            return
+        try:
+            for message, body in self._decoder.feed(data):
+                self._received(message, body)
+                if not self.open:
+                    return
+        except MessageError as error:
+            self._lost(str(error))

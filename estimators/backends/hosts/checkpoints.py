@@ -1,0 +1,104 @@
+"""Checkpoints that hosts with files of their own have written, brought into the job's folder here while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from container.contract.frames import Decoder
+from container.contract.messages import Message
+from container.system.removing import remove_tree
+
+#: The Checkpointer's folders, and the file that it writes last.
+_CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
+_MANIFEST = "manifest.json"
+
+
+class Incoming:
+    """Takes what ``agent sync out`` of one host says.
+
+    A checkpoint appears as it did there: as a whole folder. Other files appear whole, too.
+
+    Args:
+        folder: Where they go; nothing of it is written to but what the host names.
+        host: The host's name, for what is on its way.
+        say: Takes event lines.
+    """
+
+    def __init__(self, folder: Path, host: str, say: Callable[[bytes], None]) -> None:
+        self._folder = folder
+        self._staging = folder / f".{host}.partial"
+        self._say = say
+        self._decoder = Decoder()
+        self._file: IO[bytes] | None = None
+        self._current: Message = {}
+        remove_tree(self._staging, ignore_errors=True)  # of a supervisor that was killed
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece.
+
+        Raises:
+            OSError: a file cannot be written.
+            ValueError: the host says what makes no sense.
+        """
+        for message, body in self._decoder.feed(data):
+            operation = message["op"]
+            if operation == "file":
+                self._begin(message)
+            elif operation == "data" and self._file is not None:
+                self._file.write(body)
+            elif operation in ("whole", "torn") and self._file is not None:
+                self._file.close()
+                self._file = None
+                if operation == "whole":
+                    self._put()
+            elif operation == "gone":
+                self._remove(str(message["name"]))
+            elif operation == "say":
+                self._say(body)
+
+    def close(self) -> None:
+        """Nothing more comes; what is not whole is dropped."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        remove_tree(self._staging, ignore_errors=True)
+
+    def _begin(self, message: Message) -> None:
+        path = self._staging / _checked(str(message["name"]))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._current = message
+        self._file = path.open("wb")
+
+    def _put(self) -> None:
+        name = str(self._current["name"])
+        staged, target = self._staging / name, self._folder / name
+        os.chmod(staged, int(self._current["mode"]) & 0o777 | 0o600)
+        os.utime(staged, ns=(int(self._current["time"]), int(self._current["time"])))
+        top, _, rest = name.partition("/")
+        if rest and _CHECKPOINT.fullmatch(top) and not (self._folder / top).exists():
+            if rest == _MANIFEST:  # the last of it
+                os.rename(self._staging / top, self._folder / top)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(staged, target)
+
+    def _remove(self, name: str) -> None:
+        path = self._folder / _checked(name)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        top = self._folder / PurePosixPath(name).parts[0]
+        if top != path and _CHECKPOINT.fullmatch(top.name) and not (top / _MANIFEST).exists():
+            shutil.rmtree(top, ignore_errors=True)  # it was deleted there as a whole
+
+
+def _checked(name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts:
+        raise ValueError(f"a host names {name!r}, which is not in its folder")
+    return name

@@ -1,0 +1,260 @@
+"""The seam: what a place that has hosts must offer, for everything else to be done for it.
+
+A backend is a :class:`HostProvider`. It says what it can do, refuses what it cannot, and gives hosts by name. What a
+job does with its hosts (trees, inputs, Pipe mode, checkpoints, the token, start, stop, loss, outputs) is written once,
+in :class:`estimators.backends.hosts.cluster.HostCluster`, over :class:`Host`: ``push``, ``pull`` and ``run``. No host
+needs the caller's file system. ``docs/adding-a-backend.md`` walks through the smallest one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from container.system.loop import Loop
+from estimators.job.fleets import Capabilities
+from estimators.job.request import RunOptions, TrainingJobSpec
+
+#: None when it went well, else what was wrong, as one line.
+Done = Callable[[str | None], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What a host has told of itself.
+
+    Attributes:
+        root: The job's folder there.
+        python: The interpreter that runs the toolkit and the scripts.
+        python_version: Its version.
+        package: The folder of our ``container`` package there.
+        hostname: What it calls itself.
+        cpus: Cores that the job may use.
+        gpus: Its GPUs.
+    """
+
+    root: str
+    python: str
+    python_version: str
+    package: str
+    hostname: str = ""
+    cpus: int = 1
+    gpus: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where a job would run, for ``plan()``.
+
+    Attributes:
+        base_dir: The root of a host's tree.
+        python: The hosts' interpreter.
+        package: The folder of our ``container`` package there.
+        interface: The network interface between the hosts.
+        cpus: A host's cores.
+        gpus: A host's GPUs.
+        mpirun: The hosts' ``mpirun``.
+        connect: What is run here to reach each host, as an argv list; empty where nothing is.
+        warnings: What the user should know.
+    """
+
+    base_dir: Callable[[str], str]
+    python: str = "python"
+    package: str = "container"
+    interface: str = "eth0"
+    cpus: int = 1
+    gpus: int = 0
+    mpirun: str | None = "mpirun"
+    connect: Callable[[str], Sequence[str]] = lambda host: ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """Something of a job that is over and was not removed.
+
+    Attributes:
+        job: The job's name.
+        text: What it is, and where.
+        remove: Removes it.
+    """
+
+    job: str
+    text: str
+    remove: Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What ``fleetfit doctor`` has found out.
+
+    Attributes:
+        name: What was looked at.
+        ok: Whether it will do.
+        text: What was found.
+        remedy: What to do about it.
+    """
+
+    name: str
+    ok: bool
+    text: str
+    remedy: str = ""
+
+
+class HostProcess(Protocol):
+    """A process that runs on a host. What is told to one that has ended is dropped."""
+
+    def write(self, data: bytes) -> None:
+        """Write to its input: its lifeline, if it has one."""
+
+    def close_input(self) -> None:
+        """End its input."""
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+
+
+class Host(Protocol):
+    """A host that is there. All methods return at once; paths on the host are relative to the job's folder there.
+
+    Attributes:
+        name: Its name in the job.
+        address: Where the other hosts reach it.
+        caller_address: Where it reaches the machine that the job's supervisor runs on.
+        interface: Its network interface to the other hosts.
+        facts: What it is.
+        on_lost: Called with the reason when it is gone; then nothing else is called any more.
+    """
+
+    name: str
+    address: str
+    caller_address: str
+    interface: str
+    facts: MachineFacts
+    on_lost: Callable[[str], None]
+
+    def push(self, source: Path, target: str, done: Done) -> None:
+        """Copy a file or what is in a folder into a folder of the host's; what links lead to is copied."""
+
+    def pull(self, source: str, target: Path, done: Done) -> None:
+        """Copy what is in a folder of the host's into one here; nothing, if it is not there."""
+
+    def run(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        on_output: Callable[[bytes], None],
+        on_exit: Callable[[ProcessEnd], None],
+        *,
+        lifeline: str | None = None,
+        listener: str | None = None,
+        runtime: str | None = None,
+        session: bool = False,
+        on_errors: Callable[[bytes], None] | None = None,
+    ) -> HostProcess:
+        """Run a process there.
+
+        Args:
+            argv: Its command.
+            env: Variables, beside those that the host itself has.
+            on_output: Takes what it prints, every byte in its order, before its end is told.
+            on_exit: Called when it has ended.
+            lifeline: The variable in which it finds the descriptor of its lifeline, which is its input then. Such a
+                process is asked to end what it has started when the connection ends; others are killed at once.
+            listener: The variable in which it finds the descriptor of the socket of :meth:`listen`.
+            runtime: The variable in which it finds a private folder for its sockets, removed at its end.
+            session: Whether it leads a session.
+            on_errors: Takes its standard error; default: ``on_output``.
+        """
+
+    def listen(self, done: Callable[[int], None]) -> None:
+        """Listen at a free port of the host's address, for a process that is then run with ``listener``."""
+
+    def list_files(self, path: str, done: Callable[[Mapping[str, tuple[int, int]]], None]) -> None:
+        """Say which files there are below a folder: name -> size and time in nanoseconds."""
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove files and folders."""
+
+    def await_files(self, paths: Sequence[str], done: Done) -> None:
+        """Wait until files are there."""
+
+    def abort(self, spare: Sequence[HostProcess] = ()) -> None:
+        """SIGKILL to everything that was run there but some."""
+
+    def close(self) -> None:
+        """Let it go: everything of the job ends there, and its folder is removed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessEnd:
+    """How a process on a host ended.
+
+    Attributes:
+        exit_code: Its exit status, if it exited.
+        signal: The signal that killed it, if one did.
+        error: Why it could not be started.
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str | None = None
+
+
+class HostProvider(Protocol):
+    """Where hosts come from: one for each job, in its supervisor.
+
+    Args:
+        loop: The supervisor's loop.
+        spec: The job.
+        options: With the provider's own under ``backend_options``.
+    """
+
+    #: What it is called: the instance type.
+    name: ClassVar[str]
+    #: With ``heartbeats``, as each of its hosts runs our toolkit.
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None: ...
+
+    @classmethod
+    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+        """Refuse by name what cannot be, before anything is claimed or started: each with reason and remedy."""
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
+        """Say where the job would run; starts nothing."""
+
+    def acquire(self, name: str, ready: Callable[[Host], None], failed: Callable[[str], None]) -> None:
+        """Get a host, and call one of the two in the loop. It may be new, or one that was kept."""
+
+    def release(self, host: Host) -> None:
+        """A host is not needed any more; everything of the job has ended there."""
+
+    def close(self) -> None:
+        """Let go of everything; the last call, and quick."""
+
+    @classmethod
+    def leftovers(cls) -> Iterable[Leftover]:
+        """What ``fleetfit clean`` should remove."""
+
+    @classmethod
+    def diagnose(cls) -> list[Finding]:
+        """What ``fleetfit doctor`` should say."""
+
+
+class MembershipSource(Protocol):
+    """Says which hosts an elastic job may have: a discovery script, a provider's node table, a spot market.
+
+    Args of :meth:`start`:
+        hosts: Called with the hosts that there are and their slots, in order, whenever that changes.
+        failed: Called with the reason when it cannot say any more.
+    """
+
+    def start(self, hosts: Callable[[Mapping[str, int]], None], failed: Callable[[str], None]) -> None:
+        """Begin to say."""
+
+    def close(self) -> None:
+        """Say nothing more."""

@@ -1,0 +1,239 @@
+"""Jobs on hosts that share nothing with the caller: machines with addresses and files of their own.
+
+What other tests of clusters hold of both, they hold here too (:mod:`places`); these are about what is between machines.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tarfile
+import time
+from pathlib import Path
+
+import clusters
+import fleet as fleets
+import places
+import pytest
+import shapes
+
+from estimators import FailurePolicy, TrainingInput
+
+pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
+
+
+@pytest.fixture
+def make(fleet: fleets.Fleet, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on the machines."""
+    return places.on_fleet(fleet, tmp_path, home)
+
+
+def test_nothing_of_the_caller_is_seen_and_outputs_come_back(make: clusters.Make, tmp_path: Path, home: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("aaa")
+    job = clusters.fit(
+        make(
+            f"""
+            import os, pathlib, socket, sys
+            import aid
+            for place in {[str(tmp_path), str(home)]!r}:
+                assert not os.path.exists(place), place
+            train = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+            aid.report(argv=sys.argv[1:], data=(train / "a").read_text(), host=socket.gethostname())
+            (train / "a").write_text("changed")
+            model = pathlib.Path(os.environ["SM_MODEL_DIR"])
+            (model / aid.HOST).write_text("weights of " + aid.HOST)
+            (model / ("link-" + aid.HOST)).symlink_to(aid.HOST)
+            (pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"]) / "notes").write_text("notes")
+            """,
+            hosts=2,
+            hyperparameters={"rate": 0.5},
+        ),
+        {"train": str(tmp_path / "data")},
+        logs=False,
+    )
+    said = clusters.reports(job)
+    assert [said[rank]["argv"] for rank in (0, 1)] == [["--rate", "0.5"]] * 2
+    assert [said[rank]["data"] for rank in (0, 1)] == ["aaa"] * 2
+    assert said[0]["host"] != said[1]["host"]
+    assert (tmp_path / "data" / "a").read_text() == "aaa"
+    with tarfile.open(str(job.model_data)) as archive:
+        assert sorted(archive.getnames()) == ["algo-1", "algo-2", "link-algo-1", "link-algo-2"]
+        content = archive.extractfile("algo-2")
+        assert content is not None and content.read() == b"weights of algo-2"
+    assert Path(str(job.model_data)).with_name("output.tar.gz").is_file()
+
+
+def test_every_byte_comes_in_its_order(make: clusters.Make) -> None:
+    job = make.run(
+        """
+        import os
+        for number in range(200_000):
+            os.write(1, b"%06d %s\\n" % (number, b"x" * 40))
+        """,
+        hosts=2,
+    )
+    expected = b"".join(b"%06d %s\n" % (number, b"x" * 40) for number in range(200_000))
+    assert clusters.raw_log(job, 0, "algo-1") == expected
+    assert clusters.raw_log(job, 1, "algo-2") == expected
+
+
+READS = """
+import collections, json, os, pathlib
+import aid
+place = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+if place.is_dir():
+    lines = [line for path in sorted(place.iterdir()) for line in path.read_text().splitlines()]
+    again = []
+else:
+    lines = open(f"{place}_0").read().splitlines()
+    again = open(f"{place}_1").read().splitlines()
+aid.report(lines=lines, again=again)
+"""
+
+
+@pytest.mark.parametrize("mode", ["File", "Pipe", "FastFile"])
+@pytest.mark.parametrize("distribution", ["FullyReplicated", "ShardedByS3Key"])
+def test_channels_reach_the_hosts_and_are_divided_among_them(
+    make: clusters.Make, tmp_path: Path, mode: str, distribution: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    everything = []
+    for number in range(4):
+        lines = [f"{number}-{line}" for line in range(50)]
+        (data / f"part-{number}").write_text("\n".join(lines) + "\n")
+        everything += lines
+    channel = TrainingInput(str(data), distribution=distribution, input_mode=mode)
+    job = clusters.fit(make(READS, hosts=2), {"train": channel}, logs=False)
+    said = clusters.reports(job)
+    for when in ("lines", "again") if mode == "Pipe" else ("lines",):
+        if distribution == "FullyReplicated":
+            assert said[0][when] == said[1][when] == everything
+        else:
+            assert len(said[0][when]) == len(said[1][when]) == 100
+            assert sorted(said[0][when] + said[1][when]) == sorted(everything)
+
+
+def test_checkpoints_come_here_while_it_trains_and_are_there_on_another_machine(
+    make: clusters.Make, fleet: fleets.Fleet, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved"
+    job = make.start(
+        """
+        import os, pathlib, time
+        import aid
+        place = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
+        found = sorted(path.name for path in place.iterdir()) if place.is_dir() else []
+        aid.mark("found-" + os.environ.get("FLEETFIT_ATTEMPT", "?"), ",".join(found))
+        if "checkpoint-2-step-20" in found:
+            assert (place / "checkpoint-2-step-20" / "weights").read_text() == "x" * 3_000_000
+            raise SystemExit
+        for step in (1, 2):
+            staged = place / ".staged"
+            staged.mkdir()
+            (staged / "weights").write_text("x" * 3_000_000)
+            (staged / "manifest.json").write_text("{}")
+            staged.rename(place / f"checkpoint-{step}-step-{step}0")
+            if step == 2:
+                (place / "checkpoint-1-step-10" / "manifest.json").unlink()
+                (place / "checkpoint-1-step-10" / "weights").unlink()
+                (place / "checkpoint-1-step-10").rmdir()
+            aid.mark(f"ready-{step - 1}")
+            aid.wait_for(f"go-{step}")
+        time.sleep(300)
+        """,
+        ready=1,
+        checkpoint_s3_uri=str(saved),
+        options={
+            "failure_policy": FailurePolicy(max_failures=1),
+            **make._options,
+            "backend_options": {**make._options["backend_options"], "silence": 2},
+        },
+    )
+    first = saved / "checkpoint-1-step-10"
+    clusters.until(lambda: (first / "manifest.json").exists(), 5)
+    assert (first / "weights").stat().st_size == 3_000_000
+    make.mark("go-1")
+    clusters.until(lambda: (saved / "checkpoint-2-step-20" / "manifest.json").exists() and not first.exists(), 5)
+    taken = next(machine for machine in fleet.machines if machine.processes())
+    taken.cut()
+    clusters.await_terminal(job, 30)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+    assert make.marked("found-1", 1) == "checkpoint-2-step-20"
+    assert "was lost: it has given no sign of life for 2 s" in str(job.record.read_status())
+
+
+@pytest.mark.parametrize("shape", [shapes.MPI_, shapes.COLLECTIVE], ids=str)
+def test_a_cut_link_ends_the_job_and_everything_on_both_sides_of_it(
+    shape: shapes.Shape, make: clusters.Make, fleet: fleets.Fleet
+) -> None:
+    job = make.start(
+        """
+        import time
+        import aid
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        ready=shape.size,
+        options={**make._options, "backend_options": {**make._options["backend_options"], "silence": 2}},
+        **shape.settings,
+    )
+    busy = [machine for machine in fleet.machines if machine.processes()]
+    assert len(busy) == 2
+    busy[1].cut()
+    took = clusters.until(lambda: job.status == "Failed", 15)
+    assert took < 10
+    assert "algo-2" in str(job.describe()["FailureReason"])
+    clusters.until(lambda: not busy[0].processes() and not busy[1].processes(), 6)  # the cut one notices by itself
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "agent"])
+def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_is_killed(
+    victim: str, make: clusters.Make, fleet: fleets.Fleet
+) -> None:
+    job = make.start(
+        """
+        import os, subprocess, sys, time
+        import aid
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        hosts=2,
+        processes=2,
+        ready=4,
+    )
+    busy = [machine for machine in fleet.machines if machine.processes()]
+    if victim == "supervisor":
+        clusters.supervisor(job).kill()
+    else:
+        agent = next(line for line in busy[0].processes() if line.endswith("agent host "))
+        os.kill(int(agent.split()[0]), signal.SIGKILL)
+    clusters.until(lambda: not any(machine.processes() for machine in busy), 5)
+    clusters.await_terminal(job, 10)
+    assert job.status == "Failed"
+    if victim == "agent":
+        assert "was lost: the connection was closed" in str(job.describe()["FailureReason"])
+        for machine in busy:  # nobody is left there to remove it
+            machine.tidy()
+
+
+def test_a_machine_less_than_it_takes_is_refused_by_name(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    with pytest.raises(Exception, match="the fleet has 4 machines; add some"):
+        make.run("pass", hosts=places.MACHINES + 1)
+
+
+def test_an_agent_that_is_stopped_is_noticed(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    job = make.start(
+        "import aid, time\naid.mark('ready-0')\ntime.sleep(300)",
+        ready=1,
+        options={**make._options, "backend_options": {**make._options["backend_options"], "silence": 2}},
+    )
+    busy = next(machine for machine in fleet.machines if machine.processes())
+    agent = int(next(line for line in busy.processes() if line.endswith("agent host ")).split()[0])
+    os.kill(agent, signal.SIGSTOP)
+    began = time.monotonic()
+    clusters.await_terminal(job, 10)
+    assert time.monotonic() - began < 6 and "no sign of life" in str(job.describe()["FailureReason"])
+    os.kill(agent, signal.SIGCONT)

@@ -1,0 +1,104 @@
+"""The provider: takes machines of a fleet that is there already, by connecting to what listens on them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from container.system.loop import Loop
+from estimators.backends.hosts.provider import Finding, Host, Leftover, Placement
+from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
+from estimators.job.fleets import Capabilities
+from estimators.job.request import RunOptions, TrainingJobSpec
+
+
+class NetnsProvider:
+    """Hosts on the machines that ``backend_options={"fleet": FILE}`` lists."""
+
+    name: ClassVar[str] = "netns"
+    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True)
+
+    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
+        self._loop = loop
+        self._job = spec.name
+        self._options = options.backend_options
+        self._taken: dict[str, int] = {}  # host -> the lock on its machine
+
+    @classmethod
+    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+        """Refuse a job of more hosts than there are machines."""
+        machines = _machines(options.backend_options)
+        if spec.instance_count > len(machines):
+            return [f"instance_count={spec.instance_count}, and the fleet has {len(machines)} machines; add some."]
+        return []
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
+        """Say where the job would run."""
+        machines = _machines(options.backend_options)
+        places = dict(zip(spec.hosts, machines, strict=False))
+        return Placement(
+            base_dir=lambda host: f"/tmp/{spec.name}/hosts/{host}/ml",
+            connect=lambda host: ("connect", places[host]["address"]),
+        )
+
+    def acquire(self, name: str, ready: Callable[[Host], None], failed: Callable[[str], None]) -> None:
+        """Connect to a machine that nobody has."""
+        for machine in _machines(self._options):
+            lock = os.open(machine["lock"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                sock = socket.create_connection((machine["address"], machine["port"]), timeout=1.0)
+            except OSError:  # somebody has it, or it is not reachable
+                os.close(lock)
+                continue
+            sock.sendall(machine["token"].encode() + b"\n")
+            self._taken[name] = lock
+            connection = sock.detach()
+            RemoteHost(
+                self._loop,
+                name,
+                connection,
+                connection,
+                root=f"{self._job}/hosts/{name}",
+                address=machine["address"],
+                caller_address=machine["caller"],
+                interface="eth0",
+                ready=ready,
+                failed=failed,
+                silence=float(self._options.get("silence", SILENCE_S)),
+            )
+            return
+        failed("no machine of the fleet is free and reachable")
+
+    def release(self, host: Host) -> None:
+        """Let others have the machine."""
+        lock = self._taken.pop(host.name, None)
+        if lock is not None:
+            os.close(lock)
+
+    def close(self) -> None:
+        """Let others have all of them."""
+        for lock in self._taken.values():
+            os.close(lock)
+        self._taken.clear()
+
+    @classmethod
+    def leftovers(cls) -> Iterable[Leftover]:
+        """The machines remove what is a job's when its connection ends."""
+        return ()
+
+    @classmethod
+    def diagnose(cls) -> list[Finding]:
+        """Say whether there is a fleet."""
+        return [Finding(name=cls.name, ok=True, text="machines are named by backend_options={'fleet': FILE}")]
+
+
+def _machines(options: Any) -> list[dict[str, Any]]:
+    machines: list[dict[str, Any]] = json.loads(Path(options["fleet"]).read_text(encoding="utf-8"))
+    return machines

@@ -1,0 +1,63 @@
+"""Where the tests of clusters run: as processes of this machine, and on machines with files of their own.
+
+Tests that make their jobs with ``make`` run in both places, on machines under the mark ``soak`` but for a sample.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import clusters
+import fleet as fleets
+import pytest
+
+PROCESS, FLEET = "process", "machines"
+#: How many machines there are.
+MACHINES = 4
+
+#: The files whose tests run on machines too.
+EVERYWHERE = frozenset(
+    {"test_channels", "test_elastic", "test_failures", "test_orphans", "test_ranks", "test_servers", "test_stop"}
+)
+#: Of these, what runs on machines in every run; the rest does in `make soak`.
+SAMPLE = frozenset(
+    {
+        "test_channels",
+        "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
+        "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
+    }
+)
+#: Those of what only processes of one machine have.
+PROCESS_ONLY = frozenset(
+    {
+        # The record's own paths, and shared memory of this machine.
+        "test_ranks.test_each_hosts_paths_are_its_own",
+        "test_ranks.test_the_script_launcher_runs_once_on_each_host",
+        "test_orphans.test_the_next_job_removes_what_a_job_that_was_killed_as_a_whole_left",
+    }
+)
+
+
+def of(metafunc: pytest.Metafunc) -> list[object]:
+    """Where a test runs."""
+    module = metafunc.module.__name__.rpartition(".")[2]
+    names = {module, f"{module}.{metafunc.function.__name__}"}
+    if forced := os.environ.get("FLEETFIT_TEST_PLACE"):
+        return [forced]
+    if module not in EVERYWHERE or names & PROCESS_ONLY:
+        return [PROCESS]
+    needs_root = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
+    marks = [needs_root] if names & SAMPLE else [needs_root, pytest.mark.soak]
+    return [PROCESS, pytest.param(FLEET, marks=marks)]
+
+
+def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on the fleet."""
+    return clusters.Make(
+        folder,
+        instance_type="netns",
+        backend_options={"fleet": str(fleet.file)},
+        environment={"FLEETFIT_HOME": str(home)},
+        marks=fleet.marks / f"{os.getpid()}-{folder.name}",
+    )
