@@ -82,8 +82,8 @@ OWN_TYPES = tuple(name for name in FLEETS if name != SAGEMAKER)
 
 
 @functools.cache
-def _added() -> Mapping[str, Fleet]:
-    """The backends of installed packages."""
+def added() -> Mapping[str, Fleet]:
+    """Return the backends of installed packages, by name."""
     from importlib.metadata import entry_points
 
     found = entry_points(group="fleetfit.backends")
@@ -92,12 +92,12 @@ def _added() -> Mapping[str, Fleet]:
 
 def find(name: str) -> Fleet | None:
     """Return the line of a name; None for one that nobody has added."""
-    return FLEETS[name] if name in FLEETS else _added().get(name)
+    return FLEETS[name] if name in FLEETS else added().get(name)
 
 
 def names() -> tuple[str, ...]:
     """Return all names, also those that installed packages have added."""
-    return (*FLEETS, *_added())
+    return (*FLEETS, *added())
 
 
 def fleet_name(instance_type: str) -> str:

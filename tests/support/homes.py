@@ -36,10 +36,10 @@ def fleet(machines: fleets.Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[f
     paths = [str(fleets.PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.syspath_prepend(str(fleets.PLUGIN))
-    table._added.cache_clear()
+    table.added.cache_clear()
     monkeypatch.setattr(clusters, "on_machines", lambda: [pid for one in machines.machines for pid in one.pids()])
     yield machines
-    table._added.cache_clear()
+    table.added.cache_clear()
     for machine in machines.machines:
         machine.mend()
         clusters.until(lambda machine=machine: not machine.pids(), 10)

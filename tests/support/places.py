@@ -18,7 +18,16 @@ MACHINES = 4
 
 #: The files whose tests run on machines too.
 EVERYWHERE = frozenset(
-    {"test_channels", "test_elastic", "test_failures", "test_orphans", "test_ranks", "test_servers", "test_stop"}
+    {
+        "test_channels",
+        "test_elastic",
+        "test_failures",
+        "test_logs",
+        "test_orphans",
+        "test_ranks",
+        "test_servers",
+        "test_stop",
+    }
 )
 #: Of these, what runs on machines in every run; the rest does in `make soak`.
 SAMPLE = frozenset(

@@ -9,7 +9,7 @@ needs the caller's file system. ``docs/adding-a-backend.md`` walks through the s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -69,21 +69,6 @@ class Placement:
     mpirun: str | None = "mpirun"
     connect: Callable[[str], Sequence[str]] = lambda host: ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """Something of a job that is over and was not removed.
-
-    Attributes:
-        job: The job's name.
-        text: What it is, and where.
-        remove: Removes it.
-    """
-
-    job: str
-    text: str
-    remove: Callable[[], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,24 +222,5 @@ class HostProvider(Protocol):
         """Let go of everything; the last call, and quick."""
 
     @classmethod
-    def leftovers(cls) -> Iterable[Leftover]:
-        """What ``fleetfit clean`` should remove."""
-
-    @classmethod
     def diagnose(cls) -> list[Finding]:
         """What ``fleetfit doctor`` should say."""
-
-
-class MembershipSource(Protocol):
-    """Says which hosts an elastic job may have: a discovery script, a provider's node table, a spot market.
-
-    Args of :meth:`start`:
-        hosts: Called with the hosts that there are and their slots, in order, whenever that changes.
-        failed: Called with the reason when it cannot say any more.
-    """
-
-    def start(self, hosts: Callable[[Mapping[str, int]], None], failed: Callable[[str], None]) -> None:
-        """Begin to say."""
-
-    def close(self) -> None:
-        """Say nothing more."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from container.system import machine as hardware
 from container.system.machine import format_bytes
 from estimators.cli.doctor.findings import Finding, Verdict
+from estimators.job import fleets
 from estimators.job.fleets import CONTAINERS, GPU_CONTAINERS, PROCESSES
 
 
@@ -89,7 +90,26 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
         else:
             findings.append(dataclasses.replace(engine, name=name, text=f"containers, Docker: {engine.text}"))
     findings.append(_sagemaker(environment))
+    findings += _added()
     return tuple(findings)
+
+
+def _added() -> list[Finding]:
+    """What the backends of installed packages say of themselves."""
+    from estimators.backends import load
+    from estimators.backends.hosts.cluster import HostCluster
+
+    return [
+        Finding(
+            name=found.name,
+            state=Verdict.OK if found.ok else Verdict.MISSING,
+            text=found.text,
+            remedy=found.remedy or None,
+        )
+        for backend in map(load, fleets.added())
+        if issubclass(backend, HostCluster)
+        for found in backend.provider_type.diagnose()
+    ]
 
 
 def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> Finding:

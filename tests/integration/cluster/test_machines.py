@@ -18,6 +18,7 @@ import pytest
 import shapes
 
 from estimators import FailurePolicy, TrainingInput
+from estimators.cli.doctor import places as doctor
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
 
@@ -237,3 +238,10 @@ def test_an_agent_that_is_stopped_is_noticed(make: clusters.Make, fleet: fleets.
     clusters.await_terminal(job, 10)
     assert time.monotonic() - began < 6 and "no sign of life" in str(job.describe()["FailureReason"])
     os.kill(agent, signal.SIGCONT)
+
+
+def test_plan_and_doctor_know_the_backend(make: clusters.Make) -> None:
+    plan = make("pass", hosts=2).plan()
+    assert "connect 10." in str(plan)
+    found = {finding.name: finding for finding in doctor.backends(dict(os.environ), {})}
+    assert found["netns"].state.value == "ok"

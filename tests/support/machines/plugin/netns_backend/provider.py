@@ -6,12 +6,12 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from container.system.loop import Loop
-from estimators.backends.hosts.provider import Finding, Host, Leftover, Placement
+from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -87,11 +87,6 @@ class NetnsProvider:
         for lock in self._taken.values():
             os.close(lock)
         self._taken.clear()
-
-    @classmethod
-    def leftovers(cls) -> Iterable[Leftover]:
-        """The machines remove what is a job's when its connection ends."""
-        return ()
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
