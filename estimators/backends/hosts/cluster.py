@@ -300,6 +300,7 @@ class _Member:
         self._channels: dict[str, dict[str, object]] = {}
         self._submit_directory: str | None = None
         self._finished = False
+        self._finishing: list[Callable[[Failure | None], None]] | None = None
 
     @property
     def there(self) -> Host:
@@ -336,7 +337,10 @@ class _Member:
         if self.lost:
             return
         self.lost = True
-        for sync in self._syncs.values():
+        if self._finishing is not None:
+            text = f"{self.name} was lost while its outputs were brought here: {reason}."
+            self._finish_is_over(Failure(cause=Cause.HOST_LOST, message=text, host=self.name))
+        for sync in list(self._syncs.values()):
             sync.ended(None)
         self._cluster.lost(self, reason)
 
@@ -661,10 +665,14 @@ class _Member:
 
     def finish(self, done: Callable[[Failure | None], None]) -> None:
         """Bring what it has saved and its outputs."""
+        if self._finishing is not None:  # it is at it
+            self._finishing.append(done)
+            return
         if self.host is None or self.lost or self._finished:
             done(None)
             return
         self._finished = True
+        self._finishing = [done]
         failures: list[Failure] = []
         if self._mount is not None:
             self._mount.close_input()
@@ -697,9 +705,14 @@ class _Member:
                 _each(wanted, pull, over)
 
         def over() -> None:
-            done(next(iter(failures), None))
+            self._finish_is_over(next(iter(failures), None))
 
         _each(list(self._syncs.values()), finish_sync, synced)
+
+    def _finish_is_over(self, failure: Failure | None) -> None:
+        waiting, self._finishing = self._finishing or [], None
+        for done in waiting:
+            done(failure)
 
     def release(self) -> None:
         """Let the host go."""

@@ -240,6 +240,27 @@ def test_an_agent_that_is_stopped_is_noticed(make: clusters.Make, fleet: fleets.
     os.kill(agent, signal.SIGCONT)
 
 
+def test_a_machine_that_is_lost_while_its_outputs_come_fails_the_job_and_holds_nobody_up(
+    make: clusters.Make, fleet: fleets.Fleet
+) -> None:
+    job = make.start(
+        """
+        import os, aid
+        with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "wb") as file:
+            file.truncate(40_000_000_000)
+        aid.mark("ready-0")
+        """,
+        ready=1,
+        options={**make._options, "backend_options": {**make._options["backend_options"], "silence": 2}},
+    )
+    busy = next(machine for machine in fleet.machines if machine.pids())
+    clusters.until(lambda: job.describe()["SecondaryStatus"] == "Uploading", 20)
+    busy.cut()
+    clusters.await_terminal(job, 15)
+    assert job.status == "Failed"
+    assert "was lost while its outputs were brought here" in str(job.describe()["FailureReason"])
+
+
 def test_plan_and_doctor_know_the_backend(make: clusters.Make) -> None:
     plan = make("pass", hosts=2).plan()
     assert "connect 10." in str(plan)
