@@ -16,11 +16,12 @@ PROCESS, FLEET = "process", "machines"
 #: How many machines there are.
 MACHINES = 4
 
-#: The files whose tests run on machines too.
+#: The tests that run on machines too: whole files, or one of theirs.
 EVERYWHERE = frozenset(
     {
         "test_channels",
-        "test_elastic",
+        "test_elastic.test_each_record_counts_once_whatever_dies_joins_or_leaves",
+        "test_elastic.test_in_pipe_mode_too_each_record_counts_once",
         "test_failures",
         "test_logs",
         "test_orphans",
@@ -54,7 +55,7 @@ def of(metafunc: pytest.Metafunc) -> list[object]:
     names = {module, f"{module}.{metafunc.function.__name__}"}
     if forced := os.environ.get("FLEETFIT_TEST_PLACE"):
         return [forced]
-    if module not in EVERYWHERE or names & PROCESS_ONLY:
+    if not names & EVERYWHERE or names & PROCESS_ONLY:
         return [PROCESS]
     needs_root = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
     marks = [needs_root] if names & SAMPLE else [needs_root, pytest.mark.soak]
