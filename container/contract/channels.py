@@ -155,10 +155,10 @@ class Channel:
                 read[key] = value
             elif key == "attribute_names":
                 if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-                    raise ChannelError(f"channel {name!r}: attribute_names must be a list of texts, got {value!r}.")
+                    raise ChannelError(f"channel {name!r}: attribute_names must be a list of strings, got {value!r}.")
                 read[key] = tuple(value)
             elif key == "content_type" and value is not None and not isinstance(value, str):
-                raise ChannelError(f"channel {name!r}: content_type must be a text, got {value!r}.")
+                raise ChannelError(f"channel {name!r}: content_type must be a string, got {value!r}.")
             else:
                 read[key] = value
         return cls(name=name, **read)

@@ -224,7 +224,7 @@ def _line(line: Any) -> str | tuple[int, str]:
         return line
     if isinstance(line, list | tuple) and len(line) == 2 and isinstance(line[0], int) and isinstance(line[1], str):
         return line[0], line[1]
-    raise ConfigurationError(f"FakeOutcome(lines=…): each must be a text or (rank, text), got {line!r}.")
+    raise ConfigurationError(f"FakeOutcome(lines=…): each must be a string or (rank, string), got {line!r}.")
 
 
 def _rank_and_text(line: str | tuple[int, str]) -> tuple[int, str]:

@@ -40,8 +40,8 @@ def check_local(spec: TrainingJobSpec) -> None:
         containers = fleets.capabilities(spec.instance_type).containers
         if path is not None and path.rstrip("/") != _CHECKPOINTS and not containers:
             raise UnsupportedError(
-                f"checkpoint_local_path={path!r} cannot be had with instance_type={spec.instance_type!r}: processes of "
-                f"one machine share its paths. Leave it out, and let the script write to os.environ"
+                f"checkpoint_local_path={path!r} is not available with instance_type={spec.instance_type!r}: processes "
+                f"of one machine share its paths. Leave it out, and let the script write to os.environ"
                 f"['SM_CHECKPOINT_DIR'], which is {_CHECKPOINTS!r} on SageMaker."
             )
 
@@ -265,7 +265,7 @@ def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
     }
     for name, (given, remedy) in asked.items():
         if given:
-            raise UnsupportedError(f"{name} cannot be had with instance_type={instance_type!r}: {remedy}.")
+            raise UnsupportedError(f"{name} is not available with instance_type={instance_type!r}: {remedy}.")
 
 
 def _ranks(spec: TrainingJobSpec) -> int:

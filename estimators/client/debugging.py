@@ -39,7 +39,7 @@ def run(draft: Draft) -> tuple[JobRecord, int]:
         The job's record, and the entry point's exit code (128 + signal if one killed it).
 
     Raises:
-        ConfigurationError: a channel cannot be had here, or could not be brought.
+        ConfigurationError: a channel is not available here, or could not be brought.
         JobExistsError: the name is taken.
         RecordError: the record cannot be written.
     """

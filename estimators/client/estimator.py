@@ -105,7 +105,7 @@ class Estimator:
     Raises:
         ConfigurationError: an argument is wrong (it is a ValueError too).
         ArgumentNameError: there is no such argument (it is a TypeError too).
-        UnsupportedError: the argument cannot be had; the message says why.
+        UnsupportedError: the argument is not available; the message says why.
 
     Attributes:
         latest_training_job: The handle of the last job, or None.
@@ -251,7 +251,7 @@ class Estimator:
 
         Raises:
             ConfigurationError: something is wrong; nothing has been started.
-            UnsupportedError: something cannot be had; nothing has been started.
+            UnsupportedError: something is not available; nothing has been started.
             JobExistsError: the name is taken.
             TrainingJobError: the job failed (without ``wait=True`` only where SageMaker did not take it).
             KeyboardInterrupt: it was interrupted, and has been stopped; on SageMaker it goes on.
@@ -282,7 +282,7 @@ class Estimator:
 
         Raises:
             ConfigurationError: something is wrong.
-            UnsupportedError: the strategy cannot be had.
+            UnsupportedError: the strategy is not available.
         """
         return self._draft(inputs, job_name).plan()
 

@@ -59,7 +59,7 @@ class Draft:
 
         Raises:
             ConfigurationError: something is wrong with it.
-            UnsupportedError: something cannot be had.
+            UnsupportedError: something is not available.
         """
         if experiment and not settings.capabilities.managed:
             raise UnsupportedError("experiment_config: SageMaker Experiments is a service of AWS.")

@@ -382,5 +382,6 @@ def refuse_locally(values: Mapping[str, Any], instance_type: str) -> None:
         value = values[argument.name]
         if not asks_for_nothing(argument, value):
             raise UnsupportedError(
-                f"{argument.name}={shown(value)} cannot be had with instance_type={instance_type!r}: {argument.note}."
+                f"{argument.name}={shown(value)} is not available with instance_type={instance_type!r}: "
+                f"{argument.note}."
             )

@@ -49,7 +49,9 @@ class Fault:
         self._check_seconds("at_s")
         if self.at_line is not None:
             if not isinstance(self.at_line, str):
-                raise ConfigurationError(f"{type(self).__name__}(at_line=…) must be a text, got {shown(self.at_line)}.")
+                raise ConfigurationError(
+                    f"{type(self).__name__}(at_line=…) must be a string, got {shown(self.at_line)}."
+                )
             try:
                 re.compile(self.at_line)
             except (re.error, RecursionError, OverflowError) as error:

@@ -178,7 +178,7 @@ def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
         return (_channel(DEFAULT_CHANNEL, inputs),)
     for name in inputs:
         if not isinstance(name, str):
-            raise ConfigurationError(f"inputs: the name of a channel must be a text, got {shown(name)}.")
+            raise ConfigurationError(f"inputs: the name of a channel must be a string, got {shown(name)}.")
     return tuple(_channel(name, value) for name, value in inputs.items())
 
 
@@ -237,7 +237,7 @@ def _channel(name: str, value: Any) -> Channel:
 
 def _text(what: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):
-        raise ConfigurationError(f"{what} must be a text, got {shown(value)}.")
+        raise ConfigurationError(f"{what} must be a string, got {shown(value)}.")
 
 
 def _texts(what: str, value: Any) -> list[str]:

@@ -57,10 +57,10 @@ class MetricDefinition:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise ConfigurationError(f"metric_definitions: 'Name' must be a text, got {shown(self.name)}.")
+            raise ConfigurationError(f"metric_definitions: 'Name' must be a string, got {shown(self.name)}.")
         if not isinstance(self.regex, str) or not self.regex:
             raise ConfigurationError(
-                f"metric_definitions: 'Regex' of {self.name!r} must be a text, got {shown(self.regex)}."
+                f"metric_definitions: 'Regex' of {self.name!r} must be a string, got {shown(self.regex)}."
             )
         if len(self.regex) > _MAX_REGEX:
             raise ConfigurationError(

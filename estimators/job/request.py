@@ -544,7 +544,7 @@ class RunOptions:
         for name in ("backend", "python"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"RunOptions({name}=…) must be a text, got {shown(value)}.")
+                raise ConfigurationError(f"RunOptions({name}=…) must be a string, got {shown(value)}.")
         for name in ("stop_grace", "interrupt_grace", "start_timeout"):
             value = getattr(self, name)
             if not bounds.is_seconds(value):
@@ -554,14 +554,16 @@ class RunOptions:
         for name in ("framework_version", "py_version", "asked_instance_type"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
-                raise ConfigurationError(f"RunOptions({name}=…) must be a text, got {shown(value)}.")
+                raise ConfigurationError(f"RunOptions({name}=…) must be a string, got {shown(value)}.")
         for name in ("on_undistributed", "on_nan"):
             if getattr(self, name) not in NOTICED:
                 raise ConfigurationError(unknown(f"RunOptions({name}=…)", getattr(self, name), NOTICED))
         warnings = bounds.items_of("RunOptions(warnings=…)", self.warnings, "['the disk is nearly full']")
         for warning in warnings:
             if not isinstance(warning, str):
-                raise ConfigurationError(f"RunOptions(warnings=…) must be a list of texts, got {shown(warning)} in it.")
+                raise ConfigurationError(
+                    f"RunOptions(warnings=…) must be a list of strings, got {shown(warning)} in it."
+                )
         object.__setattr__(self, "warnings", tuple(warnings))
         object.__setattr__(self, "backend_options", _json_options(self.backend_options))
         object.__setattr__(self, "chaos", check_chaos(self.chaos))

@@ -179,7 +179,7 @@ class Settings:
         for name in (*_PATHS, *_TEXTS):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigurationError(f"{name} must be a text, got {shown(value)}.")
+                raise ConfigurationError(f"{name} must be a string, got {shown(value)}.")
             _check_text(name, value, path=name in _PATHS)
         if self.model_dir is not None and self.model_dir is not False and not isinstance(self.model_dir, str):
             raise ConfigurationError(
@@ -305,7 +305,7 @@ def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -
     encoded: dict[str, str] = {}
     for name, value in values.items():
         if not isinstance(name, str) or not name:
-            raise ConfigurationError(f"hyperparameters: a name must be a text that is not empty, got {shown(name)}.")
+            raise ConfigurationError(f"hyperparameters: a name must be a string that is not empty, got {shown(name)}.")
         if codec.is_reserved(name):
             raise ConfigurationError(
                 f"hyperparameter {name!r}: names that begin with {' or '.join(map(repr, codec.RESERVED_PREFIXES))} are "
@@ -343,7 +343,7 @@ def _check_environment(values: Mapping[str, Any]) -> None:
             text = shown(value)
             is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**_MAX_NUMBER)
             write = f"; write {text!r}" if is_number else ""
-            raise ConfigurationError(f"environment[{name!r}] must be a text, got {text}{write}.")
+            raise ConfigurationError(f"environment[{name!r}] must be a string, got {text}{write}.")
         if "\0" in value:
             raise ConfigurationError(f"environment[{name!r}]: a NUL character cannot be passed to a process.")
         try:
@@ -394,7 +394,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...] | None:
         if isinstance(item, os.PathLike):
             item = os.fspath(item)
         if not isinstance(item, str) or not item:
-            raise ConfigurationError(f"{name} must be a list of texts, got {shown(item)} in it.")
+            raise ConfigurationError(f"{name} must be a list of strings, got {shown(item)} in it.")
         _check_text(name, item, path=name == "dependencies")
         items.append(item)
     return tuple(items)

@@ -135,7 +135,7 @@ def known_instance_types() -> tuple[str, ...]:
 def instance_type_problem(instance_type: Any) -> str | None:
     """What is wrong with an instance type, or None."""
     if not isinstance(instance_type, str):
-        return f"instance_type must be a text such as {fleets.DEFAULT!r}, got {shown(instance_type)}."
+        return f"instance_type must be a string such as {fleets.DEFAULT!r}, got {shown(instance_type)}."
     if fleets.is_own(instance_type):
         return None  # without reading the model
     known = known_instance_types()
@@ -225,7 +225,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "structure": ((Mapping,), "a structure (a dict)"),
     "map": ((Mapping,), "a map (a dict)"),
     "list": ((list, tuple), "a list"),
-    "string": ((str,), "a text"),
+    "string": ((str,), "a string"),
     "boolean": ((bool,), "True or False"),
     "integer": ((int,), "a whole number"),
     "long": ((int,), "a whole number"),

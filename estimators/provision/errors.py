@@ -61,11 +61,11 @@ class CommandFailed(ProvisionError):
 
 
 class PipeReaderUnavailable(ProvisionError):
-    """The compiled reader of Pipe mode cannot be had on this machine; channels are read without it."""
+    """The compiled reader of Pipe mode is not available on this machine; channels are read without it."""
 
 
 class HorovodUnavailable(ProvisionError):
-    """Horovod cannot be had on this machine; everything else of fleetfit works without it."""
+    """Horovod is not available on this machine; everything else of fleetfit works without it."""
 
 
 class CompilerMissing(HorovodUnavailable):

@@ -147,7 +147,7 @@ class JobRecord:
             JobNotFoundError: there is none; the message has the nearest name.
         """
         if not isinstance(name, str):
-            raise ConfigurationError(f"the name of a training job is a text; got {shown(name)}.")
+            raise ConfigurationError(f"the name of a training job must be a string; got {shown(name)}.")
         path = jobs_folder(home) / name
         if not _NAME.fullmatch(name) or not path.is_dir():
             guess = nearest(name, job_names(home))

@@ -163,5 +163,5 @@ def _listen(port: int, respond: web.Respond) -> web.Server:
         return web.Server((HOST, port), respond)
     except OSError as error:
         raise BackendError(
-            f"port {port} of {HOST} cannot be had: {error.strerror}. Choose another one with --port."
+            f"port {port} of {HOST} is not available: {error.strerror}. Choose another one with --port."
         ) from error

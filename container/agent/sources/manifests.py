@@ -87,7 +87,7 @@ def parse_manifest(text: str) -> tuple[Listed, ...]:
             prefix = _prefix(line, value)
             continue
         if not isinstance(value, str) or not value:
-            raise ManifestError(line, f"an entry must be a text, the rest of a key; got {json.dumps(value)[:80]}")
+            raise ManifestError(line, f"an entry must be a string, the rest of a key; got {json.dumps(value)[:80]}")
         problem = key_problem(value)
         if problem is not None:
             raise ManifestError(line, f"entry {value!r} {problem}")

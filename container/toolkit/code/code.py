@@ -37,7 +37,7 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
         max_bytes: How much an archive may unpack to; None for the bound of every archive.
 
     Raises:
-        CodeError: the code cannot be had, is not safe to unpack, or would hide our own packages.
+        CodeError: the code is not available, is not safe to unpack, or would hide our own packages.
     """
     incomplete = code_dir / _INCOMPLETE
     try:

@@ -50,8 +50,8 @@ def build_error(name: str, error: str, last: str, base: str) -> str:
     unreachable = re.search(r"pull access denied|manifest unknown|not found|lookup|dial tcp|Client.Timeout|EOF", error)
     if base and unreachable and (base in error or "Get " in error):
         return (
-            f"the base image {base!r} cannot be had ({error.rstrip('.')}). Without a registry, `fleetfit image base` "
-            "makes one of Debian's packages; or give another one that is there with --base."
+            f"the base image {base!r} is not available ({error.rstrip('.')}). Without a registry, `fleetfit "
+            "image base` makes one of Debian's packages; or give another one that is there with --base."
         )
     return f"image {name!r} could not be built: {_meaning('build it', error, None)} Its last words: {last}"
 

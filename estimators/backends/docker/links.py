@@ -97,7 +97,7 @@ def require() -> None:
     """
     why = refusal()
     if why is not None:
-        raise UnsupportedError(f"backend option 'link_rate' cannot be had here: {why}.")
+        raise UnsupportedError(f"backend option 'link_rate' is not available here: {why}.")
 
 
 def shape(pid: int, link: Link, interface: str = "eth0") -> None:

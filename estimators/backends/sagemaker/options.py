@@ -35,7 +35,7 @@ class SageMakerOptions:
         for name in ("region", "profile"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigurationError(f"backend_options: {name!r} must be a text, got {value!r}.")
+                raise ConfigurationError(f"backend_options: {name!r} must be a string, got {value!r}.")
         if self.toolkit not in TOOLKITS:
             raise ConfigurationError(unknown("backend_options: 'toolkit'", self.toolkit, TOOLKITS))
         seconds = self.poll_seconds

@@ -20,14 +20,14 @@ def load_policy(text: str) -> ExclusionPolicy:
         text: ``path/of/file.py:Name`` or ``package.module:Name``, of what gives the policy when it is called.
 
     Raises:
-        ConfigurationError: it cannot be had, or is none.
+        ConfigurationError: it cannot be loaded, or is not one.
     """
     said = f"ElasticHorovod(exclusion={text!r})"
     place, _, name = text.rpartition(":")
     try:
         policy = getattr(_module(place), name)()
     except Exception as error:  # the user's code, and whatever it raises
-        raise ConfigurationError(f"{said} cannot be had: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{said} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(getattr(policy, "failed", None)):
         raise ConfigurationError(f"{said} gives {policy!r}, which has no method failed(host, now).")
     found: ExclusionPolicy = policy

@@ -44,7 +44,7 @@ def test_a_port_that_is_taken_is_said(
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["serve", "--no-profile", "--port", str(taken.getsockname()[1])]) == 5
-    assert "cannot be had" in capsys.readouterr().err
+    assert "is not available" in capsys.readouterr().err
     assert not (tmp_path / "home" / "service" / "s3.json").exists()
 
 

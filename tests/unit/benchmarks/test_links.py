@@ -117,7 +117,7 @@ def test_every_row_is_in_the_plot_with_its_bound() -> None:
     assert set(said) == {*links.LINKS, *(f"{name}: bound" for name in links.LINKS)}
 
 
-# --- where it cannot be had ---
+# --- where it is not available ---
 
 
 def test_why_it_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def build(
         The image's id.
 
     Raises:
-        ProvisionError: the wheels cannot be had.
+        ProvisionError: the wheels are not available.
         EngineError: a step of the build failed.
     """
     wheels = wheelhouse.gather(Installation.of_venv(Path(sys.prefix)), gpu=gpu, on_detail=on_detail)

@@ -39,7 +39,7 @@ def test_outcomes_travel_as_options() -> None:
     [
         (lambda: FakeOutcome(seconds=-1), "seconds"),
         (lambda: FakeOutcome(lines="abc"), "must be a list"),
-        (lambda: FakeOutcome(lines=[3]), "must be a text or (rank, text), got 3"),
+        (lambda: FakeOutcome(lines=[3]), "must be a string or (rank, string), got 3"),
         (lambda: FakeOutcome(exit_code="3"), "exit_code"),
         (lambda: FakeOutcome.from_dict({"second": 3}), "Did you mean 'seconds'?"),
         (lambda: estimator(FakeOutcome(lines=[(1, "x")])).fit(), "rank 1 does not exist in 1 ranks"),

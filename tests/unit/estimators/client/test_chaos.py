@@ -99,7 +99,7 @@ def test_a_chief_is_a_rank_more(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (RunOptions(chaos=ALL), "fit(chaos=…) cannot be had with instance_type='ml.p3.2xlarge'"),
+        (RunOptions(chaos=ALL), "fit(chaos=…) is not available with instance_type='ml.p3.2xlarge'"),
         (RunOptions(spot_market=SpotMarket(rate=1)), "RunOptions(spot_market=…)"),
         (RunOptions(failure_policy=FailurePolicy(max_failures=2)), "max_retry_attempts says how often"),
     ],

@@ -103,8 +103,8 @@ _HUGE = 10**400
         ({"entry_point": "a\0b"}, "entry_point: a NUL character"),
         ({"output_path": "/out\0"}, "output_path: a NUL character"),
         ({"model_dir": "a\0b"}, "model_dir: a NUL character"),
-        ({"instance_type": _deep(100_000)}, "instance_type must be a text such as 'local_process', got a value"),
-        ({"base_job_name": _Unprintable()}, "base_job_name must be a text, got a value of type _Unprintable."),
+        ({"instance_type": _deep(100_000)}, "instance_type must be a string such as 'local_process', got a value"),
+        ({"base_job_name": _Unprintable()}, "base_job_name must be a string, got a value of type _Unprintable."),
         ({"role": "x" * 10**6}, "role: it has 1,000,000 bytes"),
     ],
 )  # fmt: skip
@@ -126,14 +126,14 @@ def test_a_hostile_argument_is_refused_where_it_is_made(arguments: dict[str, Any
         (lambda: RunOptions(warnings=5), "warnings=…) must be a list such as"),  # type: ignore[arg-type]
         (lambda: RunOptions(backend_options=5), "backend_options=…) must be a dict with names as keys; got 5"),  # type: ignore[arg-type]
         (lambda: RunOptions(backend_options={"a": _circle()}), "must hold what JSON can"),
-        (lambda: RunOptions(framework_version=5), "framework_version=…) must be a text, got 5."),  # type: ignore[arg-type]
+        (lambda: RunOptions(framework_version=5), "framework_version=…) must be a string, got 5."),  # type: ignore[arg-type]
         (lambda: FailurePolicy(cooldown=(_HUGE, 1)), "0 to 315,360,000; got 1000"),
         (lambda: SpotMarket(rate=_HUGE), "rate=…) must be a number, 0 to 315,360,000; got 1000"),
         (lambda: SpotMarket(trace=[_circle()]), "trace=…): each must be"),  # type: ignore[list-item, arg-type]
         (lambda: Kill(rank=0, at_s=_HUGE), "at_s=…) must be a number of seconds, 0 to 315,360,000"),
-        (lambda: Kill(rank=0, at_line=b"x"), "at_line=…) must be a text, got b'x'."),  # type: ignore[arg-type]
+        (lambda: Kill(rank=0, at_line=b"x"), "at_line=…) must be a string, got b'x'."),  # type: ignore[arg-type]
         (lambda: TrainingInput("/data", attribute_names=5), "attribute_names=…) must be a list"),  # type: ignore[arg-type]
-        (lambda: TrainingInput("/data", content_type=_circle()), "content_type=…) must be a text"),  # type: ignore[arg-type]
+        (lambda: TrainingInput("/data", content_type=_circle()), "content_type=…) must be a string"),  # type: ignore[arg-type]
         (lambda: TrainingInput("/data", s3_data_type="x" * 10**6), "unknown TrainingInput(s3_data_type=…)"),
     ],
 )  # fmt: skip

@@ -31,7 +31,7 @@ from estimators.job.settings import Settings
         ({"instance_type": "local_proces"}, "Did you mean 'local_process'?"),
         ({"instance_type": "ml.p3.2xlarg"}, "Did you mean 'ml.p3.2xlarge'?"),
         ({"instance_type": "gpu"}, "unknown instance_type 'gpu'"),
-        ({"instance_type": None}, "instance_type must be a text"),
+        ({"instance_type": None}, "instance_type must be a string"),
         ({"input_mode": "file"}, "Did you mean 'File'?"),
         ({"distribution": {"mpii": {"enabled": True}}}, "unknown distribution 'mpii'. Did you mean 'mpi'?"),
         ({"distribution": {"mpi": {"enable": True}}}, "Did you mean 'enabled'?"),
@@ -51,8 +51,8 @@ from estimators.job.settings import Settings
         ({"hyperparameters": {"x": {1: 2}}}, "the key 1 of a dict must be a string"),
         ({"hyperparameters": {"x": "a\0"}}, "NUL"),
         ({"hyperparameters": {"a=b": 1}}, "a name cannot have '='"),
-        ({"hyperparameters": {"": 1}}, "a name must be a text"),
-        ({"hyperparameters": {3: 1}}, "a name must be a text that is not empty, got 3"),
+        ({"hyperparameters": {"": 1}}, "a name must be a string"),
+        ({"hyperparameters": {3: 1}}, "a name must be a string that is not empty, got 3"),
         ({"hyperparameters": {"x" * 257: 1}}, "at most 256 characters"),
         ({"hyperparameters": {"x": "a" * 2499}}, "has 2501 characters as JSON; SageMaker takes at most 2500"),
         ({"hyperparameters": {f"p{n}": n for n in range(101)}}, "101 hyperparameters are given"),
@@ -61,14 +61,14 @@ from estimators.job.settings import Settings
         ({"environment": {"1A": "x"}}, "'1A' is not a variable's name"),
         ({"environment": {"A\0": "x"}}, "is not a variable's name"),
         ({"environment": {"A": "x\0"}}, "NUL"),
-        ({"environment": {"A": 3}}, "environment['A'] must be a text, got 3; write '3'."),
+        ({"environment": {"A": 3}}, "environment['A'] must be a string, got 3; write '3'."),
         ({"environment": "A=B"}, "environment must be a dict"),
         ({"metric_definitions": [{"Name": "loss", "Regex": "loss: ("}]}, "the regex is not valid"),
         ({"metric_definitions": [{"Name": "loss", "Regex": "loss"}]}, "has no group"),
         ({"metric_definitions": {"Name": "loss"}}, "must be a list"),
         ({"metric_definitions": "loss"}, "must be a list"),
         ({"dependencies": "lib"}, "dependencies must be a list, got 'lib'; write ['lib']."),
-        ({"dependencies": [3]}, "dependencies must be a list of texts, got 3"),
+        ({"dependencies": [3]}, "dependencies must be a list of strings, got 3"),
         ({"tags": "x"}, "tags must be"),
         ({"tags": [{"Key": "a"}]}, "tags: each must be"),
         ({"tags": {"a": 3}}, "tags: each must be"),
@@ -80,7 +80,7 @@ from estimators.job.settings import Settings
         ({"model_dir": True}, "model_dir must be a path, False"),
         ({"container_log_level": "INFO"}, "container_log_level must be a whole number"),
         ({"use_spot_instances": 1}, "use_spot_instances must be True or False"),
-        ({"entry_point": 3}, "entry_point must be a text"),
+        ({"entry_point": 3}, "entry_point must be a string"),
         ({"output_path": "file://x"}, "a file:// URI has an absolute path"),
         ({"run_options": {}}, "run_options must be a RunOptions"),
         ({"run_options": RunOptions(backend="docker")}, "is not what instance_type='local_process' selects"),
@@ -194,5 +194,5 @@ def test_setting_an_attribute_checks_it() -> None:
 
 
 def test_a_variable_that_is_a_number_of_thousands_of_digits_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"environment\['A'\] must be a text, got a value of type int\.$"):
+    with pytest.raises(ConfigurationError, match=r"environment\['A'\] must be a string, got a value of type int\.$"):
         TensorFlow(entry_point="train.py", instance_type="local_process", environment={"A": 10**5000})  # type: ignore[dict-item]

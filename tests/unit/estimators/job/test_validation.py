@@ -64,9 +64,9 @@ def test_good_requests_pass(request_: dict[str, Any]) -> None:
     [
         ("TrainingJobName", "x" * 101, "TrainingJobName has 101 characters"),
         ("TrainingJobName", "under_score", "TrainingJobName is 'under_score'; allowed: letters, digits and hyphens"),
-        ("TrainingJobName", 5, "TrainingJobName must be a text, got 5."),
+        ("TrainingJobName", 5, "TrainingJobName must be a string, got 5."),
         ("HyperParameters.long", "9" * 2501, "HyperParameters['long'] has 2501 characters"),
-        ("HyperParameters.number", 3, "HyperParameters['number'] must be a text, got 3."),
+        ("HyperParameters.number", 3, "HyperParameters['number'] must be a string, got 3."),
         ("HyperParameters", {f"p{n}": "1" for n in range(101)}, "HyperParameters has 101 entries; at most 100"),
         ("Environment.1A", "x", "Environment: the name '1A' is '1A'; allowed: letters, digits and underscores"),
         ("Environment.A", "x" * 513, "Environment['A'] has 513 characters"),
