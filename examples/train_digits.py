@@ -62,7 +62,7 @@ class HorovodBuild(threading.Thread):
         if self.elapsed_s > 1:
             print(
                 f"Horovod was ready after {self.elapsed_s:.0f} s, "
-                f"{self.elapsed_s - waited_s:.0f} s of them beside the other strategies' trainings",
+                f"{max(self.elapsed_s - waited_s, 0):.0f} s of them beside the other strategies' trainings",
                 flush=True,
             )
         return None

@@ -41,15 +41,16 @@ def retrying(
     call: Callable[[], T],
     passes: Callable[[Exception], bool],
     *,
-    backoff: Backoff = BACKOFF,
+    backoff: Backoff | None = None,
 ) -> T:
     """Call until it works.
 
     Args:
         call: What to do.
         passes: Whether a failure may pass when it is tried again.
-        backoff: How often and how long.
+        backoff: How often and how long; the default is :data:`BACKOFF`.
     """
+    backoff = backoff or BACKOFF
     failures = 0
     while True:
         try:

@@ -20,6 +20,7 @@ from pathlib import Path
 import clusters
 import pytest
 
+from container.contract import messages
 from estimators import JobExistsError, TrainingJobError
 
 ALLREDUCE = """
@@ -143,8 +144,7 @@ def control_port(job_name: str) -> int:
 
 
 def frame(message: object) -> bytes:
-    body = json.dumps(message).encode()
-    return struct.pack(">I", len(body)) + body
+    return json.dumps(message).encode() + b"\n"
 
 
 def test_strangers_do_not_disturb_a_job(make: clusters.Make) -> None:
@@ -175,13 +175,13 @@ def test_strangers_do_not_disturb_a_job(make: clusters.Make) -> None:
         frame(["op", "hello"]),
         frame({"no": "op"}),
         b"GET / HTTP/1.1\r\nHost: algo-1\r\n\r\n",
-        struct.pack(">I", 0xFFFFFFFF) + b"x" * 1000,
-        struct.pack(">I", 3) + b"\xff\xfe\xfd",
-        struct.pack(">I", 1_000_000) + b"[" * 1_000_000,  # nested too deep for a parser
+        b"x" * (messages.LIMIT + 1),
+        b"\xff\xfe\xfd\n",
+        b"[" * 1_000_000 + b"\n",  # nested too deep for a parser
     ]
     closed = len(greetings)
     greetings += [
-        struct.pack(">I", 100),
+        b'{"op": "hello", ',
         b"",
         *(choice.randbytes(choice.randint(1, 5000)) for _ in range(50)),
     ]

@@ -173,9 +173,9 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     make: clusters.Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, said = [], []
-    is_taken, say = HeadStart._is_taken, HeadStart._say
+    is_taken, say = HeadStart._is_taken, HeadStart._send
     monkeypatch.setattr(HeadStart, "_is_taken", lambda one: taken.append(is_taken(one)) or taken[-1])
-    monkeypatch.setattr(HeadStart, "_say", lambda one, message: said.append(message) or say(one, message))
+    monkeypatch.setattr(HeadStart, "_send", lambda one, message: said.append(message) or say(one, message))
     with pytest.raises(TrainingJobError) as caught:
         make.run(
             """
@@ -195,7 +195,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
         assert "no data" in (error.job.record.tree(host).output / "failure").read_text()  # type: ignore[union-attr]
     # The network and the containers were made here, and the supervisor took them over.
     clusters.until(lambda: taken == [True])
-    assert {message["container"] for message in said if message.get("id")} == {"algo-1", "algo-2"}
+    assert {message["host"] for message in said if message.get("id")} == {"algo-1", "algo-2"}
     await_gone(engine, "raises")
 
 

@@ -454,9 +454,8 @@ def test_a_server_that_does_not_answer(
     s3: Bucket, faults: Faults, trees: Trees, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from container.agent import retrying
-    from container.agent.s3 import client
 
-    monkeypatch.setattr(client, "BACKOFF", retrying.Backoff(attempts=2, first_s=0.01))
+    monkeypatch.setattr(retrying, "BACKOFF", retrying.Backoff(attempts=2, first_s=0.01))
     faults.unavailable(times=2)
     with pytest.raises(AgentError, match="answers 503 SlowDown"):
         trees.prepare(Channel(name="train", uri=s3.uri("train")))

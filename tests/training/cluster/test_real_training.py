@@ -72,15 +72,15 @@ def reason(job: TrainingJob, snapshot: clusters.Snapshot) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "place"), [("server", "algo-2, ps"), pytest.param("worker", "algo-2, worker", marks=pytest.mark.soak)]
+    ("kind", "part"), [("server", "algo-2, ps"), pytest.param("worker", "algo-2, worker", marks=pytest.mark.soak)]
 )
 def test_a_killed_part_of_parameter_servers_is_named_and_not_the_chief_that_misses_it(
-    kind: str, place: str, make: clusters.Make
+    kind: str, part: str, make: clusters.Make
 ) -> None:
     job = start(make, ParameterServer())
     snapshot = clusters.Snapshot(job)
     (snapshot.find("server", "algo-2") if kind == "server" else snapshot.rank(2)).kill()
-    assert reason(job, snapshot).startswith(f"{place}: was killed by SIGKILL")
+    assert reason(job, snapshot).startswith(f"{part}: was killed by SIGKILL")
 
 
 def test_the_chief_of_a_collective_that_is_killed_is_named(make: clusters.Make) -> None:

@@ -78,7 +78,7 @@ class Fleet:
         fleet.set(list(self.pids))
         rendezvous = elastic.Rendezvous("127.0.0.1")
         self._driver = elastic.Driver(
-            rendezvous, fleet, least=1, most=SIZE, timeout=60, reset_limit=None, say=self._said
+            rendezvous, fleet, least=1, most=SIZE, timeout=60, reset_limit=None, send=self._said
         )
         environment: dict[str, str] = {}
         self._workers = elastic.Workers(environment, self._said)

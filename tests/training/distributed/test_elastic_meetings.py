@@ -54,7 +54,7 @@ def test_with_too_few_the_workers_are_told_to_meet_and_wait_there() -> None:
     fleet = elastic.Fleet()
     fleet.set(["one", "two"])
     rendezvous = elastic.Rendezvous("127.0.0.1")
-    driver = elastic.Driver(rendezvous, fleet, least=2, most=2, timeout=1, reset_limit=None, say=said)
+    driver = elastic.Driver(rendezvous, fleet, least=2, most=2, timeout=1, reset_limit=None, send=said)
     workers = elastic.Workers({}, said)
     rendezvous.start(elastic.handler(driver, workers))
     driver.start(2, workers.run)

@@ -20,6 +20,7 @@ _CONTAINERS = "04-models-and-bandwidths.ipynb"
 PROGRAM = """
 import sys
 from pathlib import Path
+sys.path.insert(0, {folder!r})
 import execute
 execute.execute(Path(sys.argv[1]), Path(sys.argv[2]), timeout=500)
 """

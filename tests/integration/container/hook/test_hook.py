@@ -396,6 +396,7 @@ except ModuleNotFoundError as error:
     assert str(error) == "No module named 'sagemaker_training.environment'", error
 else:
     raise SystemExit("a stand-in within somebody else's package")
+sys.path.append("later")  # also what is found behind everything else
 import sagemaker_tensorflow
 assert sagemaker_tensorflow.own
 """
