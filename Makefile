@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # One tier of the tests only: make test TIER=unit (or integration, training)
 TIER ?=
-# How many processes run them; one more than cores, since tests wait as much as they compute.
-WORKERS ?= $(shell echo $$(( $$(nproc) + 1 )))
+# How many processes run them: as many as cores, or a number.
+WORKERS ?= auto
 # More arguments for pytest: make test PYTEST="-k restart -x"
 PYTEST ?=
 # More arguments for the soak: make soak SOAK="tests/soak -k kill"

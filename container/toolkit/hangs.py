@@ -53,7 +53,7 @@ class StallWarnings:
     """Tells one rank's progress from Horovod's warnings that ranks are missing in a collective."""
 
     def __init__(self) -> None:
-        self._inside = False
+        self._inside = self._begins = False
         #: By missing rank, the tensors that the others wait for, as of the last warning.
         self.missing: dict[int, str] = {}
 
@@ -67,10 +67,11 @@ class StallWarnings:
         found = False
         for piece in pieces:
             if _WARNING.search(piece):
-                self._inside = True
-                self.missing = {}
+                self._inside = self._begins = True
             elif self._inside and _MORE.match(piece):
                 if match := _MISSING.match(piece):
+                    if self._begins:  # until it says who is missing, what the one before said holds
+                        self._begins, self.missing = False, {}
                     self.missing[int(match["rank"])] = match["tensors"].decode("utf-8", "replace")
             else:
                 self._inside = False

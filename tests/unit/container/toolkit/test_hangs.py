@@ -83,6 +83,7 @@ def test_horovods_warnings_are_no_progress_and_name_ranks_and_tensors() -> None:
     assert not stalls.is_progress([WARNING, b"Missing ranks:\n", b"1: [loss, gradient ...]\n", b"3!: [loss]\n"])
     assert stalls.missing == {1: "loss, gradient ...", 3: "loss"}
     assert not stalls.is_progress([WARNING, b"Missing ranks:\n"], b"0: [loss]")
+    assert stalls.missing == {1: "loss, gradient ...", 3: "loss"}, "until the new one has said who"
     assert not stalls.is_progress([b"0: [loss]\n"])
     assert stalls.missing == {0: "loss"}
     assert stalls.is_progress([b"step 9\n"])
