@@ -49,7 +49,7 @@ LOG = Path("/logs/step.log")
         ),
         (
             "error: Request failed after 1 retry in 1.6s\n  cause: error sending request for url "
-            "(https://pypi.org/simple/x/)\n  cause: dns error",
+            "(https://index.example/simple/x/)\n  cause: dns error",
             IndexUnreachable,
             "network",
         ),
