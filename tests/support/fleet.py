@@ -31,7 +31,7 @@ def _ip(*words: str, inside: str | None = None) -> None:
 
 
 def possible() -> bool:
-    """Whether namespaces can be made here: they need root. In CI it is assumed, so that what lacks is a failure there."""
+    """Whether namespaces can be made here: they need root. CI assumes it, so that what lacks is a failure."""
     if os.environ.get("CI"):
         return True
     return os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("unshare") is not None
