@@ -26,7 +26,7 @@ from container.checkpoint.manifest import Progress
 from container.checkpoint.publishing import SUFFIX, Publisher, Snapshot
 from container.checkpoint.retention import Best
 from container.checkpoint.sharing import Cluster, Refusal, SingleProcess, share, surrounding_cluster
-from container.checkpoint.store import CheckpointStore, Loaded
+from container.checkpoint.store import CheckpointStore, Loaded, serial_of
 from container.checkpoint.writer import BackgroundWriter
 from container.contract import events, layout, variables
 from container.contract.names import unknown
@@ -57,6 +57,11 @@ class Restored:
     rate_kept: bool = False
     arrays: Mapping[str, Mapping[str, np.ndarray[Any, Any]]] = dataclasses.field(default_factory=dict, repr=False)
     skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def serial(self) -> int:
+        """Its number: a checkpoint with a higher one was saved later."""
+        return serial_of(self.name)
 
     @property
     def epoch(self) -> int:
@@ -402,6 +407,14 @@ class Checkpointer:
             return None
         groups = source.groups()
         return sum(slot.spec.bytes for slots in groups.values() for slot in slots)
+
+    def count_from(self, serial: int) -> None:
+        """Number what is saved from now on higher than ``serial``.
+
+        A rank that takes over from rank 0 of another host has not seen all that was saved there, and what it saves
+        must not look older.
+        """
+        self._store.floor = max(self._store.floor, serial)
 
     # --- within ---
 

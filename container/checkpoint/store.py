@@ -110,6 +110,8 @@ class CheckpointStore:
         self.directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
         self._lock: WriterLock | None = None
         self._serial = 0
+        #: How many checkpoints there are known to have been, wherever they are.
+        self.floor = 0
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._damaged: set[str] = set()
 
@@ -131,7 +133,7 @@ class CheckpointStore:
                 ]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(found, key=lambda pair: (_serial(pair[0]), pair[0]))
+        return sorted(found, key=lambda pair: (serial_of(pair[0]), pair[0]))
 
     def manifest(self, name: str) -> Manifest:
         """Read a checkpoint's manifest; its files are not looked at.
@@ -280,7 +282,7 @@ class CheckpointStore:
             if entry.startswith((_STAGING, _TRASH)):
                 shutil.rmtree(os.path.join(self.directory, entry), ignore_errors=True)
         # Also past the names of what is no checkpoint, onto which no folder can be renamed.
-        self._serial = max((_serial(name) for name in entries if _NAME.fullmatch(name)), default=0)
+        self._serial = max((serial_of(name) for name in entries if _NAME.fullmatch(name)), default=0)
 
     def close(self) -> None:
         """Stop being the writer."""
@@ -303,7 +305,8 @@ class CheckpointStore:
         """
         if self._lock is None:
             raise CheckpointError("lock() the store before writing")
-        name = f"checkpoint-{self._serial + 1:08d}-step-{contents.progress.step}"
+        serial = max(self._serial, self.floor) + 1
+        name = f"checkpoint-{serial:08d}-step-{contents.progress.step}"
         staging = os.path.join(self.directory, f"{_STAGING}{name}-{os.urandom(4).hex()}")
         try:
             os.mkdir(staging)
@@ -312,7 +315,7 @@ class CheckpointStore:
                 size, crc32 = _write_file(staging, file, pieces)
                 entries.append(FileEntry(name=file, bytes=size, crc32=crc32))
             manifest = Manifest(
-                serial=self._serial + 1,
+                serial=serial,
                 saved_ns=time.time_ns(),
                 progress=contents.progress,
                 files=tuple(entries),
@@ -331,7 +334,7 @@ class CheckpointStore:
                     return self.write(contents)
                 raise CheckpointWriteError(self._explain(name, error, contents)) from error
             raise
-        self._serial += 1
+        self._serial = serial
         self._metrics[name] = manifest.metrics
         return name, manifest
 
@@ -554,7 +557,8 @@ def _needed(sizes: Sequence[int], block: int) -> int:
     return sum(-(-size // block) * block for size in sizes) + 2 * block
 
 
-def _serial(name: str) -> int:
+def serial_of(name: str) -> int:
+    """Return the number in a checkpoint's name."""
     match = _NAME.fullmatch(name)
     assert match is not None
     return int(match[1])

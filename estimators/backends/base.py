@@ -176,12 +176,19 @@ class Backend(abc.ABC):
         """A name that no host of the job has had; the job has it from now on."""
         had = {*self.spec.hosts, *self.record.hosts}  # a supervisor before this one may have added some
         self._newest = max(self._newest, *(int(name.rpartition("-")[2]) for name in had)) + 1
-        self.spec = self.spec.with_hosts((*self.spec.hosts, f"{HOST_PREFIX}{self._newest}"))
-        return self.spec.hosts[-1]
+        name = f"{HOST_PREFIX}{self._newest}"
+        # Known to the record before anything of it is there: the supervisor may be killed meanwhile.
+        self.record.host_dir(name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.spec = self.spec.with_hosts((*self.spec.hosts, name))
+        return name
 
     def add_host(self, host: str) -> None:
         """Bring the inputs to a further host, then start it."""
         raise NotImplementedError(f"{self.name}: hosts cannot come and go.")
+
+    def refresh_checkpoints(self, host: str, then: Callable[[], None]) -> None:
+        """Let a host that does not train yet see what the job has saved since it was prepared, then call back."""
+        then()  # hosts that share the folder with the others see it as it is saved
 
     @abc.abstractmethod
     def collect_outputs(self) -> None:

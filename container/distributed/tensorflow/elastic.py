@@ -83,6 +83,8 @@ class TrainingState:
         self.failures = 0
         #: The last step that was made: more than ``step`` when some are trained again.
         self.furthest = 0
+        #: The number of the last checkpoint, wherever it was saved.
+        self.saved = 0
         #: Brings ``step`` and ``position`` up to the last step that was made.
         self.settle: Callable[[], None] = lambda: None
 
@@ -114,7 +116,7 @@ class TrainingState:
     def sync(self) -> None:
         """Give every rank rank 0's."""
         collectives = self._cluster.collectives
-        own = collectives.broadcast_object({name: getattr(self, name) for name in (*self._OWN, "furthest")})
+        own = collectives.broadcast_object({name: getattr(self, name) for name in (*self._OWN, "furthest", "saved")})
         for name, value in own.items():
             setattr(self, name, value)
         slots = self._slots()
@@ -367,10 +369,13 @@ class ElasticCluster(Cluster):
                 self._restore(model, checkpointer, state)
             self._late = False  # it has the training's state
 
+            def write(**options: Any) -> None:
+                checkpointer.count_from(state.saved)
+                checkpointer.save(model, epoch=state.epoch, step=state.step, **options)
+                state.saved += 1  # on every rank: any of them may be the next rank 0, on a host with other files
+
             def save() -> None:
-                checkpointer.save(
-                    model, epoch=state.epoch, step=state.step, position={_POSITION: state.position}, wait=True
-                )
+                write(position={_POSITION: state.position}, wait=True)
 
             self._follow_size(model, state, on_resize)
             per_step = per_rank * self.size if on_resize == "scale_rate" else max(per_rank, self.size)
@@ -430,7 +435,7 @@ class ElasticCluster(Cluster):
                 state.epoch += 1
                 state.position = 0
                 if checkpointer is not None:
-                    checkpointer.save(model, epoch=state.epoch, step=state.step, metrics=history[-1] if history else {})
+                    write(metrics=history[-1] if history else {})
                 state.save()
                 if changed:
                     raise HostsUpdatedInterrupt(False)
@@ -478,6 +483,7 @@ class ElasticCluster(Cluster):
                 "checkpoint to resume from: cluster.fit(…, checkpointer=Checkpointer()) saves after each epoch."
             )
         if found is not None:
+            state.saved = max(state.saved, found.serial)
             state.epoch, state.step = found.progress.epoch, found.progress.step
             # Within an epoch where the save was one in time; of a training that was not elastic the epoch begins anew.
             position = found.progress.position

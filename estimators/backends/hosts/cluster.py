@@ -166,6 +166,10 @@ class HostCluster(Backend):
 
         member.acquire(lambda: member.prepare(0, 1, start))
 
+    def refresh_checkpoints(self, host: str, then: Then) -> None:
+        """Bring the newest checkpoints to a host: it would go on from them if all that train were lost."""
+        self._members[host].refresh_checkpoints(then)
+
     def lost(self, member: _Member, reason: str) -> None:
         """A host is gone."""
         if self._closed:
@@ -301,6 +305,7 @@ class _Member:
         self._submit_directory: str | None = None
         self._finished = False
         self._finishing: list[Callable[[Failure | None], None]] | None = None
+        self._refreshing: list[Then] = []
 
     @property
     def there(self) -> Host:
@@ -642,6 +647,22 @@ class _Member:
         syncs = list(self._syncs.values()) if not self.lost else []
         self._syncs = {}
         _each(syncs, lambda sync, next_: sync.finish(lambda failure: next_()), then)
+
+    def refresh_checkpoints(self, then: Then) -> None:
+        """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""
+        self._refreshing.append(then)
+        if len(self._refreshing) > 1:
+            return  # it is at it
+
+        def over() -> None:
+            if not self.lost and self.trains:
+                self._start_syncs()
+            waiting, self._refreshing = self._refreshing, []
+            for callback in waiting:
+                callback()
+
+        # What brings its own checkpoints ends first: it would take those that come for the host's.
+        self.save_checkpoints(lambda: over() if self.lost else self._restore_checkpoints(over))
 
     def end_feeder(self) -> None:
         """Nobody reads any more."""

@@ -267,8 +267,7 @@ class ElasticController:
         elif event.kind == "worker_ready":
             worker = self.roster.workers.get(str(event.data.get("worker")))
             if worker is not None and worker.state is WorkerState.PREPARING:
-                worker.state = WorkerState.READY
-                self._offer()
+                self._take_ready(worker)
         elif event.kind == "worker_ended":
             worker = self.roster.workers.get(str(event.data.get("worker")))
             if worker is not None:
@@ -348,8 +347,22 @@ class ElasticController:
         worker = self.roster.new_worker(host, slot)
         self._instruct(host.name, "prepare", worker=worker.name, slots=host.slots, warm=self._strategy.warm)
         if not self._strategy.warm:
-            worker.state = WorkerState.READY
-            self._offer()
+            self._take_ready(worker)
+
+    def _take_ready(self, worker: Worker) -> None:
+        """A worker can take a place; it may be the only one left soon, so its host has to have what was saved."""
+
+        def ready() -> None:
+            if worker.state is WorkerState.PREPARING:
+                worker.state = WorkerState.READY
+                self._offer()
+
+        host = self.roster.hosts[worker.host]
+        placed = any(other.state is WorkerState.PLACED for other in host.workers.values())
+        if self._met and not self.over and not placed:
+            self._backend.refresh_checkpoints(host.name, ready)
+        else:
+            ready()
 
     def _worker_ended(self, worker: Worker, code: int, failure: Failure | None, *, of_host: bool = False) -> None:
         if worker.state is WorkerState.ENDED:
@@ -667,7 +680,10 @@ class ElasticController:
             spare.spare = False
             self._job.event("host_added", name=spare.name, spare=True)
             self._job.say(f"{spare.name}, a spare host, joins")
-            self._offer()
+            for worker in spare.workers.values():
+                if worker.state is WorkerState.READY:  # since long, perhaps
+                    worker.state = WorkerState.PREPARING
+                    self._take_ready(worker)
             self._spares_from = time.monotonic() + _SPARE_PAUSE_S
             self._later(_SPARE_PAUSE_S + 0.1, self._keep_spares)
             return spare.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
@@ -41,6 +42,11 @@ from estimators.client import ipc_client
 from estimators.client.launch import resume
 from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.record import JobRecord
+
+
+def manifests(job: TrainingJob) -> list[Path]:
+    """The files that say what is in the job's checkpoints."""
+    return list((job.record.path / "checkpoints").glob("checkpoint-*/manifest.json"))
 
 
 def kinds(job: TrainingJob) -> list[str]:
@@ -396,6 +402,8 @@ def test_a_job_that_fails_or_loses_its_supervisor_goes_on_from_its_last_save(mak
     make.marked("epoch-4", 120)  # by the second attempt, which began with the third epoch
     # The record knows it a moment later than the mark.
     clusters.until(lambda: [event.data["epoch"] for event in job.record.events("data")] == [0, 1, 2, 2, 3, 4])
+    # From a machine a checkpoint takes a moment to come.
+    clusters.until(lambda: 4 in [json.loads(path.read_text())["progress"]["epoch"] for path in manifests(job)])
     assert job.add_hosts(1) == ["algo-2"]
     snapshot = clusters.Snapshot(job)
     os.kill(int(job.record.read_status()["Fleetfit"]["supervisor_pid"]), signal.SIGKILL)
@@ -477,6 +485,10 @@ def test_who_comes_when_all_that_had_the_state_are_gone_goes_on_from_the_checkpo
     assert (make.marks / f"epoch-{lost['epoch']}").read_text() == "algo-2"
     log = b"".join(line.data for line in job.log_lines()).decode()
     assert f"had taken it: back to the checkpoint of step {lost['step']}" in log
+    # What the next rank 0 saves is newer by its number too, whosever files it has.
+    saved = sorted(path.parent.name for path in manifests(job))
+    steps = [int(name.rpartition("-")[2]) for name in saved]
+    assert steps == sorted(steps) and steps[-1] > lost["step"]
 
 
 @pytest.mark.horovod

@@ -488,3 +488,17 @@ def test_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert saved["name"] == "checkpoint-00000001-step-1" and saved["metrics"] == {"loss": 2.0} and saved["bytes"] > 60
     assert saved["write_s"] > 0 and saved["snapshot_s"] > 0
     assert events[2]["data"]["file"] == "arrays.safetensors"
+
+
+def test_numbers_go_on_after_what_others_are_known_to_have_saved(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"w": np.zeros(1)}, epoch=1, step=10, wait=True)
+        checkpointer.count_from(7)
+        checkpointer.count_from(3)  # less is no news
+        checkpointer.save({"w": np.ones(1)}, epoch=2, step=20, wait=True)
+        restored = checkpointer.restore({"w": np.zeros(1)})
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [
+        "checkpoint-00000001-step-10",
+        "checkpoint-00000008-step-20",
+    ]
+    assert restored is not None and (restored.serial, restored.step) == (8, 20)
