@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators import MPI, PreflightWarning, RunOptions, TensorFlow, TrainingJob
+from estimators.job.fleets import capabilities
 from estimators.records.record import job_names
 
 #: What every script can import as ``aid``.
@@ -163,6 +164,11 @@ class Make:
                 assert job.status == "InProgress", job.describe().get("FailureReason")
 
         until(lambda: all((self.marks / f"ready-{rank}").exists() for rank in range(count)), 60, check=over)
+
+    @property
+    def has_machines(self) -> bool:
+        """Whether hosts have files of their own."""
+        return not capabilities(self.instance_type).shared_machine
 
     def marked(self, name: str, seconds: float = 30) -> str:
         """Wait for a mark and read it."""
