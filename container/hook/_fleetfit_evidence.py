@@ -15,11 +15,11 @@ import sys
 #: Programs of a script's that train nothing. A process that started any other may have left the joining to it.
 _HELPERS = frozenset(
     (  # noqa: SIM905 - a list of a hundred lines is not read
-        "apt apt-get aws basename cat cc cd chmod chown cp curl cut date dd df dirname dpkg du echo export false "
-        "file find free g++ gcc git grep gsutil gunzip gzip head hostname id ifconfig ip kill ld ldconfig ldd ln ls "
-        "lsb_release lscpu lspci md5sum mkdir mktemp mount mv nproc nvidia-smi objdump pgrep pip pip3 printenv "
-        "printf ps pwd rclone readlink rm rmdir sed sha256sum sleep sort stat stty tail tar tee test touch tput tr "
-        "true uname uniq unzip uptime wc wget which whoami xz yum zip "
+        "apt apt-get aws basename cat cc cd chmod chown cp curl cut date dd df dirname dpkg du echo export false fc- "
+        "cache fc-list fc-match file find free g++ gcc git grep gsutil gunzip gzip head hostname id ifconfig ip kill "
+        "ld ldconfig ldd ln ls lsb_release lscpu lspci md5sum mkdir mktemp mount mv nproc nvidia-smi objdump pgrep "
+        "pip pip3 printenv printf ps pwd rclone readlink rm rmdir sed sha256sum sleep sort stat stty tail tar tee "
+        "test touch tput tr true uname uniq unzip uptime wc wget which whoami xz yum zip "
     ).split()
 )
 _SHELLS = ("sh", "bash", "dash")

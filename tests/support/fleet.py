@@ -6,6 +6,7 @@ else sees: what the tests' jobs have here is hidden from it. Only :attr:`Fleet.m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import container
@@ -190,3 +192,17 @@ class Fleet:
         subprocess.run(["ip", "link", "del", f"{self.name}c"], check=False, capture_output=True)
         _ip("netns", "del", self.switch)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_shared: list[Fleet] = []
+
+
+@contextlib.contextmanager
+def shared(count: int) -> Iterator[Fleet]:
+    """The one fleet of this process: several folders of tests have a fixture of it."""
+    fleet = _shared[-1] if _shared else Fleet(count)
+    _shared.append(fleet)
+    yield fleet
+    _shared.pop()
+    if not _shared:
+        fleet.close()

@@ -25,9 +25,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def machines() -> Iterator[fleets.Fleet]:
     """Machines of this process's tests."""
-    made = fleets.Fleet(places.MACHINES)
-    yield made
-    made.close()
+    with fleets.shared(places.MACHINES) as made:
+        yield made
 
 
 @pytest.fixture

@@ -20,14 +20,18 @@ MACHINES = 4
 EVERYWHERE = frozenset(
     {
         "test_channels",
-        "test_elastic.test_each_record_counts_once_whatever_dies_joins_or_leaves",
-        "test_elastic.test_in_pipe_mode_too_each_record_counts_once",
+        "test_elastic",
         "test_failures",
+        "test_hangs",
         "test_logs",
+        "test_nan",
         "test_orphans",
         "test_ranks",
+        "test_restarts",
+        "test_resuming",
         "test_servers",
         "test_stop",
+        "test_undistributed",
     }
 )
 #: Of these, what runs on machines in every run; the rest does in `make soak`.
@@ -41,7 +45,8 @@ SAMPLE = frozenset(
 #: Those of what only processes of one machine have.
 PROCESS_ONLY = frozenset(
     {
-        # The record's own paths, and shared memory of this machine.
+        # A library of the test's, the record's own paths, and shared memory of this machine.
+        "test_stop.test_an_mpirun_that_takes_long_to_go_is_told_all_the_same",
         "test_ranks.test_each_hosts_paths_are_its_own",
         "test_ranks.test_the_script_launcher_runs_once_on_each_host",
         "test_orphans.test_the_next_job_removes_what_a_job_that_was_killed_as_a_whole_left",

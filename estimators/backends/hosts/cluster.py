@@ -66,6 +66,7 @@ class HostCluster(Backend):
         self._attempt = 0
         self._ending = False
         self._closed = False
+        self._bringing = False  # what the attempt has saved, before its end is told
         self._kill_timer: Timer | None = None
 
     @classmethod
@@ -79,8 +80,8 @@ class HostCluster(Backend):
 
     @property
     def running(self) -> bool:
-        """Whether a toolkit runs."""
-        return any(member.trains for member in self._members.values())
+        """Whether a toolkit runs, or its end is still to be told."""
+        return self._bringing or any(member.trains for member in self._members.values())
 
     # --- starting ---
 
@@ -186,7 +187,16 @@ class HostCluster(Backend):
         if not self.running:
             for other in self._members.values():
                 other.end_feeder()
-        elif isinstance(self.spec.strategy, ElasticHorovod):
+            self._bringing = True
+
+            def brought() -> None:
+                self._bringing = False
+                self.callbacks.host_ended(end)
+
+            # Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
+            _each(list(self._members.values()), lambda one, then: one.bring_saved(then), brought)
+            return
+        if isinstance(self.spec.strategy, ElasticHorovod):
             member.end_feeder()
             member.finish(lambda failure: member.release())  # another host may need what it has
         self.callbacks.host_ended(end)
@@ -642,11 +652,15 @@ class _Member:
         sync.process = self._agent(words, over, on_output=take)
         return sync
 
+    def bring_saved(self, then: Then) -> None:
+        """Have all that was saved brought here."""
+        syncs = list(self._syncs.values()) if not self.lost else []
+        _each(syncs, lambda sync, next_: sync.finish(lambda failure: next_()), then)
+
     def save_checkpoints(self, then: Then) -> None:
         """Have all that was saved brought, before another attempt begins with it."""
-        syncs = list(self._syncs.values()) if not self.lost else []
+        self.bring_saved(then)
         self._syncs = {}
-        _each(syncs, lambda sync, next_: sync.finish(lambda failure: next_()), then)
 
     def refresh_checkpoints(self, then: Then) -> None:
         """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""
@@ -794,14 +808,14 @@ class _Sync:
         self.ended: Callable[[Failure | None], None] = self.over
         self.failure: Failure | None = None
         self._over = False
-        self._then: Callable[[Failure | None], None] | None = None
+        self._waiting: list[Callable[[Failure | None], None]] = []
 
     def over(self, failure: Failure | None) -> None:
         """It has ended."""
         self._over = True
         self.failure = self.failure or failure
-        if self._then is not None:
-            then, self._then = self._then, None
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
             then(self.failure)
 
     def finish(self, then: Callable[[Failure | None], None]) -> None:
@@ -809,7 +823,7 @@ class _Sync:
         if self._over or self.process is None:
             then(self.failure)
             return
-        self._then = then
+        self._waiting.append(then)
         self.process.close_input()
 
 
