@@ -30,7 +30,7 @@ def machines() -> Iterator[fleets.Fleet]:
 
 
 @pytest.fixture
-def fleet(machines: fleets.Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleets.Fleet]:
+def fleet(machines: fleets.Fleet, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[fleets.Fleet]:
     """The machines, and the backend that runs jobs on them; after each test nothing is left on them."""
     paths = [str(fleets.PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
@@ -38,6 +38,7 @@ def fleet(machines: fleets.Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[f
     table.added.cache_clear()
     monkeypatch.setattr(clusters, "on_machines", lambda: [pid for one in machines.machines for pid in one.pids()])
     yield machines
+    clusters.kill_everything_of(home)
     table.added.cache_clear()
     for machine in machines.machines:
         machine.mend()
