@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import socket
 import sys
@@ -32,7 +33,7 @@ from pathlib import Path
 
 from container.agent.syncing import files_below
 from container.contract.messages import Message
-from container.system import folders, processes
+from container.system import folders, interfaces, processes
 from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count
 from container.system.link import Link
@@ -186,6 +187,8 @@ class _Resident:
             "hostname": socket.gethostname(),
             "cpus": cpu_count(),
             "gpus": gpu_count(),
+            "processor": platform.machine(),
+            "interfaces": {name: str(address.ip) for name, address in interfaces.addresses().items()},
         }
         self._link.send({"op": "hello", "protocol": PROTOCOL, **facts})
 

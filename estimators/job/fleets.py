@@ -50,8 +50,10 @@ class Fleet:
     capabilities: Capabilities
 
 
-#: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker.
+#: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
+#: machines that ssh reaches.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
+SSH = "ssh"
 
 #: What an estimator takes where it is told nothing.
 DEFAULT = PROCESSES
@@ -70,6 +72,10 @@ FLEETS: Mapping[str, Fleet] = {
     FAKE: Fleet(
         backend="estimators.backends.fake:FakeBackend",
         capabilities=Capabilities(shared_machine=True, simulated=True),
+    ),
+    SSH: Fleet(
+        backend="estimators.backends.ssh.provider:SshProvider",
+        capabilities=Capabilities(heartbeats=True, elastic=True),
     ),
     SAGEMAKER: Fleet(
         backend="estimators.backends.sagemaker.backend:SageMakerBackend",

@@ -1,18 +1,21 @@
 """Where the tests of clusters run: as processes of this machine, and on machines with files of their own.
 
-Tests that make their jobs with ``make`` run in both places, on machines under the mark ``soak`` but for a sample.
+Tests that make their jobs with ``make`` run in all places, on machines under the mark ``soak`` but for a sample. On
+those the jobs come by a provider of the tests' own, and by ssh.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import clusters
 import fleet as fleets
 import pytest
+import sshd
 
-PROCESS, FLEET = "process", "machines"
+PROCESS, FLEET, SSH = "process", "machines", "ssh"
 #: How many machines there are.
 MACHINES = 4
 
@@ -42,6 +45,13 @@ SAMPLE = frozenset(
         "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
     }
 )
+#: Likewise over ssh.
+SSH_SAMPLE = frozenset(
+    {
+        "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
+        "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
+    }
+)
 #: Those of what only processes of one machine have.
 PROCESS_ONLY = frozenset(
     {
@@ -63,8 +73,29 @@ def of(metafunc: pytest.Metafunc) -> list[object]:
     if not names & EVERYWHERE or names & PROCESS_ONLY:
         return [PROCESS]
     needs_root = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
-    marks = [needs_root] if names & SAMPLE else [needs_root, pytest.mark.soak]
-    return [PROCESS, pytest.param(FLEET, marks=marks)]
+    chosen: list[object] = [PROCESS]
+    for place, sample in ((FLEET, SAMPLE), (SSH, SSH_SAMPLE)):
+        marks = [needs_root] if names & sample else [needs_root, pytest.mark.soak]
+        chosen.append(pytest.param(place, marks=marks))
+    return chosen
+
+
+def on_ssh(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clusters.Make:
+    """Makes estimators whose jobs reach the fleet by ssh."""
+    sshd.program()
+    assert fleet.keys is not None
+    return clusters.Make(
+        folder,
+        instance_type="ssh",
+        backend_options={
+            "hosts": [machine.address for machine in fleet.machines],
+            "ssh_config": str(fleet.keys.client()),
+            "python": sys.executable,
+            **more,
+        },
+        environment={"FLEETFIT_HOME": str(home)},
+        marks=fleet.marks / f"{os.getpid()}-{folder.name}",
+    )
 
 
 def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path) -> clusters.Make:

@@ -15,9 +15,14 @@ from pathlib import Path
 import pytest
 
 
+def find() -> str | None:
+    """sshd's path, if there is one."""
+    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
 def program() -> str:
     """sshd's path; without one the test is skipped, in CI it fails."""
-    found = shutil.which("sshd") or ("/usr/sbin/sshd" if os.path.exists("/usr/sbin/sshd") else None)
+    found = find()
     if found is None:
         assert not os.environ.get("CI"), "openssh-server is not installed"
         pytest.skip("openssh-server is not installed")

@@ -33,6 +33,8 @@ class MachineFacts:
         hostname: What it calls itself.
         cpus: Cores that the job may use.
         gpus: Its GPUs.
+        processor: Its kind of processor, as ``uname -m`` says it.
+        interfaces: Its network interfaces' addresses, by name.
     """
 
     root: str
@@ -42,6 +44,14 @@ class MachineFacts:
     hostname: str = ""
     cpus: int = 1
     gpus: int = 0
+    processor: str = ""
+    interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def interface_of(self, address: str) -> str | None:
+        """Return the interface that has an address; None if none has."""
+        if address.startswith("127."):
+            return "lo"
+        return next((name for name, own in self.interfaces.items() if own == address), None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

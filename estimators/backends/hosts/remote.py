@@ -34,7 +34,7 @@ class RemoteHost:
         root: The job's folder there; a relative one is in its folder for temporary files.
         address: Where the other hosts reach it.
         caller_address: Where it reaches this machine.
-        interface: Its network interface to the other hosts.
+        interface: Its network interface to the other hosts; "": the one that has the address.
         ready: Called with the host when its agent has answered.
         failed: Called with the reason when it does not.
         silence: After how many seconds without a sign of life either end is gone.
@@ -123,6 +123,7 @@ class RemoteHost:
                 return
             known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
             self.facts = MachineFacts(**known)
+            self.interface = self.interface or self.facts.interface_of(self.address) or ""
             ready(self)
 
     # --- what is asked of it ---

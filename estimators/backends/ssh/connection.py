@@ -332,6 +332,8 @@ class Connection:
 
     Attributes:
         destination: The machine.
+        address: The machine's address as it sees the connection; "" where its sshd does not say.
+        caller_address: This machine's, as the other sees it.
         on_lost: Called with the reason when the connection ends by itself; not after :meth:`close`.
         ended: Why it has ended, if it has.
     """
@@ -346,6 +348,7 @@ class Connection:
         patience: float,
     ) -> None:
         self.destination = destination
+        self.address = self.caller_address = ""
         self.on_lost: Callable[[str], None] = lambda text: None
         self.ended: str | None = None
         self._connections = connections
@@ -369,20 +372,24 @@ class Connection:
         mark = _mark()
         # The master has a session of its own, which says when the login and the shell there are through. It ends with
         # its input, which is ours.
-        argv = [*self._words(master=True), f"echo {mark} && exec cat"]
+        argv = [*self._words(master=True), f"echo {mark} $SSH_CONNECTION && exec cat"]
         said = bytearray()
 
         def read(data: bytes) -> None:
             if self._ready is None:
                 return
             said.extend(data)
-            if mark.encode() in said:
+            _, marked, rest = bytes(said).partition(mark.encode())
+            if marked and b"\n" in rest:
+                words = rest.partition(b"\n")[0].decode("ascii", "replace").split()
+                if len(words) == 4:
+                    self.caller_address, self.address = words[0], words[2]
                 ready, self._ready = self._ready, None
                 assert self._master is not None
                 self._master.errors.clear()  # the machine's greeting
                 self._connections.connected(self)
                 ready(self)
-            elif len(said) > _KEPT:
+            elif not marked and len(said) > _KEPT:
                 del said[:-64]
 
         self._master = _Child(self._loop, argv, read, self._master_ended, keeps_input=True)
@@ -456,7 +463,12 @@ class Connection:
             self._children.add(child)
 
     def start(
-        self, argv: Sequence[str], started: Callable[[int, int], None], failed: Callable[[Finished], None]
+        self,
+        argv: Sequence[str],
+        started: Callable[[int, int], None],
+        failed: Callable[[Finished], None],
+        *,
+        script: str = 'echo "$0"; exec "$@"',
     ) -> None:
         """Start a program there that is spoken to over its standard input and output.
 
@@ -464,15 +476,15 @@ class Connection:
 
         Args:
             argv: Its words.
+            script: How it is started from them, for ``sh``; it prints ``$0`` before the program begins.
             started: Called with the descriptors to read from and to write to, which belong to the callee then. When
                 they are closed, or the connection ends, the program sees the end of its input.
             failed: Called if it ends before it has begun: it was not found.
         """
         mark = _mark()
-        script = f'echo {mark}; exec "$@"'
         read_end, child_output = os.pipe()
         child_input, write_end = os.pipe()
-        command = shlex.join(["sh", "-c", script, "sh", *argv])
+        command = shlex.join(["sh", "-c", script, mark, *argv])
         child: _Child | None = None
         begun = False
 
