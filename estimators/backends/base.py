@@ -182,6 +182,12 @@ class Backend(abc.ABC):
         self.spec = self.spec.with_hosts((*self.spec.hosts, name))
         return name
 
+    def locate(self, host: str, place: str) -> None:  # noqa: B027 - hosts of one machine are all in one place
+        """Say that a host is to be on the machine that discovery calls so, before or after it was asked for."""
+
+    def withdraw(self, host: str) -> None:  # noqa: B027 - hosts of one machine are there at once
+        """Say that a host is not needed any more, which may not have come yet."""
+
     def add_host(self, host: str) -> None:
         """Bring the inputs to a further host, then start it."""
         raise NotImplementedError(f"{self.name}: hosts cannot come and go.")

@@ -30,7 +30,7 @@ def machines() -> Iterator[fleets.Fleet]:
 
 
 @pytest.fixture
-def fleet(machines: fleets.Fleet, monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[fleets.Fleet]:
+def fleet(machines: fleets.Fleet, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fleets.Fleet]:
     """The machines, and the backend that runs jobs on them; after each test nothing is left on them."""
     paths = [str(fleets.PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))

@@ -105,13 +105,25 @@ class HostCluster(Backend):
         members = []
         for host in self.spec.hosts:
             member = self._members.get(host)
+            if member is not None and (member.lost or self._placed):  # where it was, or discovery says anew where
+                member.release()
             if member is None or member.lost:
                 member = self._members[host] = _Member(self, host)
             members.append(member)
         number = {member.name: index for index, member in enumerate(members)}
 
+        apart = isinstance(self.spec.strategy, ElasticHorovod)
+
         def prepare(member: _Member, then: Then) -> None:
-            member.acquire(lambda: member.prepare(number[member.name], len(members), then))
+            def prepared() -> None:
+                if not apart:
+                    then()
+                elif attempt == self._attempt and not self._ending and not self._closed:
+                    if not self.running:
+                        self.callbacks.secondary_status("Training", "")
+                    member.train(f"{member.there.address}:0", listens=False)
+
+            member.acquire(lambda: member.prepare(number[member.name], len(members), prepared))
 
         def start() -> None:
             if attempt == self._attempt and not self._ending and not self._closed:
@@ -130,9 +142,8 @@ class HostCluster(Backend):
             for member in members:
                 member.train(address, listens=member is first)
 
-        if len(members) == 1 or isinstance(self.spec.strategy, ElasticHorovod):
-            for member in members:
-                member.train(f"{first.there.address}:0", listens=False)
+        if len(members) == 1:
+            first.train(f"{first.there.address}:0", listens=False)
         else:
             first.there.listen(start)
 
@@ -157,6 +168,26 @@ class HostCluster(Backend):
         first = next(member.there for member in self._members.values() if member.host is not None)
         return first.caller_address, first.interface
 
+    @property
+    def _placed(self) -> bool:
+        """Whether discovery says which machine a host is on, and the provider heeds it."""
+        strategy = self.spec.strategy
+        discovers = isinstance(strategy, ElasticHorovod) and strategy.discovery is not None
+        return discovers and hasattr(self._provider, "locate")
+
+    def locate(self, host: str, place: str) -> None:
+        """Tell the provider, if it heeds discovery."""
+        if self._placed:
+            self._provider.locate(host, place)  # type: ignore[attr-defined]
+
+    def withdraw(self, host: str) -> None:
+        """End a host for which there is no machine yet."""
+        member = self._members.get(host)
+        if member is not None and member.host is None and member.preparing:
+            member.lost = True
+            member.preparing = False
+            self.callbacks.host_ended(HostEnd(host=host))
+
     def add_host(self, host: str) -> None:
         """Get it, bring the inputs, start its toolkit."""
         member = self._members[host] = _Member(self, host, joins=True)
@@ -176,7 +207,9 @@ class HostCluster(Backend):
         if self._closed:
             return
         failure = Failure(cause=Cause.HOST_LOST, message=f"the host was lost: {reason}.", host=member.name)
-        if member.trains or member.joins:
+        elastic = isinstance(self.spec.strategy, ElasticHorovod)
+        others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
+        if member.trains or member.joins or (elastic and member.preparing and others):
             member.trained()
             self.ended(member, HostEnd(host=member.name, failure=None if self._ending else failure))
         elif member.preparing:
@@ -342,6 +375,10 @@ class _Member:
             return
 
         def ready(host: Host) -> None:
+            if self.lost:  # it is not needed any more
+                host.close()
+                self._cluster.provider.release(host)
+                return
             self.host = host
             host.on_lost = self._lost
             then()

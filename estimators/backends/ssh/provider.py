@@ -41,6 +41,8 @@ class SshProvider:
         self._open: dict[str, Connection] = {}  # machine -> its connection, also between attempts
         self._locks: dict[str, int] = {}  # machine -> the lock on it
         self._taken: dict[str, Machine] = {}  # host -> its machine
+        self._starts: dict[str, int] = {}  # host -> how often it was started
+        self._losses: dict[str, int] = {}  # machine -> how often it was lost
         self._places: dict[str, str] = {}  # host -> the machine that discovery has named for it
         self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
 
@@ -126,6 +128,7 @@ class SshProvider:
             machines = [known.get(machine.name, machine) for machine in machines]
         else:
             machines = [machine for machine in self._machines if _fits(machine, self._spec)]
+            machines.sort(key=lambda machine: self._losses.get(machine.name, 0))
         busy = []
         for machine in machines:
             if machine.name in tried or machine.name in self._locks:
@@ -164,6 +167,23 @@ class SshProvider:
 
         self._connections.open(machine.destination, connected, failed)
 
+    def root(self, host: str) -> str:
+        """Return a folder for a host that no agent has had: one that is cut off may still remove its own."""
+        count = self._starts[host] = self._starts.get(host, 0) + 1
+        job = self._spec.name if count == 1 else f"{self._spec.name}.{count}"
+        return f"{job}/hosts/{host}"
+
+    def lost(self, machine: Machine, connection: Connection, reason: str) -> str:
+        """A machine is gone: another one is taken first from now on, and a new connection made.
+
+        Returns:
+            Why: what ended the connection, if that has ended, or else the reason.
+        """
+        self._losses[machine.name] = self._losses.get(machine.name, 0) + 1
+        text = connection.ended or reason
+        connection.close()
+        return text
+
     @property
     def loop(self) -> Loop:
         """The supervisor's loop."""
@@ -173,11 +193,6 @@ class SshProvider:
     def options(self) -> SshOptions:
         """What the job asks of its machines."""
         return self._options
-
-    @property
-    def job(self) -> str:
-        """The job's name."""
-        return self._spec.name
 
     def release(self, host: Host) -> None:
         """Let others have the machine."""
@@ -236,8 +251,8 @@ class _Acquisition:
                 self._name,
                 read,
                 write,
-                connection=connection,
-                root=f"{self._provider.job}/hosts/{self._name}",
+                why=lambda reason: self._provider.lost(machine, connection, reason),
+                root=self._provider.root(self._name),
                 address=machine.address or connection.address,
                 caller_address=options.caller_address or connection.caller_address,
                 interface="",
@@ -273,12 +288,12 @@ class _Acquisition:
 class SshHost(RemoteHost):
     """A host whose connection is ssh's: why that ended is why the host is lost."""
 
-    def __init__(self, *arguments: object, connection: Connection, **more: object) -> None:
-        self._connection = connection
+    def __init__(self, *arguments: object, why: Callable[[str], str], **more: object) -> None:
+        self._why = why
         super().__init__(*arguments, **more)  # type: ignore[arg-type]
 
     def _lost(self, reason: str) -> None:
-        self._loop.call_later(_WHY_S, lambda: super(SshHost, self)._lost(self._connection.ended or reason))
+        self._loop.call_later(_WHY_S, lambda: super(SshHost, self)._lost(self._why(reason)))
 
 
 def _discovers(spec: TrainingJobSpec) -> bool:
