@@ -25,6 +25,10 @@ import container
 HERE = Path(__file__).resolve().parent / "machines"
 #: A folder for ``PYTHONPATH``, which makes the backend known.
 PLUGIN = HERE / "plugin"
+#: What they find: the Python that this one was made with, too.
+PATH = (
+    f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
 
 
 def _ip(*words: str, inside: str | None = None) -> None:
@@ -69,8 +73,8 @@ class Machine:
         if fleet.keys is not None:
             environment = " ".join(
                 f'"{name}={value}"'
-                for name, value in {**os.environ, "HOME": "/tmp/home"}.items()
-                if name == "HOME" or name.startswith(("COVERAGE_", "TF_CPP"))
+                for name, value in {**os.environ, "HOME": "/tmp/home", "PATH": PATH}.items()
+                if name in ("HOME", "PATH") or name.startswith(("COVERAGE_", "TF_CPP"))
             )
             words += fleet.keys.server(self.address, 22, more=f"SetEnv {environment}")
         self.log = fleet.folder / f"{self.namespace}.log"

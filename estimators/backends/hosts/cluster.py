@@ -61,6 +61,8 @@ class HostCluster(Backend):
     ) -> None:
         super().__init__(loop, record, spec, options, callbacks)
         self._provider = self.provider_type(loop, spec, options)
+        if hasattr(self._provider, "say"):  # it prepares hosts, which may take long
+            self._provider.say = lambda text: self.callbacks.secondary_status("Downloading", text)
         self._members: dict[str, _Member] = {}
         self._token = ""
         self._attempt = 0

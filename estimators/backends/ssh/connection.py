@@ -358,8 +358,8 @@ class Connection:
         self._failed = failed
         self._until = time.monotonic() + patience if patience else None
         self._tries = 0
-        self._master: _Child | None = None
-        self._children: set[_Child] = set()
+        self._master: Child | None = None
+        self._children: set[Child] = set()
         self._closed = False
 
     # --- the master ---
@@ -392,7 +392,7 @@ class Connection:
             elif not marked and len(said) > _KEPT:
                 del said[:-64]
 
-        self._master = _Child(self._loop, argv, read, self._master_ended, keeps_input=True)
+        self._master = Child(self._loop, argv, read, self._master_ended, keeps_input=True)
 
     def _words(self, *, master: bool) -> list[str]:
         control: dict[str, object] = {
@@ -431,6 +431,11 @@ class Connection:
 
     # --- what goes through it ---
 
+    @property
+    def words(self) -> list[str]:
+        """The command line that runs a command, its last word, through this connection."""
+        return self._words(master=False)
+
     def run(
         self,
         argv: Sequence[str],
@@ -448,7 +453,7 @@ class Connection:
             on_output: Takes what it prints as it comes, in place of ``done``.
         """
         output = bytearray()
-        child: _Child | None = None
+        child: Child | None = None
 
         def ended(code: int, errors: str) -> None:
             if child is not None:
@@ -456,7 +461,7 @@ class Connection:
             if not self._closed:
                 done(Finished(code=code, output=bytes(output), errors=errors))
 
-        child = _Child(
+        child = Child(
             self._loop, [*self._words(master=False), shlex.join(argv)], on_output or output.extend, ended, source=source
         )
         if child.pid:
@@ -485,7 +490,7 @@ class Connection:
         read_end, child_output = os.pipe()
         child_input, write_end = os.pipe()
         command = shlex.join(["sh", "-c", script, mark, *argv])
-        child: _Child | None = None
+        child: Child | None = None
         begun = False
 
         def ended(code: int, errors: str) -> None:
@@ -523,7 +528,7 @@ class Connection:
                     return
 
         os.set_blocking(read_end, False)
-        child = _Child(
+        child = Child(
             self._loop, [*self._words(master=False), command], None, ended, descriptors=(child_input, child_output)
         )
         os.close(child_input)
@@ -536,7 +541,7 @@ class Connection:
         """Forward connections to a unix socket here to an address (``host:port``) as the machine sees it."""
         settings = [*self._connections.settings.words(forwards=True), "-o", f"ControlPath={self._socket}"]
         output = bytearray()
-        _Child(
+        Child(
             self._loop,
             [*settings, "-O", "forward", "-L", f"{here}:{there}", *self.destination.words()],
             output.extend,
@@ -561,8 +566,8 @@ def _mark() -> str:
     return f"fleetfit-{secrets.token_hex(8)}"
 
 
-class _Child:
-    """A process of ssh's.
+class Child:
+    """A process that the loop follows: ssh's, or one that uses it.
 
     Args:
         loop: The loop.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import functools
+import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
@@ -11,13 +14,15 @@ from typing import ClassVar
 from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
+from estimators.backends.hosts.environment import Environment
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
-from estimators.backends.ssh.connection import Connection, Connections, Finished
+from estimators.backends.ssh.connection import Child, Connection, Connections, Finished
 from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.provision.errors import ProvisionError
 
 #: How long after the end of what a connection carries its own end, and why, is told, in seconds.
 _WHY_S = 0.1
@@ -44,6 +49,10 @@ class SshProvider:
         self._starts: dict[str, int] = {}  # host -> how often it was started
         self._losses: dict[str, int] = {}  # machine -> how often it was lost
         self._places: dict[str, str] = {}  # host -> the machine that discovery has named for it
+        #: What makes environments now.
+        self.preparing: list[Child] = []
+        #: Takes what a host is being prepared with.
+        self.say: Callable[[str], None] = lambda text: None
         self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
 
     @classmethod
@@ -184,6 +193,15 @@ class SshProvider:
         connection.close()
         return text
 
+    @functools.cached_property
+    def environment(self) -> str:
+        """The name of the environment that a job runs in on its machines.
+
+        Raises:
+            ProvisionError: what is installed here is not enough.
+        """
+        return Environment.of(self._options.requirements).name
+
     @property
     def loop(self) -> Loop:
         """The supervisor's loop."""
@@ -202,6 +220,8 @@ class SshProvider:
     def close(self) -> None:
         """Close all connections, at which everything ends on the machines."""
         self._waiting.clear()
+        for child in self.preparing:
+            child.kill()
         for host in list(self._taken):
             self.give_up(host)
         self._connections.close()
@@ -224,7 +244,7 @@ class _Acquisition:
         self._failed = failed
         self._tried: list[str] = []
         self._reasons: list[str] = []
-        self._sent = False
+        self._sent = self._prepared = False
 
     def next(self) -> None:
         machine, reason = self._provider.choose(self._name, self._tried)
@@ -232,7 +252,7 @@ class _Acquisition:
             self._failed("; ".join([*self._reasons, *([reason] if reason else [])]))
             return
         self._tried.append(machine.name)
-        self._sent = False
+        self._sent = self._prepared = False
         self._provider.connect(
             machine, lambda connection: self._start(machine, connection), lambda text: self._not(machine, text)
         )
@@ -265,14 +285,44 @@ class _Acquisition:
             if finished.code == shipping.NO_CODE and not self._sent:
                 self._sent = True
                 self._send_code(machine, connection)
-            elif finished.code == shipping.NO_PYTHON:
+            elif finished.code == shipping.NO_PYTHON and options.python is not None:
                 self._not(machine, f"it has no {options.python}; name an interpreter that is there")
+            elif finished.code == shipping.NO_PYTHON and not self._prepared:
+                self._prepared = True
+                self._prepare(machine, connection)
             else:
                 self._not(machine, connection.ended or f"the agent could not be started: {finished.last_line}")
 
-        python = options.python or "python3"
+        try:
+            python = options.python or self._provider.environment
+        except ProvisionError as error:
+            self._not(machine, f"no environment can be made there: {error}")
+            return
         words = [shipping.code().name, python, "agent", "host"]
         connection.start(words, started, failed, script=shipping.START)
+
+    def _prepare(self, machine: Machine, connection: Connection) -> None:
+        """Have the environment made there by a program of its own, as that takes long."""
+        requirements = self._provider.options.requirements
+        asked = {"words": connection.words, "requirements": requirements and list(requirements)}
+        said = bytearray()
+
+        def say(data: bytes) -> None:
+            said.extend(data)
+            *lines, rest = bytes(said).split(b"\n")
+            said[:] = rest
+            for line in lines:
+                self._provider.say(f"{machine.name}: {line.decode('utf-8', 'replace')}")
+
+        def ended(code: int, errors: str) -> None:
+            if code == 0:
+                self._start(machine, connection)
+            else:
+                lines = errors.strip().splitlines()
+                self._not(machine, connection.ended or (lines[-1] if lines else f"preparing it ended with {code}"))
+
+        argv = [sys.executable, "-m", "estimators.backends.hosts.environment"]
+        self._provider.preparing.append(Child(self._provider.loop, argv, say, ended, source=json.dumps(asked).encode()))
 
     def _send_code(self, machine: Machine, connection: Connection) -> None:
         def sent(finished: Finished) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zipfile
 from pathlib import Path
 
 import clusters
@@ -11,6 +12,7 @@ import fleet as fleets
 import places
 import pytest
 
+from container.system.files import cache_root
 from estimators import MPI
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
@@ -119,3 +121,35 @@ def test_too_few_machines_or_slots_are_refused_by_name(make: clusters.Make, monk
 def test_plan_says_how_hosts_are_reached(make: clusters.Make, fleet: fleets.Fleet) -> None:
     plan = str(make("pass", hosts=2).plan())
     assert f"ssh -F {make._options['backend_options']['ssh_config']} {fleet.machines[0].address}" in plan
+
+
+def test_an_environment_is_made_once_without_root_index_or_network(
+    make: clusters.Make, fleet: fleets.Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small one; the wheel is one of a folder here, and the machines have no way to an index."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "uv").symlink_to(cache_root() / "uv")
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    wheel = tmp_path / "wheels" / "greeting-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("greeting.py", "WORD = 'hello'\n")
+        archive.writestr("greeting-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+        archive.writestr("greeting-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("greeting-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    wanted = changed(make, python=None, requirements=["greeting==1.0"])
+    script = "import sys, aid, greeting\naid.report(word=greeting.WORD, prefix=sys.prefix)"
+    first = make.run(script, hosts=2, options=wanted)
+    assert first.status == "Completed", first.describe()["FailureReason"]
+    for said in clusters.reports(first).values():
+        assert said["word"] == "hello"
+        assert said["prefix"].startswith("/tmp/home/.cache/fleetfit/hosts/env-")
+    steps = [entry["StatusMessage"] for entry in first.describe()["SecondaryStatusTransitions"]]
+    assert any("its environment is ready after" in step for step in steps), steps
+    again = make.run(script, hosts=2, options=wanted)
+    steps = [entry["StatusMessage"] for entry in again.describe()["SecondaryStatusTransitions"]]
+    assert not any("environment" in step for step in steps), steps
+    text = reason(make, options=changed(make, python=None, requirements=["no-such-package==9"]))
+    assert "no-such-package" in text
