@@ -12,13 +12,13 @@ from estimators.job.errors import ConfigurationError
 
 def findings() -> list[Finding]:
     """Say whether there is ssh here, and which hosts a job would have that names none."""
-    if shutil.which("ssh") is None:
-        text = "ssh is not installed here, so jobs cannot run on machines that it reaches"
-        return [Finding(name="ssh", ok=False, text=text, remedy="apt-get install openssh-client")]
     try:
         machines = SshOptions.of({}).machines()
     except ConfigurationError as error:
         return [Finding(name="ssh", ok=False, text=str(error), remedy="Mend the file or the variable.")]
+    if shutil.which("ssh") is None:  # which is in nobody's way who has no hosts
+        text = "the ssh program is not installed here (apt-get install openssh-client)"
+        return [Finding(name="ssh", ok=not machines, text=text, remedy="Install it." if machines else "")]
     if not machines:
         text = "there is ssh; hosts are named by backend_options, $FLEETFIT_HOSTS or `fleetfit hosts add`"
         return [Finding(name="ssh", ok=True, text=text)]
