@@ -45,6 +45,7 @@ class Callbacks:
         output: A host's name and bytes that its training process printed; where they were not printed just now, also
             when, in nanoseconds since the epoch.
         host_ended: A host's training process ended, and everything it printed has been given.
+        interrupted: A host will be taken away, in so many seconds; another one can be had for it.
         failed: The backend cannot go on; every host that runs has to be ended.
         outputs_collected: The outputs are in place, or the failure that prevented it.
         note: Values to keep with the status, under fleetfit's own key.
@@ -58,6 +59,7 @@ class Callbacks:
     secondary_status: Callable[[str, str], None]
     output: Callable[..., None]
     host_ended: Callable[[HostEnd], None]
+    interrupted: Callable[[str, float], None]
     failed: Callable[[Failure], None]
     outputs_collected: Callable[[Failure | None], None]
     note: Callable[[Mapping[str, Any]], None]

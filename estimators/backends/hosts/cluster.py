@@ -61,8 +61,8 @@ class HostCluster(Backend):
     ) -> None:
         super().__init__(loop, record, spec, options, callbacks)
         self._provider = self.provider_type(loop, spec, options)
-        if hasattr(self._provider, "say"):  # it prepares hosts, which may take long
-            self._provider.say = lambda text: self.callbacks.secondary_status("Downloading", text)
+        self._provider.tell = self._tell
+        self._provider.protected = self.protected
         self._members: dict[str, _Member] = {}
         self._token = ""
         self._attempt = 0
@@ -94,8 +94,6 @@ class HostCluster(Backend):
         self._token = os.urandom(32).hex()
         if self._kill_timer is not None:
             self._kill_timer.cancel()  # it was for what an earlier attempt left
-        if self.spec.inputs:
-            self.callbacks.secondary_status("Downloading", "Bringing the input channels.")
         there = [self._members[host] for host in self.spec.hosts if host in self._members]
         _each(there, lambda member, then: member.save_checkpoints(then), self._acquire_all)
 
@@ -107,7 +105,8 @@ class HostCluster(Backend):
         members = []
         for host in self.spec.hosts:
             member = self._members.get(host)
-            if member is not None and (member.lost or self._placed):  # where it was, or discovery says anew where
+            if member is not None and (member.lost or self._placed or member.noticed):
+                # It stays where it was, or discovery says anew where, or it will be taken.
                 member.release()
             if member is None or member.lost:
                 member = self._members[host] = _Member(self, host)
@@ -125,13 +124,22 @@ class HostCluster(Backend):
                         self.callbacks.secondary_status("Training", "")
                     member.train(f"{member.there.address}:0", listens=False)
 
-            member.acquire(lambda: member.prepare(number[member.name], len(members), prepared))
+            def there() -> None:
+                if self.spec.inputs:
+                    self.callbacks.secondary_status("Downloading", "Bringing the input channels.")
+                member.prepare(number[member.name], len(members), prepared)
+
+            member.acquire(there)
 
         def start() -> None:
             if attempt == self._attempt and not self._ending and not self._closed:
                 self._start_toolkits(members)
 
         _each(members, prepare, start)
+
+    def _tell(self, text: str) -> None:
+        if not self.running and not self._ending and not self._closed:
+            self.callbacks.secondary_status("Pending", text)
 
     def _start_toolkits(self, members: Sequence[_Member]) -> None:
         self.callbacks.secondary_status("Training", "")
@@ -326,6 +334,7 @@ class _Member:
         host: The host, when it is there.
         joins: Whether it came to a job that ran.
         lost: Whether it is gone.
+        noticed: Whether it will be taken away.
         preparing: Whether it is being prepared.
         toolkit: Its training process, when that was started.
         trains: Whether the end of that will still be told.
@@ -339,6 +348,7 @@ class _Member:
         self.host: Host | None = None
         self.joins = joins
         self.lost = False
+        self.noticed = False
         self.preparing = False
         self.toolkit: HostProcess | None = None
         self.trains = False
@@ -383,6 +393,7 @@ class _Member:
                 return
             self.host = host
             host.on_lost = self._lost
+            host.on_notice = self._has_notice
             then()
 
         self._cluster.provider.acquire(self.name, ready, self._lost)
@@ -397,6 +408,11 @@ class _Member:
         for sync in list(self._syncs.values()):
             sync.ended(None)
         self._cluster.lost(self, reason)
+
+    def _has_notice(self, seconds: float) -> None:
+        if not self.lost and not self.noticed:
+            self.noticed = True
+            self._cluster.callbacks.interrupted(self.name, seconds)
 
     def prepare(self, number: int, hosts: int, then: Then) -> None:
         """Bring everything that the toolkit needs; it is the ``number``-th of so many."""

@@ -121,6 +121,7 @@ class Host(Protocol):
         interface: Its network interface to the other hosts.
         facts: What it is.
         on_lost: Called with the reason when it is gone; then nothing else is called any more.
+        on_notice: Called when the place that it comes from is about to take it: in how many seconds.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Host(Protocol):
     interface: str
     facts: MachineFacts
     on_lost: Callable[[str], None]
+    on_notice: Callable[[float], None]
 
     def push(self, source: Path, target: str, done: Done) -> None:
         """Copy a file or what is in a folder into a folder of the host's; what links lead to is copied."""
@@ -205,12 +207,18 @@ class HostProvider(Protocol):
         loop: The supervisor's loop.
         spec: The job.
         options: With the provider's own under ``backend_options``.
+
+    Attributes:
+        tell: Shows what it waits for (a place in a queue, say) while no host trains; the cluster sets it.
+        protected: Children of the supervisor that live until its end, by pid; the cluster sets it.
     """
 
     #: What it is called: the instance type.
     name: ClassVar[str]
     #: With ``heartbeats``, as each of its hosts runs our toolkit.
     capabilities: ClassVar[Capabilities]
+    tell: Callable[[str], None]
+    protected: set[int]
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None: ...
 

@@ -52,7 +52,8 @@ class SshProvider:
         #: What makes environments now.
         self.preparing: list[Child] = []
         #: Takes what a host is being prepared with.
-        self.say: Callable[[str], None] = lambda text: None
+        self.tell: Callable[[str], None] = lambda text: None
+        self.protected: set[int] = set()
         self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
 
     @classmethod
@@ -312,7 +313,7 @@ class _Acquisition:
             *lines, rest = bytes(said).split(b"\n")
             said[:] = rest
             for line in lines:
-                self._provider.say(f"{machine.name}: {line.decode('utf-8', 'replace')}")
+                self._provider.tell(f"{machine.name}: {line.decode('utf-8', 'replace')}")
 
         def ended(code: int, errors: str) -> None:
             if code == 0:
