@@ -74,6 +74,13 @@ class Evidence:
         self._tell({"pid": self._pid, "opened": True})
         atexit.register(self.close)  # the first to be registered is the last to be called
 
+    def go_on(self):  # type: ignore[no-untyped-def]
+        """Be looked at as this process, a fork of the one that was told so."""
+        self._pid = os.getpid()
+        self._tell({"pid": self._pid, "opened": True})
+        if self.unknown:
+            self._tell({"pid": self._pid, "unknown": self.unknown})
+
     def join(self, how):  # type: ignore[no-untyped-def]
         """It joined others; told at once, since a process may end without any farewell."""
         if how not in self.joined:
@@ -476,6 +483,9 @@ def watch(tell):  # type: ignore[no-untyped-def]
 
     Args:
         tell: Called with what is to be told the toolkit, as a dict.
+
+    Returns:
+        What is known of it.
     """
     evidence = Evidence(tell)
     evidence.open()
@@ -484,3 +494,4 @@ def watch(tell):  # type: ignore[no-untyped-def]
         evidence.doubt("the shell script that started it may have started other programs")
     _watch_programs(evidence)
     sys.meta_path.insert(0, _Finder(evidence))
+    return evidence

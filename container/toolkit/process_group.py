@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from container.contract import variables
 from container.contract.messages import Message
 from container.contract.plan import ProcessPlan, Role
 from container.system import processes
-from container.system.connection import Connection
+from container.system.connection import Connection, Reader
 from container.system.loop import Loop
 from container.toolkit import hangs
 from container.toolkit import rank as rank_wrapper
+from container.toolkit.importer import client
+from container.toolkit.importer.imports import Imports
 from container.toolkit.mpi import daemons
 from container.toolkit.output import EventStream, Output, Stream
 
@@ -135,6 +137,8 @@ class Gang:
         #: Called when a rank says that it does nothing but serve from here on.
         self.on_serving: Callable[[Member], None] = lambda member: None
         self.on_event: Callable[[Member, dict[str, Any]], None] = lambda member, values: None
+        #: Called with what the importer tells.
+        self.on_importer: Callable[[Message], None] = lambda message: None
         #: Called when a rank prints or reports something that is a sign of progress.
         self.on_activity: Callable[[], None] = lambda: None
         #: Called with a connection of the remote shell, the host it wants, and the command.
@@ -162,6 +166,30 @@ class Gang:
             OSError: it cannot be written.
         """
         (self._runtime_dir / rank_wrapper.COMMAND_FILE).write_bytes(b"\0".join(os.fsencode(word) for word in argv))
+
+    def start_importer(
+        self, command: Sequence[str], imports: Imports, variables_of_ranks: Mapping[str, str], *, elastic: bool
+    ) -> None:
+        """Start what imports for this host's ranks; see :mod:`container.toolkit.importer`.
+
+        Where it cannot be started, or ends, each rank imports by itself.
+
+        Args:
+            command: The ranks' command.
+            imports: What to import.
+            variables_of_ranks: What the ranks get beside the host's environment.
+            elastic: Whether they get a part of it later.
+        """
+        if not imports.worthwhile or not client.is_wanted(command, self.environment, self._wrapper[0]):
+            return
+        env = {**self.environment, **variables_of_ranks}
+        try:
+            path = self._runtime_dir / rank_wrapper.IMPORTER
+            pid, told = client.start(command, imports.to_json(), env, path, elastic=elastic)
+        except OSError:
+            return
+        self._loop.on_child(pid, lambda status: None)
+        Reader(self._loop, told, lambda message: self.on_importer(message), lambda reason: None, key=None)
 
     def launch(self, plan: ProcessPlan) -> Member:
         """Start a process under the rank wrapper."""
