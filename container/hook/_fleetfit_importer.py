@@ -26,7 +26,8 @@ import time
 import warnings
 
 #: Where the toolkit says that this process is to be the importer: ``LISTENER:PLAN``, two descriptors. The plan is JSON
-#: of ``{"settings": [[name, value, default], …], "statements": [source, …], "names": [module, …]}``.
+#: with ``settings`` ([[name, value, whether only if it is not set], …]), ``statements`` (imports), ``names`` (modules
+#: of the project's), and ``servers``, the command of parameter servers, empty where there are none.
 VARIABLE = "FLEETFIT_IMPORTER"  # container.contract.variables.IMPORTER
 
 #: Variables that may differ between the importer and a rank: nothing is known to look at them at its import. What is
@@ -48,6 +49,9 @@ _HARMLESS = frozenset(
 )
 _LISTS = ("LD_LIBRARY_PATH", "PATH")
 _HARMLESS_PREFIXES = ("FLEETFIT_", "HOROVOD_", "NCCL_", "OMPI_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "SLURM", "SM_")
+
+#: What ``python -m container serve`` sets before it imports TensorFlow, where the environment does not.
+_SERVERS_SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 _PR_SET_PDEATHSIG = 1
 #: What modules may print while they are imported, in bytes; each rank repeats it.
@@ -80,7 +84,7 @@ def serve():  # type: ignore[no-untyped-def]
         with os.fdopen(int(plan_fd), "rb") as file:
             plan = json.loads(file.read())
         began = time.monotonic()
-        surroundings = _import(plan)
+        surroundings = _import(plan, toolkit)
         _tell(
             toolkit,
             {
@@ -89,9 +93,12 @@ def serve():  # type: ignore[no-untyped-def]
             },
         )
         printed = os.pread(2, _PRINTED_LIMIT, 0)
-        request, passed = _Server(listener, surroundings, toolkit).run()
+        request, passed = _Server(listener, surroundings, toolkit, plan["servers"]).run()
         os.close(toolkit)
-        return _become(request, passed, surroundings.changed, printed)
+        target = _become(request, passed, surroundings.changed, printed)
+        if request["argv"] != sys.orig_argv:
+            _run_program(request["argv"])
+        return target
     except Unfit as error:
         _tell(toolkit, {"unfit": str(error)})
     except BaseException as error:  # noqa: BLE001 - this process must not go on to run the script
@@ -141,21 +148,32 @@ class _Environment(dict):
 class _NotTheProjects:
     """Refuses modules that the script's folder has a file for: its code is the rank's alone to run.
 
+    It tells the toolkit now and then that modules are imported, which under load may take long in silence.
+
     Args:
         names: The modules that lie in the folder.
+        toolkit: Where it is told.
     """
 
-    def __init__(self, names):  # type: ignore[no-untyped-def]
+    def __init__(self, names, toolkit):  # type: ignore[no-untyped-def]
         self._names = frozenset(names)
+        self._toolkit = toolkit
+        self._next = 0.0
+        self._seen = set()
         self.asked_for = ""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name not in self._seen:  # what is tried again and again is no progress
+            self._seen.add(name)
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + 1.0
+                _tell(self._toolkit, {"importing": name})
         if path is None and name in self._names:
             self.asked_for = name  # whoever asks may take any exception for the module's absence
             raise ImportError(f"the script's folder has a module {name}")
 
 
-def _import(plan):  # type: ignore[no-untyped-def]
+def _import(plan, toolkit):  # type: ignore[no-untyped-def]
     """Do what the plan says, with what is printed kept in standard error, a file in memory.
 
     Returns:
@@ -176,7 +194,7 @@ def _import(plan):  # type: ignore[no-untyped-def]
             os.environ[name] = value
     after_settings = dict(os.environ)
     values = os.environ._data  # type: ignore[attr-defined]
-    finder = _NotTheProjects(plan["names"])
+    finder = _NotTheProjects(plan["names"], toolkit)
     sys.meta_path.insert(0, finder)
     noted = _Environment(values)
     os.environ._data = noted  # type: ignore[attr-defined]
@@ -196,7 +214,7 @@ def _import(plan):  # type: ignore[no-untyped-def]
     _unfit(opened)
     names = {*after_settings, *os.environ}
     changed = {name: os.environ.get(name) for name in names if after_settings.get(name) != os.environ.get(name)}
-    return Surroundings(_AT_START, {os.fsdecode(name) for name in noted.seen}, noted.whole, changed)
+    return Surroundings(_AT_START, after_settings, {os.fsdecode(name) for name in noted.seen}, noted.whole, changed)
 
 
 def _unfit(opened):  # type: ignore[no-untyped-def]
@@ -248,13 +266,15 @@ class Surroundings:
 
     Args:
         environment: As it was before.
+        settings: As it was with the script's settings.
         seen: The names of variables that were looked at.
         whole: Whether all of it was looked at.
         changed: The variables that modules have set, None for those that they have removed.
     """
 
-    def __init__(self, environment, seen, whole, changed):  # type: ignore[no-untyped-def]
+    def __init__(self, environment, settings, seen, whole, changed):  # type: ignore[no-untyped-def]
         self._environment = environment
+        self.set = settings
         self._seen = seen
         self._whole = whole
         self.changed = changed
@@ -306,10 +326,12 @@ class _Server:
         listener: Where they connect.
         surroundings: What :func:`_import` returned.
         toolkit: Where what happens is told.
+        servers: The command of parameter servers.
     """
 
-    def __init__(self, listener, surroundings, toolkit):  # type: ignore[no-untyped-def]
+    def __init__(self, listener, surroundings, toolkit, servers):  # type: ignore[no-untyped-def]
         self._toolkit = toolkit
+        self._servers = servers
         self._listener = listener
         self._surroundings = surroundings
         self._ranks = {}
@@ -401,6 +423,8 @@ class _Server:
         return passed
 
     def _refusal(self, request):  # type: ignore[no-untyped-def]
+        if request["argv"] == self._servers:
+            return self._refusal_of_server(request)
         if request["argv"] != sys.orig_argv:
             return "it is another command"
         if request["traits"] != traits():
@@ -410,6 +434,21 @@ class _Server:
             if mine != most and mine != resource.RLIM_INFINITY and not 0 <= most <= mine:
                 return "it has wider limits"
         return self._surroundings.refusal(request["environment"])
+
+    def _refusal_of_server(self, request):  # type: ignore[no-untyped-def]
+        """A server runs none of the script's code, nor with its settings: these have to be the server's own."""
+        environment = request["environment"]
+        for name, value in _SERVERS_SETTINGS.items():
+            if self._surroundings.set.get(name) != environment.get(name, value):
+                return f"servers have another {name}"
+        found = getattr(sys.modules.get("tensorflow"), "__file__", None) or ""
+        if not found or os.path.dirname(os.path.dirname(found)) in _python_path(environment):  # which servers ignore
+            return "servers may have another TensorFlow"
+        return self._surroundings.refusal(environment)
+
+
+def _python_path(environment):  # type: ignore[no-untyped-def]
+    return [folder for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
 def traits():  # type: ignore[no-untyped-def]
@@ -466,3 +505,28 @@ def _reseed():  # type: ignore[no-untyped-def]
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
+
+
+def _run_program(argv):  # type: ignore[no-untyped-def]
+    """Run a program of ours, ``python -I …/__main__.py serve``, in this process, to its end."""
+    import atexit
+    import runpy
+    import threading
+
+    folders = _python_path(os.environ)
+    sys.path[:] = [folder for folder in sys.path if folder not in folders]
+    sys.argv = argv[2:]
+    sys.excepthook = sys.__excepthook__
+    code = 0
+    try:
+        runpy.run_path(argv[2], run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as the interpreter would
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

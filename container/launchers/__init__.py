@@ -115,6 +115,13 @@ def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> d
     return found
 
 
+def servers_command(environment: Environment) -> tuple[str, ...]:
+    """Return the command of processes that only serve; empty where the strategy has none."""
+    module = importlib.import_module(of(environment.strategy).module)
+    found: tuple[str, ...] = module.servers_command(environment) if hasattr(module, "servers_command") else ()
+    return found
+
+
 def membership_of(environment: Environment) -> Membership:
     """The cluster that a job's configuration files describe: all hosts, equal numbers of ranks."""
     strategy = environment.strategy

@@ -418,7 +418,11 @@ class HostRuntime(Runtime):
 
     def _check_started(self) -> None:
         assert self._gang is not None
-        missing = [member.name for member in self._gang.ranks if member.pid is None and not member.ended]
+        missing = [
+            member.name
+            for member in self._gang.ranks
+            if member.pid is None and not member.ended and not member.importing
+        ]
         if missing and self._state is State.RUNNING:
             self.fail(
                 Failure(

@@ -44,6 +44,7 @@ class Member:
         role: What it is for.
         rank: The rank, if it is one.
         pid: The command's pid once it runs.
+        importing: Whether its wrapper has come, and what imports for it has yet to give it its process.
         ended: Whether it has ended.
         exit_code: How, if it exited.
         signal: How, if a signal killed it.
@@ -61,6 +62,7 @@ class Member:
     role: Role
     rank: int | None = None
     pid: int | None = None
+    importing: bool = False
     ended: bool = False
     exit_code: int | None = None
     signal: int | None = None
@@ -168,7 +170,13 @@ class Gang:
         (self._runtime_dir / rank_wrapper.COMMAND_FILE).write_bytes(b"\0".join(os.fsencode(word) for word in argv))
 
     def start_importer(
-        self, command: Sequence[str], imports: Imports, variables_of_ranks: Mapping[str, str], *, elastic: bool
+        self,
+        command: Sequence[str],
+        imports: Imports,
+        variables_of_ranks: Mapping[str, str],
+        *,
+        servers: Sequence[str],
+        elastic: bool,
     ) -> None:
         """Start what imports for this host's ranks; see :mod:`container.toolkit.importer`.
 
@@ -178,18 +186,26 @@ class Gang:
             command: The ranks' command.
             imports: What to import.
             variables_of_ranks: What the ranks get beside the host's environment.
-            elastic: Whether they get a part of it later.
+            servers: The command of parameter servers; empty where there are none.
+            elastic: Whether ranks get a part of it later.
         """
         if not imports.worthwhile or not client.is_wanted(command, self.environment, self._wrapper[0]):
             return
         env = {**self.environment, **variables_of_ranks}
         try:
             path = self._runtime_dir / rank_wrapper.IMPORTER
-            pid, told = client.start(command, imports.to_json(), env, path, elastic=elastic)
+            pid, told = client.start(
+                command, {**imports.to_json(), "servers": list(servers)}, env, path, elastic=elastic
+            )
         except OSError:
             return
         self._loop.on_child(pid, lambda status: None)
-        Reader(self._loop, told, lambda message: self.on_importer(message), lambda reason: None, key=None)
+        Reader(self._loop, told, self._from_importer, lambda reason: None, key=None)
+
+    def _from_importer(self, message: Message) -> None:
+        self.on_activity()
+        if "importing" not in message:
+            self.on_importer(message)
 
     def launch(self, plan: ProcessPlan) -> Member:
         """Start a process under the rank wrapper."""
@@ -339,6 +355,8 @@ class Gang:
 
     def _from_wrapper(self, member: Member, message: Message) -> None:
         match message["op"]:
+            case "importing":
+                member.importing = True
             case "started":
                 member.pid = int(message["pid"])
                 member.started_at = time.monotonic()

@@ -184,6 +184,7 @@ class _Importer:
             return None
         from container.toolkit.importer import client
 
+        self._toolkit.send({"op": "importing"})
         self._woken, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)

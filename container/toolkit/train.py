@@ -341,7 +341,8 @@ class Preparation:
             gang.on_importer = self._tell_of_importer
             changed = launchers.ranks_variables(env, gang.environment)
             elastic = launchers.of(env.strategy).membership_changes
-            gang.start_importer(command, self._imports, changed, elastic=elastic)
+            servers = launchers.servers_command(env)
+            gang.start_importer(command, self._imports, changed, servers=servers, elastic=elastic)
         self._runtime.ready(plan, gang, reserved)
 
     def _tell_of_importer(self, message: Message) -> None:

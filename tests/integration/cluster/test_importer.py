@@ -263,6 +263,15 @@ def test_a_job_can_be_ended_while_modules_are_imported(
     snapshot.await_end()
 
 
+def test_imports_that_take_long_are_no_hang_and_no_late_start(make: clusters.Make, library: Path) -> None:
+    for name in ("one", "two", "three"):
+        (library / f"{name}.py").write_text("import time\ntime.sleep(1.2)\n")
+    (library / "slowly.py").write_text(f"import one, two, three\n{SLOWLY}")
+    script = "import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n"
+    job = make.run(script, processes=2, options={"start_timeout": 2.0}, hang_timeout=2.0)
+    assert {said["forked"] for said in clusters.reports(job).values()} == {True}
+
+
 def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clusters.Make, library: Path) -> None:
     (library / "slowly.py").write_text(
         textwrap.dedent("""
