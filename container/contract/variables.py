@@ -82,7 +82,7 @@ ELASTIC_LATE = "FLEETFIT_ELASTIC_LATE"
 USERS_PREFIX = "FLEETFIT_USERS_"
 #: Makes a Python of the toolkit's the host's importer (``hook/_fleetfit_importer.py``): two descriptors.
 IMPORTER = "FLEETFIT_IMPORTER"
-#: "1" in the job's environment: ranks are forked from an importer where a script would not notice.
+#: In the job's environment: "0" starts no importer, "1" also one for what is imported fast.
 FORK = "FLEETFIT_FORK"
 #: The host's code folder. mpirun starts every rank in algo-1's, which on one machine is another.
 CODE_DIR = "FLEETFIT_CODE_DIR"

@@ -189,7 +189,7 @@ class Gang:
             servers: The command of parameter servers; empty where there are none.
             elastic: Whether ranks get a part of it later.
         """
-        if not imports.worthwhile or not client.is_wanted(command, self.environment, self._wrapper[0]):
+        if not client.is_wanted(command, self.environment, self._wrapper[0], imports.packages):
             return
         env = {**self.environment, **variables_of_ranks}
         try:

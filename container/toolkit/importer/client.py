@@ -17,9 +17,12 @@ from container.contract import variables
 from container.system import processes
 from container.system.connection import BlockingConnection
 
+#: What takes so long to import that it is worth a process.
+SLOW = frozenset(("horovod", "jax", "keras", "tensorflow", "tf_keras", "torch"))
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -39,7 +42,7 @@ _WRAPPERS = frozenset(
 )
 
 
-def is_wanted(command: Sequence[str], environment: Mapping[str, str], python: str) -> bool:
+def is_wanted(command: Sequence[str], environment: Mapping[str, str], python: str, packages: Collection[str]) -> bool:
     """Return whether ranks with this command may be forked from one that imports for them. Pure.
 
     The importer runs under the toolkit's own Python, started by the rank's own command: that this reaches the hook is
@@ -49,9 +52,12 @@ def is_wanted(command: Sequence[str], environment: Mapping[str, str], python: st
         command: The entry point's.
         environment: What all ranks of the host get.
         python: The toolkit's interpreter.
+        packages: What they import.
     """
+    asked = environment.get(variables.FORK)
     return (
-        environment.get(variables.FORK) == "1"
+        asked != "0"
+        and (bool(packages) if asked == "1" else not SLOW.isdisjoint(packages))
         and command[0] == python
         and len(command) > 1
         and command[1].endswith(".py")

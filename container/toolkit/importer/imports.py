@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-#: What takes long to import, and may be imported before whatever a script does first.
+#: What may be imported before whatever a script does first.
 FRAMEWORKS = frozenset(("container", "horovod", "keras", "tensorflow", "tf_keras"))
 #: Packages that act when they are imported: they start MPI, connect to servers, or watch what is imported after them.
 _ACTING = frozenset(("comet_ml", "coverage", "debugpy", "mpi4py", "pycuda", "ray", "sitecustomize", "smdebug", "wandb"))
@@ -43,9 +43,9 @@ class Imports:
     names: frozenset[str]
 
     @property
-    def worthwhile(self) -> bool:
-        """Whether there is anything that takes longer than to start a process."""
-        return any(not text.startswith(("import container", "from container")) for text in self.statements)
+    def packages(self) -> frozenset[str]:
+        """The installed packages that are imported."""
+        return frozenset(text.split()[1].partition(".")[0] for text in self.statements) - {"container"}
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the importer takes it."""

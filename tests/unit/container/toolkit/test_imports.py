@@ -149,12 +149,28 @@ def test_a_script_that_is_not_there_prevents_it(tmp_path: Path) -> None:
     assert imports.read(tmp_path / "train.py", tmp_path) is None
 
 
+def test_the_packages_are_those_that_are_installed(tmp_path: Path) -> None:
+    script = (
+        "import json\nfrom container import distributed\nimport horovod.tensorflow as hvd\nfrom keras import Model\n"
+    )
+    assert read(tmp_path, script).packages == {"horovod", "keras"}
+
+
 @pytest.mark.parametrize(
-    ("script", "worthwhile"),
-    [("import json\n", False), ("from container import distributed\n", False), ("import tensorflow\n", True)],
+    ("fork", "packages", "wanted"),
+    [
+        (None, {"tensorflow", "numpy"}, True),
+        (None, {"torch"}, True),
+        (None, {"numpy"}, False),
+        (None, set(), False),
+        ("1", {"numpy"}, True),
+        ("1", set(), False),
+        ("0", {"tensorflow"}, False),
+    ],
 )
-def test_only_what_takes_long_is_worth_an_importer(tmp_path: Path, script: str, worthwhile: bool) -> None:
-    assert read(tmp_path, script).worthwhile is worthwhile
+def test_only_what_takes_long_is_worth_an_importer(fork: str | None, packages: set[str], wanted: bool) -> None:
+    environment = {"FLEETFIT_FORK": fork} if fork else {}
+    assert client.is_wanted(("python", "train.py"), environment, "python", packages) is wanted
 
 
 @pytest.mark.parametrize(
@@ -172,4 +188,4 @@ def test_only_what_takes_long_is_worth_an_importer(tmp_path: Path, script: str, 
     ],
 )
 def test_for_which_commands_there_is_one(command: tuple[str, ...], environment: dict[str, str], wanted: bool) -> None:
-    assert client.is_wanted(command, {"FLEETFIT_FORK": "1", **environment}, "/venv/python") is wanted
+    assert client.is_wanted(command, environment, "/venv/python", {"tensorflow"}) is wanted
