@@ -133,6 +133,8 @@ class Gang:
         self._wrapper = (python, "-I", "-S", os.path.join(package, "__main__.py"), "rank", "--")
         self.members: dict[str, Member] = {}
         self._ending = False
+        #: Called when a process has all but its importer's modules.
+        self.on_importing: Callable[[Member], None] = lambda member: None
         self.on_started: Callable[[Member], None] = lambda member: None
         self.on_ended: Callable[[Member], None] = lambda member: None
         self.on_exception: Callable[[Member], None] = lambda member: None
@@ -357,6 +359,7 @@ class Gang:
         match message["op"]:
             case "importing":
                 member.importing = True
+                self.on_importing(member)
             case "started":
                 member.pid = int(message["pid"])
                 member.started_at = time.monotonic()

@@ -270,6 +270,9 @@ def test_imports_that_take_long_are_no_hang_and_no_late_start(make: clusters.Mak
     script = "import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n"
     job = make.run(script, processes=2, options={"start_timeout": 2.0}, hang_timeout=2.0)
     assert {said["forked"] for said in clusters.reports(job).values()} == {True}
+    (started,) = [event.time_ns for event in job.record.events("phase") if event.data["name"] == "ranks_started"]
+    (imported,) = [event.time_ns for event in job.record.events("importer")]
+    assert started < imported  # the time is the import's, and not the launch's
 
 
 def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clusters.Make, library: Path) -> None:
