@@ -423,7 +423,7 @@ class HostRuntime(Runtime):
         missing = [
             member.name
             for member in self._gang.ranks
-            if member.pid is None and not member.ended and not member.importing
+            if member.pid is None and not member.ended and not member.waits_for_importer
         ]
         if missing and self._state is State.RUNNING:
             self.fail(
@@ -471,7 +471,7 @@ class HostRuntime(Runtime):
     def _tell_started(self) -> None:
         """Say when all ranks have been started, be it that they have to be imported for yet."""
         assert self._gang is not None
-        if not self._told_started and all(rank.pid is not None or rank.importing for rank in self._gang.ranks):
+        if not self._told_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._gang.ranks):
             self._told_started = True
             self._event("phase", name="ranks_started")
 

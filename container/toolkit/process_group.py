@@ -88,6 +88,11 @@ class Member:
         return self.pid is not None and not self.ended
 
     @property
+    def waits_for_importer(self) -> bool:
+        """Whether it is to be forked from an importer that has not finished."""
+        return self.importing and self.pid is None and not self.ended
+
+    @property
     def serving(self) -> bool:
         """Whether it does nothing but serve: by itself or, if it is a shell, by whatever it waits for."""
         if not self.running or not self.servers:
@@ -133,6 +138,8 @@ class Gang:
         self._wrapper = (python, "-I", "-S", os.path.join(package, "__main__.py"), "rank", "--")
         self.members: dict[str, Member] = {}
         self._ending = False
+        #: The pid of what imports for the ranks, while it runs.
+        self.importer: int | None = None
         #: Called when a process has all but its importer's modules.
         self.on_importing: Callable[[Member], None] = lambda member: None
         self.on_started: Callable[[Member], None] = lambda member: None
@@ -201,8 +208,12 @@ class Gang:
             )
         except OSError:
             return
-        self._loop.on_child(pid, lambda status: None)
+        self.importer = pid
+        self._loop.on_child(pid, lambda status: self._importer_ended())
         Reader(self._loop, told, self._from_importer, lambda reason: None, key=None)
+
+    def _importer_ended(self) -> None:
+        self.importer = None
 
     def _from_importer(self, message: Message) -> None:
         self.on_activity()

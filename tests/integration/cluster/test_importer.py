@@ -275,6 +275,15 @@ def test_imports_that_take_long_are_no_hang_and_no_late_start(make: clusters.Mak
     assert started < imported  # the time is the import's, and not the launch's
 
 
+def test_an_import_that_hangs_is_told_for_each_rank(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text("import time\ndef wait_for_ever():\n    time.sleep(300)\nwait_for_ever()\n")
+    job = clusters.fit(make("import slowly\n", processes=2, hang_timeout=2.0), wait=False)
+    assert clusters.await_terminal(job, 60) == "Failed" and job.failure is not None
+    lines = str(job.failure.places).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["algo-1, rank 0", "algo-1, rank 1"]
+    assert all("importing" in line for line in lines)
+
+
 def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clusters.Make, library: Path) -> None:
     (library / "slowly.py").write_text(
         textwrap.dedent("""
