@@ -191,7 +191,7 @@ class CheckpointCallback:
             why = begin(self.params.get("steps"))
         within = self._implements_train_batch_hooks() and self._checkpointer.every.unit.value != "epochs"
         if why and within:
-            self._say(f"after a restart an epoch that was interrupted begins anew: {why}")
+            self._say(f"after a restart an interrupted epoch starts over: {why}")
 
     def _say(self, text: str) -> None:
         if self._checkpointer.cluster.rank == 0:
@@ -214,7 +214,7 @@ class CheckpointCallback:
         except EpochBeginsAnew as why:
             if progress.batch:
                 self._say(
-                    f"epoch {progress.epoch + 1} was interrupted after {progress.batch} batches, and begins anew: {why}"
+                    f"epoch {progress.epoch + 1} was interrupted after {progress.batch} batches, and starts over: {why}"
                 )
         if hasattr(self.model, "_initial_epoch"):  # Keras 3
             self.model._initial_epoch = self._epoch

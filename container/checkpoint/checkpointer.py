@@ -483,7 +483,7 @@ class Checkpointer:
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
                 f"{path}: {error} Nothing has been restored. Go on with the model and optimizer that were saved, or "
-                "begin anew in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR."
+                "start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR."
             ) from None
         kept = False
         mine = self._learning_rate == "current" or (self._learning_rate == "auto" and size != self.cluster.size)

@@ -67,7 +67,7 @@ def library() -> Any:
         loaded = ctypes.CDLL(os.fspath(path))
     except Exception as error:
         raise faults.PipeError(
-            f"{path} does not fit this TensorFlow: {error}. Make it anew with `fleetfit install pipe`, or set "
+            f"{path} does not fit this TensorFlow: {error}. Rebuild it with `fleetfit install pipe`, or set "
             f"{SWITCH}=0, with which channels in Pipe mode are read more slowly."
         ) from error
     loaded.fleetfit_pipe_open.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, _Number]

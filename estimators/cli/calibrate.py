@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
                         f"{line.bandwidth / 1e6:,.0f} MB/s{slower}"
                     )
             _out_checks("fitted to", fitted)
-            console.say(f"kept in {file}; recommend(…, instance_type={args.instance_type!r}) goes by it.")
+            console.say(f"kept in {file}; recommend(…, instance_type={args.instance_type!r}) uses it.")
         unseen: list[Check] = []
         if not args.no_check:
             other = _other(counts)

@@ -184,9 +184,9 @@ def _check_numbers(args: argparse.Namespace) -> None:
             "-np is missing: how many processes, as in `fleetfit horovodrun -np 2 python train.py`."
         )
     if args.min_np is not None and args.min_np > args.num_proc:
-        raise ConfigurationError(f"--min-np {args.min_np} is more than -np {args.num_proc}, what the job begins with.")
+        raise ConfigurationError(f"--min-np {args.min_np} is more than -np {args.num_proc}, the starting size.")
     if args.max_np is not None and args.max_np < args.num_proc:
-        raise ConfigurationError(f"--max-np {args.max_np} is less than -np {args.num_proc}, what the job begins with.")
+        raise ConfigurationError(f"--max-np {args.max_np} is less than -np {args.num_proc}, the starting size.")
 
 
 def _check_controller(args: argparse.Namespace, elastic: bool) -> None:

@@ -67,7 +67,7 @@ def compare(
             thing.plan(inputs)  # what is wrong with one is said before any of them runs
     found: list[list[Result]] = [[] if isinstance(thing, Estimator) else [_result(thing)] for thing in things]
     if inputs is not None and not any(isinstance(thing, Estimator) for thing in things):
-        raise ConfigurationError("compare(inputs=…) is for estimators; the jobs that were given have had theirs.")
+        raise ConfigurationError("compare(inputs=…) is for estimators; finished jobs already have theirs.")
     if repeat > 1 and not any(isinstance(thing, Estimator) for thing in things):
         raise ConfigurationError("compare(repeat=…) is for estimators; the jobs that were given have run.")
     turns = _turns([isinstance(thing, Estimator) for thing in things], repeat)

@@ -157,8 +157,8 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
     options = RunOptions.from_dict(record.read_options())
     if capabilities(spec.instance_type).managed:
         raise UnsupportedError(
-            f"training job {record.name!r} was SageMaker's, which starts no job again: fit() a new one with the same "
-            "checkpoint_s3_uri, and the script goes on from its last checkpoint."
+            f"training job {record.name!r} ran on SageMaker, which cannot restart a job: fit() a new one with the same "
+            "checkpoint_s3_uri, and the script resumes from its last checkpoint."
         )
     check_local(spec)
     backends.load(options.backend).check(spec, options)

@@ -41,7 +41,7 @@ class Fault:
         given = [name for name in ("at_step", "at_s", "at_line") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigurationError(
-                f"{type(self).__name__}: exactly one of at_step, at_s and at_line says when; "
+                f"{type(self).__name__}: give exactly one of at_step, at_s and at_line; "
                 f"got {' and '.join(given) or 'none'}."
             )
         self._check_whole("at_step", 1)

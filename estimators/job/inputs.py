@@ -196,7 +196,7 @@ def normalise_uri(location: Any) -> str:
     """
     if not isinstance(location, str | os.PathLike) or isinstance(location, bytes):
         raise ConfigurationError(
-            f"{shown(location)} is not where data can be: give a path, file:///folder, s3://bucket/prefix, a "
+            f"{shown(location)} is not a location of data: give a path, file:///folder, s3://bucket/prefix, a "
             "TrainingInput or a FileSystemInput."
         )
     text = os.fspath(location)

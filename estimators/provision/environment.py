@@ -102,7 +102,7 @@ class Options:
         for extra in sorted(self.extras):
             if extra in _OWN_STEPS:
                 raise ProvisionError(
-                    f"The extra {extra!r} is installed in any case, by a step of its own",
+                    f"The extra {extra!r} is always installed, in a separate step",
                     f"Leave it out; the others are {', '.join(name for name in known if name not in _OWN_STEPS)}.",
                 )
             if extra not in known:

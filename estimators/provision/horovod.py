@@ -258,7 +258,7 @@ def source(
         downloaded = staged / kept.name
         if not _has_known_digest(downloaded):
             raise ProvisionError(
-                f"The package index serves a horovod-{VERSION}.tar.gz that is not the released one",
+                f"The package index serves a horovod-{VERSION}.tar.gz that differs from the released one",
                 "Check the index settings (`pip config list`).",
             )
         downloaded.replace(kept)

@@ -67,7 +67,7 @@ def install(installation: Installation, *, on_detail: Callable[[str], None] = la
         if finished.returncode:
             raise PipeReaderUnavailable(
                 "Channels in Pipe mode will be read more slowly: their reader does not compile",
-                f"The compiler's words are in {installation.log(_LOG)}.",
+                f"The compiler's output is in {installation.log(_LOG)}.",
             )
         os.replace(staged, made)
     finally:

@@ -34,15 +34,15 @@ def held_by(records: Any, holds: str | None) -> str:
     if len(found) > 1:
         raise RefusedError(
             "the dataset is made of channels that are divided in different ways (FullyReplicated and ShardedByS3Key): "
-            "give all of them one distribution, or say cluster.dataset(holds=…)."
+            "give all of them the same distribution, or pass cluster.dataset(holds=…)."
         )
     if found:
         return str(found.pop())
     if sharded := _sharded_files(os.environ):
         names = " and ".join(map(repr, sharded))
         raise RefusedError(
-            f"channel {names} of this job is ShardedByS3Key: each host has other files. Say which records the dataset "
-            "has: cluster.dataset(holds='host') if it reads these files, holds='all' if it reads others."
+            f"channel {names} of this job is ShardedByS3Key: each host has different files. Say which records the "
+            "dataset has: cluster.dataset(holds='host') if it reads these files, holds='all' if it reads others."
         )
     return "all"
 

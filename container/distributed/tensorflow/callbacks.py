@@ -115,8 +115,8 @@ class Synchronize(Callback):
         if not (choices == choices[0]).all():
             stopped = ", ".join(str(rank) for rank in np.flatnonzero(choices == 0))
             raise DistributedError(
-                f"rank {stopped} stopped after {self._epochs} epochs and the others go on. A callback that stops the "
-                "training, such as EarlyStopping, must see the same values on every rank: put it after those of "
+                f"rank {stopped} stopped after {self._epochs} epochs while the others continue. A callback that stops "
+                "the training, such as EarlyStopping, must see the same values on every rank: put it after those of "
                 "cluster.callbacks() in fit()'s list, which make them the same."
             )
 

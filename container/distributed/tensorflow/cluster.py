@@ -109,7 +109,7 @@ class Cluster:
             DistributedError: the first look is in another thread.
         """
         if not notice.listen(keep_listening):
-            raise DistributedError("cluster.preempted: the first look must be in the main thread.")
+            raise DistributedError("cluster.preempted: it must be read in the main thread first.")
         return notice.came
 
     # --- the model ---
@@ -211,7 +211,7 @@ class Cluster:
         check_maker(make_dataset)
         if resumable and (repeat or partition == "shuffle"):
             other = "repeat=True" if repeat else "partition='shuffle'"
-            raise RefusedError(f"{other} has no epochs that could be gone on within: leave resumable=True out.")
+            raise RefusedError(f"{other} has no epochs to resume within: leave out resumable=True.")
         data.check_partition(partition)
         data.check_remainder(remainder)
         batch_size = data.per_rank_batch(global_batch_size, self.replicas) * (self.replicas // self.size)

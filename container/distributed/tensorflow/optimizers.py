@@ -139,7 +139,7 @@ def distribute(optimizer: Any, collectives: Collectives, *, op: str = "average",
         raise ValueError(unknown("compression", compression, COMPRESSIONS))
     if op == "adasum" and compression not in (None, "none"):
         raise RefusedError(
-            "compression='fp16' with op='adasum' is not offered: Adasum weighs gradients by their products, which "
+            "compression='fp16' with op='adasum' is not supported: Adasum weighs gradients by their products, which "
             "16-bit floats cannot hold. Use one of the two."
         )
     # One process sends nothing: what it would lose by compression it keeps.

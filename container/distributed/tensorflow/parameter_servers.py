@@ -113,7 +113,7 @@ class ParameterServerCluster(Cluster):
         total = records if records is not None else self._count(make_dataset)
         if total < global_batch_size:
             raise DistributedError(
-                f"global_batch_size={global_batch_size} is more than the {total} records that there are."
+                f"global_batch_size={global_batch_size} is more than the {total} records of the dataset."
             )
         if total < self._workers:
             raise DistributedError(

@@ -29,7 +29,7 @@ def why_not(records: Any, *, shuffle: int | None, seed: int | None, repeat: bool
     if repeat:
         return "repeat=True makes one endless epoch of the records"
     if partition == "shuffle":
-        return "partition='shuffle' draws records anew each time"
+        return "partition='shuffle' draws other records each time"
     if streams:
         return ""
     if shuffle and seed is None:
@@ -235,7 +235,7 @@ class DataProgress:
             if not self.insists:
                 self._epoch, self._seed = int(position["epoch"]), int(position["seed"])
                 raise EpochBeginsAnew(why)
-            raise DistributedError(f"{why}. Go on with the same sizes, or from a checkpoint at an epoch's end.")
+            raise DistributedError(f"{why}. Resume with the same sizes, or from a checkpoint at the end of an epoch.")
         self._epoch = int(position["epoch"])
         self._seed = int(position["seed"])
         self._skip = records // int(position["batch_size"]) * self._batch_size

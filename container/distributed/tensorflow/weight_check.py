@@ -59,7 +59,7 @@ class Guard:
         groups = [np.flatnonzero(digests == value).tolist() for value in dict.fromkeys(digests.tolist())]
         when = f"after step {step}" if step is not None else "now"
         raise WeightsDifferError(
-            f"the weights of the {len(digests)} ranks, which have to be equal, differ {when}: "
+            f"the weights of the {len(digests)} ranks should be equal, but differ {when}: "
             f"{' | '.join(_ranks(group) for group in groups)} have different ones. {cause}".strip()
         )
 

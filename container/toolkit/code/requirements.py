@@ -124,7 +124,7 @@ def overlay(
     except OSError as error:
         raise RequirementsError(
             f"{requirements or project}: {error.filename or cache_root}: {error.strerror or error}, while its packages "
-            f"were made ready in {cache_root}. FLEETFIT_CACHE can name another place for them."
+            f"were made ready in {cache_root}. Set FLEETFIT_CACHE to use another folder."
         ) from error
 
 

@@ -182,7 +182,7 @@ def recommend(
         calibration = calibrations.load(instance_type)
     if hosts > 1 and gbps is None and calibration is None and not local:
         raise ConfigurationError(
-            "recommend() needs bandwidth_gbps= (of a host's link, in Gbit/s), or an instance_type= whose network is "
+            "recommend() needs bandwidth_gbps= (of a host's link, in Gbit/s) or an instance_type= whose network is "
             f"known: {', '.join(instances.offered()[:4])} …"
         )
     assumed = constants or (GPU if kind == "gpu" else CPU)
