@@ -132,11 +132,11 @@ class Coordinator:
         )
 
     def missing(self) -> list[str]:
-        """The hosts that have not said they are ready, in order."""
+        """Return the hosts that have not said they are ready, in order."""
         return [host for host in self._hosts if host not in self._ready]
 
     def running(self) -> list[str]:
-        """The hosts that are not done, in order."""
+        """Return the hosts that are not done, in order."""
         return [host for host in self._hosts if host not in self._done]
 
     @property

@@ -94,12 +94,12 @@ class Evidence:
 
 
 def is_cluster(plan: Plan) -> bool:
-    """Whether there is anybody to join: more than one process that trains or serves."""
+    """Return whether there is anybody to join: more than one process that trains or serves."""
     return sum(process.role in (Role.RANK, Role.SERVER) for process in plan.processes) > 1
 
 
 def verdict(strategy: str, ranks: Collection[Evidence]) -> str | None:
-    """What is wrong with a job that has ended well; None if nothing is, or it is not known.
+    """Return what is wrong with a job that has ended well; None if nothing is, or it is not known.
 
     Args:
         strategy: The strategy's name.
@@ -132,7 +132,7 @@ def verdict(strategy: str, ranks: Collection[Evidence]) -> str | None:
 
 
 def failure(text: str, host: str) -> Failure:
-    """The failure of a job that was to fail for it."""
+    """Return the failure of a job that was to fail for it."""
     return Failure(
         cause=Cause.UNSOUND,
         message=f"{text} RunOptions(on_undistributed='fail') makes the job fail for it.",

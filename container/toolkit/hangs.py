@@ -60,7 +60,7 @@ class StallWarnings:
         self.missing: dict[int, str] = {}
 
     def is_progress(self, pieces: list[bytes], rest: bytes = b"") -> bool:
-        """Whether there is anything but such warnings in what it printed.
+        """Return whether there is anything but such warnings in what it printed.
 
         Args:
             pieces: Lines with their ends.
@@ -85,7 +85,7 @@ class StallWarnings:
 
 
 def main_stack(text: str) -> list[tuple[str, int, str]]:
-    """The frames of the main thread in the last dump, innermost first, as ``(file, line, function)``.
+    """Return the frames of the main thread in the last dump, innermost first, as ``(file, line, function)``.
 
     faulthandler prints the main thread last.
     """
@@ -139,7 +139,7 @@ def waiting_in(text: str, code_dir: Path) -> str | None:
 
 
 def _module(frames: list[tuple[str, int, str]]) -> str:
-    """The package that is being imported, from the outermost frame that belongs to one."""
+    """Return the package that is being imported, from the outermost frame that belongs to one."""
     for path, _, _ in reversed(frames):
         _, found, inside = path.rpartition("site-packages/")
         if found:

@@ -487,7 +487,7 @@ class HostRuntime(Runtime):
 
     @staticmethod
     def _raised(member: Member) -> bool:
-        """Whether it, and not a process that it has started, reported an uncaught exception."""
+        """Return whether it, and not a process that it has started, reported an uncaught exception."""
         return member.exception is not None and member.exception.get("pid") == member.pid
 
     def _still_ending(self, member: Member) -> None:
@@ -700,7 +700,7 @@ class HostRuntime(Runtime):
 
 
 def _bounded(failure: Failure) -> dict[str, Any]:
-    """The failure as a message that fits a control frame."""
+    """Return the failure as a message that fits a control frame."""
     limit = 64 << 10
     texts = ("traceback", "log_tail", "places")
     trimmed = {name: value[-limit:] for name in texts if (value := getattr(failure, name)) is not None}

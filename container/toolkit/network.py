@@ -9,7 +9,7 @@ from container.system import interfaces
 
 
 def shared_network(host: str, other: str) -> tuple[str, str] | None:
-    """The interface that has this host's address, and its network, if another host is in it.
+    """Return the interface that has this host's address, and its network, if another host is in it.
 
     Args:
         host: This host's name, as the others resolve it.

@@ -73,7 +73,7 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
 
 
 def _is_free(number: int) -> bool:
-    """Whether nobody has the port on any address: TensorFlow's servers listen on all of them."""
+    """Return whether nobody has the port on any address: TensorFlow's servers listen on all of them."""
     with contextlib.closing(socket.socket(socket.AF_INET6)) as sock:
         try:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -231,7 +231,7 @@ class _Importer:
 
 
 def is_shell(command: Sequence[str]) -> bool:
-    """Whether a command is a shell script, which waits for what it has started."""
+    """Return whether a command is a shell script, which waits for what it has started."""
     return command[0] == "/bin/sh" or command[0].endswith(".sh")
 
 

@@ -33,7 +33,7 @@ _OPENING = ("(", "[", "{")
 
 
 def is_consequence(member: Member) -> bool:
-    """Whether a process's exception or last words say that another one failed before it."""
+    """Return whether a process's exception or last words say that another one failed before it."""
     said = str(member.exception.get("message")) if member.exception is not None else ""
     if member.exception is None and member.stream is not None:
         said = member.stream.tail[-4096:].decode("utf-8", "replace")
@@ -41,7 +41,7 @@ def is_consequence(member: Member) -> bool:
 
 
 def of_member(member: Member, host: str, situation: Situation | None = None) -> Failure:
-    """The failure that a process's end is.
+    """Return the failure that a process's end is.
 
     Args:
         member: A process that ended with an error, or that reported an uncaught exception.
@@ -87,7 +87,7 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
 
 
 def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
-    """The failure that the end of mpirun, or of its daemon, is.
+    """Return the failure that the end of mpirun, or of its daemon, is.
 
     Args:
         member: The program.
@@ -120,12 +120,12 @@ def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:
 
 
 def has_lost_daemon(member: Member) -> bool:
-    """Whether mpirun ended since it lost a daemon."""
+    """Return whether mpirun ended since it lost a daemon."""
     return member.stream is not None and daemons.lost_daemon(member.stream.tail.decode("utf-8", "replace")) is not None
 
 
 def is_port_conflict(failure: Failure) -> bool:
-    """Whether a server that cannot choose its port itself found it taken (TensorFlow's gRPC servers' words)."""
+    """Return whether a server that cannot choose its port itself found it taken (TensorFlow's gRPC servers' words)."""
     text = f"{failure.traceback or ''}{failure.log_tail or ''}"
     return re.search(r"Address already in use|Could not start gRPC server", text) is not None
 
@@ -148,7 +148,7 @@ def lost_ranks(failure: Failure, plan: Plan) -> Failure:
 
 
 def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str | None:
-    """The exception's type and the first line of its message: ``ValueError: boom``."""
+    """Return the exception's type and the first line of its message: ``ValueError: boom``."""
     last = _exception_line(traceback)
     kind = str((exception or {}).get("type") or "")
     if last is None or not kind or last.startswith((kind, kind.rpartition(".")[2])):
@@ -158,7 +158,7 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
 
 
 def _exception_line(traceback: str | None) -> str | None:
-    """The line behind the frames of the last traceback; without frames, the last one."""
+    """Return the line behind the frames of the last traceback; without frames, the last one."""
     lines = [line for line in (traceback or "").splitlines() if line.strip()]
     first = traceback_text.message_start(lines)
     if first is None:

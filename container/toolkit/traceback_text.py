@@ -97,7 +97,7 @@ def _last_exception(lines: list[str]) -> tuple[int, int] | None:
 
 
 def _end(lines: list[str], start: int) -> int:
-    """The end of the traceback whose header is at ``start``: its frames, then the exception's message."""
+    """Return the end of the traceback whose header is at ``start``: its frames, then the exception's message."""
     grouped = lines[start].lstrip().startswith("+")
     i = start + 1
     while i < len(lines) and (lines[i].startswith(" ") or (not lines[i] and not grouped and _goes_on(lines, i))):
@@ -108,7 +108,7 @@ def _end(lines: list[str], start: int) -> int:
 
 
 def _goes_on(lines: list[str], i: int) -> bool:
-    """Whether a blank line is a line of source among a traceback's frames."""
+    """Return whether a blank line is a line of source among a traceback's frames."""
     return i + 1 < len(lines) and lines[i + 1].startswith("  ")
 
 
@@ -126,7 +126,7 @@ def _message_end(lines: list[str], first: int) -> int:
 
 
 def _chained_before(lines: list[str], start: int) -> int | None:
-    """The header of the exception that the one at ``start`` followed, if they are chained."""
+    """Return the header of the exception that the one at ``start`` followed, if they are chained."""
     i = start - 1
     while i >= 0 and not lines[i].strip():
         i -= 1

@@ -150,7 +150,7 @@ def _beat(loop: Loop, output: Output) -> None:
 
 
 def shared_memory_dir(runtime_dir: Path) -> Path:
-    """The host's folder in shared memory: ``/dev/shm/<job's folder>-<host>``."""
+    """Return the host's folder in shared memory: ``/dev/shm/<job's folder>-<host>``."""
     return Path(folders.SHARED_MEMORY) / f"{runtime_dir.parent.name}-{runtime_dir.name}"
 
 
@@ -362,7 +362,7 @@ def _with_network(env: Environment) -> Environment:
 
 
 def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) -> dict[str, str]:
-    """The environment that all processes of this host share."""
+    """Return the environment that all processes of this host share."""
     package = Path(env.machine.container_package)
     code_dir = str(env.tree.code)
     inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
@@ -432,7 +432,7 @@ def _with_job(settings: Settings, environment: Environment) -> Settings:
 
 
 def _mode(environment: Environment, name: str) -> str:
-    """What is to be done about something that is noticed: ``warn`` or ``fail``.
+    """Return what is to be done about something that is noticed: ``warn`` or ``fail``.
 
     Raises:
         ValueError: it is neither.

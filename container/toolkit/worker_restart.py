@@ -12,7 +12,7 @@ from container.toolkit.process_group import Member
 
 
 def allows(member: Member, plan: Plan | None, strategy: Distribution | None, limit: int) -> bool:
-    """Whether a process that has failed is to be started again by itself.
+    """Return whether a process that has failed is to be started again by itself.
 
     Args:
         member: The process.

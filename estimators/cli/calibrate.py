@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _other(counts: Sequence[int]) -> int:
-    """A number of processes to check by: one between those that were fitted to, else one more. Pure.
+    """Return a number of processes to check by: one between those that were fitted to, else one more. Pure.
 
     Args:
         counts: Those, ascending.

@@ -69,7 +69,7 @@ def _names_jobs(action: argparse.Action) -> bool:
 
 
 def _of_jobs(commands: Mapping[str, argparse.ArgumentParser]) -> list[str]:
-    """The commands whose arguments are names of jobs."""
+    """Return the commands whose arguments are names of jobs."""
     return [
         name
         for name, command in commands.items()

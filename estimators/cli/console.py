@@ -37,14 +37,14 @@ def out_json(value: Any) -> None:
 
 
 def coloured() -> bool:
-    """Whether standard output should have colours."""
+    """Return whether standard output should have colours."""
     from estimators.client.printing import wants_colour
 
     return wants_colour(sys.stdout)
 
 
 def paint_status(text: str, status: str, colour: bool) -> str:
-    """A status in its colour."""
+    """Return a status in its colour."""
     code = _STATUS_COLOURS.get(status)
     return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
 
@@ -74,7 +74,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, status_column
 
 
 def when(seconds: float | None) -> str:
-    """A time of day in the local zone: ``2026-11-21 06:17:00``; ``-`` for None."""
+    """Return a time of day in the local zone: ``2026-11-21 06:17:00``; ``-`` for None."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 

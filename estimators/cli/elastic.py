@@ -120,7 +120,7 @@ def run_horovodrun(args: argparse.Namespace) -> int:
 
 
 def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
-    """The arguments of ``fleetfit train`` that mean the same. Pure but for the parser.
+    """Return the arguments of ``fleetfit train`` that mean the same. Pure but for the parser.
 
     Raises:
         ConfigurationError: the command is none that ``fit()`` can run.
@@ -211,7 +211,7 @@ def _check_controller(args: argparse.Namespace, elastic: bool) -> None:
 
 
 def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | None]:
-    """How many hosts there are, the processes of each, and, where they are named, the most that there can be.
+    """Return how many hosts there are, the processes of each, and, where they are named, the most that there can be.
 
     Raises:
         ConfigurationError: the hosts would not be alike, or are said twice.

@@ -128,7 +128,7 @@ def refuse(args: argparse.Namespace) -> None:
 
 
 def environment(args: argparse.Namespace) -> dict[str, str]:
-    """The variables that the options stand for."""
+    """Return the variables that the options stand for."""
     found: dict[str, str] = {}
     for variable in VARIABLES:
         value = getattr(args, variable.name)
@@ -153,7 +153,7 @@ def read_hosts(option: str, text: str) -> dict[str, int]:
 
 
 def read_hostfile(path: str) -> dict[str, int]:
-    """A file of lines ``server1 slots=2`` -> name -> slots.
+    """Read a file of lines ``server1 slots=2`` as a mapping of names to slots.
 
     Raises:
         ConfigurationError: it cannot be read, or a line is of another form.
@@ -177,7 +177,7 @@ def read_hostfile(path: str) -> dict[str, int]:
 
 
 def fill(hosts: Mapping[str, int], processes: int) -> dict[str, int]:
-    """How many processes each host gets, in the order in which horovodrun fills them.
+    """Return how many processes each host gets, in the order in which horovodrun fills them.
 
     Raises:
         ConfigurationError: there are too few slots.

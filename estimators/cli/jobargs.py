@@ -128,7 +128,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def estimator_of(args: argparse.Namespace) -> TensorFlow:
-    """The estimator that the arguments describe.
+    """Return the estimator that the arguments describe.
 
     Raises:
         ConfigurationError: one is wrong.
@@ -198,7 +198,7 @@ def _values(option: str, texts: list[str]) -> dict[str, Any]:
 
 
 def distribution(strategy: str, processes: int | None, options: list[str]) -> dict[str, dict[str, Any]] | None:
-    """The ``distribution`` dict for a strategy's name and options.
+    """Return the ``distribution`` dict for a strategy's name and options.
 
     Raises:
         ConfigurationError: an unknown strategy, or options that it does not have.
@@ -231,7 +231,7 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
 
 
 def _base_name(script: str) -> str | None:
-    """The prefix of the job's name: the script's, in the characters that a name may have."""
+    """Return the prefix of the job's name: the script's, in the characters that a name may have."""
     stem = os.path.basename(script.rstrip("/")).removesuffix(".py").removesuffix(".sh")
     return re.sub(r"[^a-zA-Z0-9]+", "-", stem).strip("-")[:32].rstrip("-") or None
 

@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line's grammar."""
+    """Return the command line's grammar."""
     root = _Parser(
         prog="fleetfit", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -170,7 +170,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def commands_of(root: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The commands' parsers by their names."""
+    """Return the commands' parsers by their names."""
     [commands] = [action for action in root._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(commands.choices)
 

@@ -32,7 +32,7 @@ def duration(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A whole number, 1 or more; for argparse's ``type``."""
+    """Return a whole number, 1 or more; for argparse's ``type``."""
     number = whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: it must be 1 or more.")
@@ -40,7 +40,7 @@ def count(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """A whole number, 0 or more; for argparse's ``type``."""
+    """Return a whole number, 0 or more; for argparse's ``type``."""
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number, 0 or more.")
     if len(text) > _MOST_DIGITS:
@@ -133,7 +133,7 @@ def script_arguments(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def typed_value(text: str) -> Any:
-    """The number, boolean … that reaches a script as exactly this text; otherwise the text itself."""
+    """Return the number, boolean … that reaches a script as exactly this text; otherwise the text itself."""
     value = decode_value(text)
     if isinstance(value, str | dict) or value is None or to_cmd_args({"x": value})[1] != text:
         return text

@@ -26,7 +26,7 @@ _PATTERN = "events.out.tfevents.*"
 
 
 def event_folders(jobs: Sequence[str] = ()) -> dict[str, Path]:
-    """Where the event files are: job (and place, where a job has several) -> folder.
+    """Return where the event files are: job (and place, where a job has several) -> folder.
 
     Args:
         jobs: Their names; none for all.

@@ -125,7 +125,7 @@ def run_debug(args: argparse.Namespace) -> int:
 
 
 def ended(job: TrainingJob) -> int:
-    """The exit status for a job that is over."""
+    """Return the exit status for a job that is over."""
     status = str(job.status)
     if status == "Completed":
         return Exit.OK

@@ -203,7 +203,7 @@ def run_version(args: argparse.Namespace) -> int:
 
 
 def version_text() -> str:
-    """The installed version."""
+    """Return the installed version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -26,7 +26,7 @@ class TrainingJobAnalytics:
         return f"<TrainingJobAnalytics of {self._job.name!r}>"
 
     def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
-        """A row per value: ``timestamp`` (seconds since the first value), ``metric_name``, ``value``.
+        """Return a row per value: ``timestamp`` (seconds since the first value), ``metric_name``, ``value``.
 
         The values of all ranks are in it; ``job.metrics()`` says which is whose.
 

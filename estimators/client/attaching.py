@@ -20,7 +20,7 @@ from estimators.records.record import JobRecord
 
 
 def find_job(name: str, session: Any = None) -> TrainingJob:
-    """The handle of a job that is on record here, or on SageMaker.
+    """Return the handle of a job that is on record here, or on SageMaker.
 
     SageMaker is asked only where a session is given or a region is configured.
 
@@ -45,7 +45,7 @@ def find_job(name: str, session: Any = None) -> TrainingJob:
 
 
 def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: bool) -> Settings:
-    """The settings with which the same job could be started again, its code being the record's copy.
+    """Return the settings with which the same job could be started again, its code being the record's copy.
 
     Args:
         record: The job's record.
@@ -127,5 +127,5 @@ def _is_default(model_dir: str, spec: TrainingJobSpec) -> bool:
 
 
 def _output_path(spec: TrainingJobSpec, record: JobRecord) -> str | None:
-    """The output path that was given; None for the default."""
+    """Return the output path that was given; None for the default."""
     return None if spec.output.path == record.path.parent.as_uri() else spec.output.path

@@ -42,7 +42,7 @@ def estimator(
     batch_size: int = 32,
     **arguments: Any,
 ) -> TensorFlow:
-    """An estimator of the probe: each process is a host of its own.
+    """Return an estimator of the probe: each process is a host of its own.
 
     Args:
         strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
@@ -113,7 +113,7 @@ def measure(
 
 
 def observations(comparison: Comparison) -> tuple[Observation, ...]:
-    """What the completed runs measured."""
+    """Return what the completed runs measured."""
     return tuple(
         one for group in comparison.groups for result in group.completed for one in observations_of(result)
     )  # fmt: skip

@@ -155,7 +155,7 @@ def version_warnings(framework_version: str | None, py_version: str | None) -> l
 
 
 def tensorflow_version() -> str | None:
-    """The installed TensorFlow's version without importing it; None when there is none."""
+    """Return the installed TensorFlow's version without importing it; None when there is none."""
     for folder in sys.path:
         if not folder.endswith(("site-packages", "dist-packages")):
             continue
@@ -172,7 +172,7 @@ def tensorflow_version() -> str | None:
 
 
 def _matches(wanted: str, running: str) -> bool:
-    """Whether ``2.21`` means ``2.21.0``."""
+    """Return whether ``2.21`` means ``2.21.0``."""
     parts = wanted.split(".")
     return running.split(".")[: len(parts)] == parts
 
@@ -221,7 +221,7 @@ def _check_writable(argument: str, uri: str) -> None:
 
 
 def _write_error(folder: Path) -> str | None:
-    """Why no file can be made in a folder, or None. Leaves nothing behind."""
+    """Return why no file can be made in a folder, or None. Leaves nothing behind."""
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return None
@@ -269,7 +269,7 @@ def refuse_disturbances(instance_type: str, options: RunOptions) -> None:
 
 
 def _ranks(spec: TrainingJobSpec) -> int:
-    """How many ranks there are: with a coordinator's cluster the chief is one more than the workers."""
+    """Return how many ranks there are: with a coordinator's cluster the chief is one more than the workers."""
     strategy = spec.strategy
     chief = isinstance(strategy, ParameterServer) and strategy.coordinated
     return spec.size + (1 if chief else 0)

@@ -114,7 +114,7 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
 
 
 def _attached_job(thing: Any) -> Any:
-    """The job of an estimator that stands for one; anything else as it is."""
+    """Return the job of an estimator that stands for one; anything else as it is."""
     if isinstance(thing, Estimator) and thing.stands_for_its_job:
         return thing.latest_training_job
     return thing
@@ -146,7 +146,7 @@ def _run(estimator: Estimator, inputs: Any, *, logs: bool) -> Result:
 
 
 def not_started(estimator: Estimator, reason: str) -> Result:
-    """What stands for a run that could not be started."""
+    """Return what stands for a run that could not be started."""
     settings = estimator.settings
     strategy = settings.distribution
     per_host = strategy.ranks_per_host if strategy is not None else 1

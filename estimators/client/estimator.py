@@ -52,7 +52,7 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(Settings))
 
 
 def _signature(cls: type[Estimator]) -> inspect.Signature:
-    """The constructor's arguments with their defaults, for ``help()`` and Jupyter's tooltips."""
+    """Return the constructor's arguments with their defaults, for ``help()`` and Jupyter's tooltips."""
     defaults = {
         field.name: field.default if field.default is not dataclasses.MISSING else None
         for field in dataclasses.fields(Settings)
@@ -201,7 +201,7 @@ class Estimator:
     # --- hyperparameters ---
 
     def hyperparameters(self) -> dict[str, str]:
-        """The hyperparameters as a job is sent them: texts, with the strategy's and ``model_dir`` among them.
+        """Return the hyperparameters as a job is sent them: texts, with the strategy's and ``model_dir`` among them.
 
         What depends on a job's name is that of the latest job, and missing before the first.
         """
@@ -288,7 +288,7 @@ class Estimator:
 
     @classmethod
     def attach(cls: type[E], training_job_name: str, sagemaker_session: Any = None, **_: Any) -> E:
-        """The estimator and job of an earlier run, also of another process.
+        """Return the estimator and job of an earlier run, also of another process.
 
         A job on SageMaker that is not on record here, since it was started elsewhere or by another client, gets a
         record. Does not wait: ``estimator.latest_training_job.wait()`` does.
@@ -402,7 +402,7 @@ class Estimator:
         return TrainingJobAnalytics(self._job())
 
     def result(self) -> Result:
-        """What has come of the latest job so far.
+        """Return what has come of the latest job so far.
 
         Raises:
             ConfigurationError: there is no job yet.

@@ -193,5 +193,5 @@ class Folding:
 
 
 def _said(line: LogLine) -> tuple[bytes, int]:
-    """What has to be equal; TensorFlow's lines have the time and the thread in front."""
+    """Return what has to be equal; TensorFlow's lines have the time and the thread in front."""
     return _STAMPED.sub(b"", line.data, count=1) if _STAMPED.match(line.data) else line.data, line.attempt

@@ -18,7 +18,7 @@ EVERY_S = 1.0
 
 
 def lines(answer: Any) -> str:
-    """A function's answer as lines ``host`` or ``host:slots``.
+    """Return a function's answer as lines ``host`` or ``host:slots``.
 
     Args:
         answer: A mapping from names to slots, or names.

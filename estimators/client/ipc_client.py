@@ -92,7 +92,7 @@ class Tie:
         self.ended = False
 
     def fileno(self) -> int:
-        """The descriptor to wait for; -1 once closed."""
+        """Return the descriptor to wait for; -1 once closed."""
         return self._connection.fileno()
 
     def drain(self) -> bool:

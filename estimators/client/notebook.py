@@ -34,7 +34,7 @@ _SHOWN = 4
 
 
 def pane_for(job: TrainingJob) -> Pane | None:
-    """A pane in the running notebook; None where there is no IPython to show it."""
+    """Return a pane in the running notebook; None where there is no IPython to show it."""
     with contextlib.suppress(ImportError):
         from IPython.display import HTML, display
 

@@ -155,7 +155,7 @@ class ClusterPlan:
         return self.plan.mpirun
 
     def environment(self, host: str, process: str | None = None) -> dict[str, str]:
-        """The variables of a host (the user's and ``SM_*``), or of one of its processes.
+        """Return the variables of a host (the user's and ``SM_*``), or of one of its processes.
 
         Raises:
             KeyError: there is no such host or process.
@@ -173,12 +173,12 @@ class ClusterPlan:
         raise KeyError(f"there is no host {host!r}; hosts: {[planned.name for planned in self.hosts]}")
 
     def tf_config(self, host: str, process: str) -> dict[str, Any] | None:
-        """The TF_CONFIG of a process, decoded; None where the strategy needs none."""
+        """Return the TF_CONFIG of a process, decoded; None where the strategy needs none."""
         text = self.environment(host, process).get(TF_CONFIG)
         return None if text is None else dict(json.loads(text))
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON-serialisable data, with secrets masked."""
+        """Return the plan as JSON-serialisable data, with secrets masked."""
         return {
             "job": self.spec.name,
             "strategy": self.plan.strategy,
@@ -228,7 +228,7 @@ class ClusterPlan:
         return "\n".join(lines)
 
     def _request_text(self) -> str:
-        """The request as SageMaker would get it, but for secrets."""
+        """Return the request as SageMaker would get it, but for secrets."""
         return json.dumps(mask_request(self.request), indent=2, ensure_ascii=False)
 
     def __repr__(self) -> str:
@@ -350,7 +350,7 @@ class _Place:
     warnings: tuple[str, ...] = ()
 
     def base_dir(self, host: str) -> str:
-        """The root of a host's tree."""
+        """Return the root of a host's tree."""
         return DEFAULT_BASE_DIR if self.trees is None else str(self.trees / host / "ml")
 
     @classmethod
@@ -461,7 +461,7 @@ def _machine(python: str, with_mpi: bool) -> tuple[Machine, bool]:
 
 
 def _command(spec: TrainingJobSpec, source: Source | None, environment: Environment) -> tuple[str, ...]:
-    """The user's entry point as the host would start it."""
+    """Return the user's entry point as the host would start it."""
     arguments = environment.to_cmd_args()
     python = environment.machine.python
     if source is None:
@@ -481,7 +481,7 @@ def _command(spec: TrainingJobSpec, source: Source | None, environment: Environm
 
 
 def _with_own_tree(host: HostPlan, environment: Environment, base_dir: str) -> HostPlan:
-    """A host's plan with the paths of its own tree: launchers plan with those of the host that they run on."""
+    """Return a host's plan with the paths of its own tree: launchers plan with those of the host that they run on."""
     here = str(environment.tree.base)
     if base_dir == here:
         return host

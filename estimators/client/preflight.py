@@ -71,7 +71,7 @@ class Demand:
 
     @classmethod
     def of(cls, spec: TrainingJobSpec) -> Demand:
-        """What a job asks of the machine that it is started on; hosts of a local job share it."""
+        """Return what a job asks of the machine that it is started on; hosts of a local job share it."""
         strategy = spec.strategy
         threads, variable = _threads(spec.environment)
         return cls(
@@ -192,7 +192,7 @@ def _thread_pools(demand: Demand, machine: MachineFacts) -> str | None:
 
 
 def idle_devices(spec: TrainingJobSpec) -> str | None:
-    """What to say of a job on SageMaker that starts fewer processes than its instances have GPUs."""
+    """Return what to say of a job on SageMaker that starts fewer processes than its instances have GPUs."""
     gpus, strategy = instances.gpus(spec.instance_type), spec.strategy
     each = strategy.ranks_per_host if strategy is not None else 1
     if gpus <= each or isinstance(strategy, Mirrored) or spec.program is None:

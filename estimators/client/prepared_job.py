@@ -181,7 +181,7 @@ def _listed(instance_type: str, problems: tuple[str, ...]) -> str:
 
 
 def _code_on_s3(settings: Settings) -> request_builder.Code | None:
-    """The code of a job on SageMaker that is an archive on S3 already."""
+    """Return the code of a job on SageMaker that is an archive on S3 already."""
     location = settings.source_dir
     if not settings.capabilities.managed or location is None or not location.startswith("s3://"):
         return None

@@ -160,7 +160,7 @@ class LogPrinter:
         self._live[key] = text
 
     def _affordable(self, key: _Key, time_ns: int) -> bool:
-        """A bucket of tokens by the lines' own times."""
+        """Return a bucket of tokens by the lines' own times."""
         level, since = self._budget.get(key, (float(_BURST), time_ns))
         level = min(float(_BURST), level + (time_ns - since) / 1e9 / _REFILL_SECONDS)
         paid = level >= 1
@@ -251,7 +251,7 @@ codecs.register_error("fleetfit.nearest", _to_ascii)
 
 
 def is_terminal(stream: IO[str]) -> bool:
-    """Whether the stream is a terminal on which lines can be redrawn."""
+    """Return whether the stream is a terminal on which lines can be redrawn."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb" and not in_jupyter(stream)
     except (AttributeError, ValueError):
@@ -259,12 +259,12 @@ def is_terminal(stream: IO[str]) -> bool:
 
 
 def in_jupyter(stream: IO[str] | None = None) -> bool:
-    """Whether the stream (default: stdout) is that of a Jupyter kernel."""
+    """Return whether the stream (default: stdout) is that of a Jupyter kernel."""
     return type(stream if stream is not None else sys.stdout).__module__.partition(".")[0] == "ipykernel"
 
 
 def wants_colour(stream: IO[str]) -> bool:
-    """Whether ANSI colours are welcome: on a terminal and in Jupyter, unless ``NO_COLOR`` is set."""
+    """Return whether ANSI colours are welcome: on a terminal and in Jupyter, unless ``NO_COLOR`` is set."""
     if os.environ.get("NO_COLOR"):
         return False
     return is_terminal(stream) or in_jupyter(stream)

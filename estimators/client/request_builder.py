@@ -122,7 +122,7 @@ def build_spec(
 
 
 def build_options(settings: Settings) -> RunOptions:
-    """The options of a run: the user's, with the backend that the instance type selects."""
+    """Return the options of a run: the user's, with the backend that the instance type selects."""
     return dataclasses.replace(
         settings.run_options,
         backend=fleet_name(settings.instance_type),
@@ -180,7 +180,7 @@ def build_hyperparameters(
 
 
 def _noticed(settings: Settings) -> dict[str, str]:
-    """What the hosts are to fail a job for. Of metrics the supervisor judges, where the job is not elsewhere."""
+    """Return what the hosts are to fail a job for. Of metrics the supervisor judges, where the job is not elsewhere."""
     options = settings.run_options
     found = {}
     if options.on_undistributed == "fail" and settings.distribution is not None:
@@ -205,7 +205,7 @@ def default_model_dir(settings: Settings, name: str | None, home: str | Path | N
 
 
 def output_path(settings: Settings, home: str | Path | None = None) -> str:
-    """Where outputs go: what was given, or the folder of the records, or the SDK's default bucket."""
+    """Return where outputs go: what was given, or the folder of the records, or the SDK's default bucket."""
     if settings.output_path is not None:
         return _location(settings.output_path)
     if not settings.capabilities.managed:
@@ -215,7 +215,7 @@ def output_path(settings: Settings, home: str | Path | None = None) -> str:
 
 
 def submit_directory(settings: Settings, name: str, home: str | Path | None = None) -> str:
-    """Where the containers find the code: the record's ``source/``, or the archive that the SDK would upload."""
+    """Return where the containers find the code: the record's ``source/``, or the archive that the SDK would upload."""
     if not settings.capabilities.managed:
         return (jobs_folder(home) / name / "source").as_uri()
     prefix = settings.code_location or output_path(settings, home)

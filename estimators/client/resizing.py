@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def next_size(size: int, *, step: int, least: int, most: int, generator: random.Random) -> int:
-    """The next size of a random walk: at the maximum always down, at the minimum always up, else either alike.
+    """Return the next size of a random walk: at the maximum always down, at the minimum always up, else either alike.
 
     Args:
         size: Hosts now.
@@ -153,7 +153,7 @@ def resize(job: TrainingJob, size: int) -> bool:
 
 
 def staying(job: TrainingJob) -> list[str]:
-    """The hosts of an elastic job that are there and do not leave, oldest first."""
+    """Return the hosts of an elastic job that are there and do not leave, oldest first."""
     going = {str(host["name"]) for host in job.membership if host["state"] == "leaving"}
     return [name for name in job.hosts if name not in going]
 

@@ -101,7 +101,7 @@ class Source:
         return _list(self.roots, frozenset(self.without))
 
     def warnings(self) -> list[str]:
-        """What the user should know: a large source, links that were left out."""
+        """Return what the user should know: a large source, links that were left out."""
         listing = self.listing
         found = [f"source_dir: {text}." for text in listing.left_out]
         if listing.size > LARGE_BYTES or len(listing.entries) > LARGE_FILES:
@@ -204,7 +204,7 @@ def _folder(source_dir: str) -> Path:
 
 
 def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
-    """The program and the root of an entry point without a source folder: it alone is taken."""
+    """Return the program and the root of an entry point without a source folder: it alone is taken."""
     path = Path(os.path.abspath(entry))
     if path.is_dir():
         if not (path / "__main__.py").is_file():
@@ -225,7 +225,7 @@ def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
 
 
 def _within(entry: str, folder: Path) -> str:
-    """The program for an entry point in a source folder."""
+    """Return the program for an entry point in a source folder."""
     relative = os.path.relpath(entry, folder) if os.path.isabs(entry) else os.path.normpath(entry)
     path = folder / relative
     if relative == os.pardir or relative.startswith(os.pardir + os.sep):
@@ -280,7 +280,7 @@ def _refuse_reserved(roots: list[tuple[str, Path]]) -> None:
 
 
 def _near(path: Path) -> str:
-    """The most similar name in the folder of a path that does not exist."""
+    """Return the most similar name in the folder of a path that does not exist."""
     try:
         names = sorted(os.listdir(path.parent))
     except OSError:
@@ -368,7 +368,7 @@ def _file(path: str, name: str, status: os.stat_result) -> Entry:
 
 
 def _inner_link(path: str, root: str) -> str | None:
-    """The relative target of a link that stays inside of ``root`` and leads somewhere; None otherwise."""
+    """Return the relative target of a link that stays inside of ``root`` and leads somewhere; None otherwise."""
     target = os.path.realpath(path)
     if not os.path.exists(target) or not target.startswith(root.rstrip("/") + "/"):
         return None

@@ -77,7 +77,7 @@ class TrainingJob:
 
     @classmethod
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
-        """The handle of a job of this or an earlier process.
+        """Return the handle of a job of this or an earlier process.
 
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
@@ -182,7 +182,7 @@ class TrainingJob:
         return metrics_frame(self.record.events("metric"), start=self._status().get("CreationTime"))
 
     def result(self) -> Result:
-        """What has come of the job so far; of a job that is over, as it was saved with it."""
+        """Return what has come of the job so far; of a job that is over, as it was saved with it."""
         from estimators.results import saving
 
         return saving.result_of(self.record)
@@ -264,7 +264,7 @@ class TrainingJob:
         printer.finish()
 
     def log_lines(self, rank: int | None = None, follow: bool = False) -> Iterator[LogLine]:
-        """The logs as data, merged over processes by time; see :meth:`logs`."""
+        """Yield the logs as data, merged over processes by time; see :meth:`logs`."""
         for lines in self._portions(rank, follow):
             yield from lines
 
@@ -293,7 +293,7 @@ class TrainingJob:
             time.sleep(_POLL_SECONDS)
 
     def _printer(self, stream: IO[str] | None = None, *, all: bool = False, one_rank: bool = False) -> LogPrinter:
-        """What prints the logs.
+        """Return what prints the logs.
 
         Args:
             stream: Default: standard output.
@@ -493,7 +493,7 @@ class TrainingJob:
         output.table()
 
     def _opening(self) -> str:
-        """What a caller sees first: the first line of a script may take a while."""
+        """Return what a caller sees first: the first line of a script may take a while."""
         spec = TrainingJobSpec.from_request(self.record.read_request())
         strategy = spec.strategy
         shape = f"{spec.instance_count} host{'s' if spec.instance_count > 1 else ''}"
@@ -507,7 +507,7 @@ class TrainingJob:
         return float(value) if isinstance(value, int | float) else 5.0
 
     def _is_over(self) -> bool:
-        """Whether the end is on record. A supervisor with a tie tells when it is worth looking."""
+        """Return whether the end is on record. A supervisor with a tie tells when it is worth looking."""
         if self._tie is not None and not self._tie.ended:
             return False
         return statuses.is_terminal(self._status())

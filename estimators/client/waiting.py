@@ -250,7 +250,7 @@ class Wait:
 
 
 def _pipe_of(stream: IO[str] | None) -> int | None:
-    """The descriptor of a stream that is a pipe or socket of this process, else None."""
+    """Return the descriptor of a stream that is a pipe or socket of this process, else None."""
     if stream is None or in_jupyter(stream):
         return None
     try:

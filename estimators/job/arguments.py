@@ -364,7 +364,7 @@ def read_arguments(
 
 
 def asks_for_nothing(argument: Argument, value: Any) -> bool:
-    """Whether the value is one of the argument's neutral ones."""
+    """Return whether the value is one of the argument's neutral ones."""
     return any(value is neutral or (type(value) is type(neutral) and value == neutral) for neutral in argument.neutral)
 
 

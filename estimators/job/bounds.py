@@ -23,7 +23,7 @@ MAX_ITEMS = 100_000
 
 
 def is_seconds(value: Any) -> bool:
-    """Whether the value is a number of seconds, 0 to :data:`MAX_SECONDS`."""
+    """Return whether the value is a number of seconds, 0 to :data:`MAX_SECONDS`."""
     return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= MAX_SECONDS
 
 

@@ -48,7 +48,7 @@ def _in_ipython(error: BaseException) -> list[str]:
 
 
 def _users_frames(error: BaseException) -> types.TracebackType | None:
-    """A traceback of the frames that are neither fleetfit's nor the notebook's."""
+    """Return a traceback of the frames that are neither fleetfit's nor the notebook's."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -148,7 +148,7 @@ class PreflightWarning(UserWarning):
 
 
 def _message(job: Any, failure: Failure) -> str:
-    """The exception's text, which ends on somebody's terminal, with what a script has said in it."""
+    """Return the exception's text, which ends on somebody's terminal, with what a script has said in it."""
     from estimators.job.text import visible
 
     return visible(_failure_message(job, failure))

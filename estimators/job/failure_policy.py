@@ -65,7 +65,7 @@ class Cooldown:
             )
 
     def after(self, failures: int) -> float:
-        """The pause in seconds after as many failures in a row, of which there is one at least."""
+        """Return the pause in seconds after as many failures in a row, of which there is one at least."""
         return min(self.upper, self.lower * 2.0 ** min(max(failures, 1) - 1, 60))
 
 
@@ -114,7 +114,7 @@ class FailurePolicy:
         return policy
 
     def with_retries(self, attempts: int | None) -> FailurePolicy:
-        """The policy with SageMaker's ``max_retry_attempts`` where it says nothing itself."""
+        """Return the policy with SageMaker's ``max_retry_attempts`` where it says nothing itself."""
         return dataclasses.replace(self, max_failures=attempts or 0) if self.max_failures is None else self
 
 
@@ -176,7 +176,7 @@ class Ending:
         return " ".join(self.failure.summary().split()) if self.failure is not None else "it failed"
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form; :meth:`from_dict` reads it back."""
+        """Return a JSON-serialisable form; :meth:`from_dict` reads it back."""
         failure = self.failure
         if failure is not None:  # there may be thirty of them; the logs have everything
             shortened = failure.traceback[-_TRACEBACK_LIMIT:] if failure.traceback else None
@@ -232,7 +232,7 @@ class Final:
 
 
 def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
-    """Whether another attempt follows.
+    """Return whether another attempt follows.
 
     A failure that another attempt would meet again is final, however many retries are left: see :func:`never_again`
     and :func:`place_of`.
@@ -265,7 +265,7 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
 
 
 def never_again(failure: Failure) -> str:
-    """Why another attempt would fail as this one did; empty when it may not.
+    """Return why another attempt would fail as this one did; empty when it may not.
 
     Wrong files and arguments, what ``on_undistributed`` and ``on_nan`` notice, faults of fleetfit itself, code that
     cannot be run (``SyntaxError``, ``ImportError``, ``NameError``, a command that is not there), and arguments that the
@@ -288,7 +288,7 @@ def never_again(failure: Failure) -> str:
 
 
 def exception_of(failure: Failure) -> str | None:
-    """The name of the exception that a traceback ends with, without its module; None without a traceback."""
+    """Return the name of the exception that a traceback ends with, without its module; None without a traceback."""
     for line in reversed((failure.traceback or "").splitlines()):
         if line and not line[0].isspace() and (match := _EXCEPTION.match(line)) is not None:
             return match[1]
@@ -296,7 +296,7 @@ def exception_of(failure: Failure) -> str | None:
 
 
 def place_of(failure: Failure) -> tuple[str | None, str, int] | None:
-    """What was raised and where: exception, file, line; None where no traceback says it.
+    """Return what was raised and where: exception, file, line; None where no traceback says it.
 
     The message does not count: it often holds numbers that differ.
     """
@@ -315,7 +315,7 @@ def _repeats(before: Ending, last: Ending) -> bool:
 
 
 def in_a_row(endings: Sequence[Ending]) -> int:
-    """How many attempts failed in a row, back to the last one that left a new checkpoint."""
+    """Return how many attempts failed in a row, back to the last one that left a new checkpoint."""
     count = 0
     for ending in reversed(endings):
         if ending.kind is not Kind.FAILURE:
@@ -327,7 +327,7 @@ def in_a_row(endings: Sequence[Ending]) -> int:
 
 
 def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") -> Failure:
-    """The failure of a job, with how its earlier attempts ended, and why there is no other one."""
+    """Return the failure of a job, with how its earlier attempts ended, and why there is no other one."""
     earlier = tuple(ending.line() for ending in endings)
     hints = (*failure.hints, why[:1].upper() + why[1:]) if why else failure.hints
     return dataclasses.replace(failure, attempts=earlier, hints=hints)
@@ -349,19 +349,19 @@ class Fleet:
     gone: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def without(self, host: str, *, until: float = math.inf) -> Fleet:
-        """The fleet when a host is gone."""
+        """Return the fleet when a host is gone."""
         return dataclasses.replace(self, gone={**self.gone, host: until})
 
     def returned(self, host: str) -> Fleet:
-        """The fleet when a host is back."""
+        """Return the fleet when a host is back."""
         return dataclasses.replace(self, gone={name: until for name, until in self.gone.items() if name != host})
 
     def present(self, now: float) -> tuple[str, ...]:
-        """The hosts that are there, in rank order."""
+        """Return the hosts that are there, in rank order."""
         return tuple(host for host in self.hosts if self.gone.get(host, -math.inf) <= now)
 
     def enough_at(self, least: int, now: float) -> float:
-        """When at least ``least`` hosts are there: ``now``, later, or infinite for never."""
+        """Return when at least ``least`` hosts are there: ``now``, later, or infinite for never."""
         times = sorted(max(now, self.gone.get(host, now)) for host in self.hosts)
         return times[least - 1] if 0 < least <= len(times) else (now if least <= 0 else math.inf)
 

@@ -75,11 +75,11 @@ class Fault:
             )
 
     def happens_in(self, attempt: int) -> bool:
-        """Whether it belongs to an attempt."""
+        """Return whether it belongs to an attempt."""
         return self.attempt is None or self.attempt == attempt
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form; :func:`from_dict` reads it back."""
+        """Return a JSON-serialisable form; :func:`from_dict` reads it back."""
         return {"do": self.name, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ _KINDS: Mapping[str, type[Fault]] = {kind.name: kind for kind in (Kill, RemoveHo
 
 
 def check(value: Any) -> tuple[Fault, ...]:
-    """The faults of an argument ``chaos``.
+    """Return the faults of an argument ``chaos``.
 
     Raises:
         ConfigurationError: it is no list of faults.
@@ -261,7 +261,7 @@ def _value(text: str) -> Any:
 
 
 def step_orders(faults: Sequence[Fault], attempt: int) -> list[dict[str, int]]:
-    """What the ranks of an attempt are told: which of them does what after which step.
+    """Return what the ranks of an attempt are told: which of them does what after which step.
 
     A fault of a host is rank 0's to report: ``{"id", "rank", "step"}``; a kill has the ``signal`` too.
     """

@@ -183,13 +183,13 @@ def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
 
 
 def model_channel(model_uri: str | os.PathLike[str], name: str) -> Channel:
-    """The channel of a pre-trained model (``model_uri``, ``model_channel_name``)."""
+    """Return the channel of a pre-trained model (``model_uri``, ``model_channel_name``)."""
     given = TrainingInput(model_uri, input_mode="File", content_type="application/x-sagemaker-model")
     return Channel.from_request({**given.config, "ChannelName": name})
 
 
 def normalise_uri(location: Any) -> str:
-    """A URI as it is; a path made absolute.
+    """Return a URI as it is; a path made absolute.
 
     Raises:
         ConfigurationError: it is neither, or a ``file://`` URI of another machine or without an absolute path.

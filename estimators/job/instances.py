@@ -116,7 +116,7 @@ class InstanceType:
 
 
 def describe(instance_type: str) -> InstanceType | None:
-    """What is known of an ``ml.*`` type; None for others."""
+    """Return what is known of an ``ml.*`` type; None for others."""
     if not instance_type.startswith("ml."):
         return None
     device, memory = _DEVICES.get(_split(instance_type)[0], (None, None))
@@ -140,7 +140,7 @@ def price_source(instance_type: str) -> str:
 
 
 def offered() -> tuple[str, ...]:
-    """The types of which at least the network is known."""
+    """Return the types of which at least the network is known."""
     return tuple(_OFFERS)
 
 
@@ -169,7 +169,7 @@ def slots(instance_type: str) -> int | None:
 
 
 def near(instance_type: str, known: Iterable[str]) -> list[str]:
-    """The types to show beside an unknown one: the local ones, and those of the same family."""
+    """Return the types to show beside an unknown one: the local ones, and those of the same family."""
     family = _split(instance_type)[0]
     relatives = [name for name in known if name.startswith("ml.") and _split(name)[0] == family]
     return [*OWN_TYPES, *relatives]

@@ -35,11 +35,11 @@ class Mask:
         self._pattern = re.compile("|".join(map(re.escape, self._forms)))
 
     def __call__(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         return self._without(text, cut=False)
 
     def of_tail(self, text: str) -> str:
-        """The text without secrets, which may have been cut at both of its ends without a mark."""
+        """Return the text without secrets, which may have been cut at both of its ends without a mark."""
         return self._without(text, cut=len(text) >= _SHORTEST_CUT)
 
     def _without(self, text: str, *, cut: bool) -> str:
@@ -69,7 +69,7 @@ class Mask:
 
 
 def text_mask(request: Mapping[str, Any]) -> Mask | None:
-    """What hides the job's secrets in a text; None when it has none.
+    """Return what hides the job's secrets in a text; None when it has none.
 
     They are those of the request, and those of this process's environment, which jobs of this machine inherit. Values
     shorter than six characters are left alone.
@@ -84,7 +84,7 @@ def text_mask(request: Mapping[str, Any]) -> Mask | None:
 
 
 def mask_texts(value: Any, mask: Callable[[str], str] | None) -> Any:
-    """A copy of JSON-like data with secrets hidden in each of its texts."""
+    """Return a copy of JSON-like data with secrets hidden in each of its texts."""
     if mask is None:
         return value
     if isinstance(value, str):
@@ -102,7 +102,7 @@ def _is_harmless(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """How a value looks in an exception's text: as it is, as a literal, and line by line."""
+    """Return how a value looks in an exception's text: as it is, as a literal, and line by line."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], *(line.strip() for line in value.splitlines())}
 
 

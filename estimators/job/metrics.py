@@ -73,7 +73,7 @@ class MetricDefinition:
             )
 
     def compile(self) -> re.Pattern[str]:
-        """The compiled regex.
+        """Return the compiled regex.
 
         Raises:
             ConfigurationError: it is not a regex; the message shows where it goes wrong.
@@ -208,7 +208,7 @@ class MetricExtractor:
         return Line(text, host, self.rank_of(host, process), time_ns, attempt, epoch=self._epochs.get((host, process)))
 
     def event(self, line: Line, definition: MetricDefinition, caught: str) -> Event | None:
-        """What was found in a line.
+        """Return what was found in a line.
 
         Args:
             line: The line.
@@ -259,7 +259,7 @@ def with_numbers(line: Line) -> Line | None:
 
 
 def _stood_for(caught: str) -> float | None:
-    """What a number that was caught in a stand-in is in place of; None if it is the line's own."""
+    """Return what a number that was caught in a stand-in is in place of; None if it is the line's own."""
     for name, number in _STAND_INS.items():
         if len(caught) >= _LEAST and number.startswith(caught):
             return float(name)
@@ -313,7 +313,7 @@ def final_metrics(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def metrics_frame(events: Iterable[Event], *, start: float | None = None) -> pandas.DataFrame:
-    """A DataFrame of a job's metrics, a row per value, in the order in which they came.
+    """Return a DataFrame of a job's metrics, a row per value, in the order in which they came.
 
     Args:
         events: The job's events; those that are not metrics are left out.

@@ -27,13 +27,13 @@ def job_name(base: str) -> str:
 
 
 def base_of_name(name: str) -> str:
-    """The base of a name that :func:`job_name` (or the SDK) made; the name itself when it did not."""
+    """Return the base of a name that :func:`job_name` (or the SDK) made; the name itself when it did not."""
     match = _STAMP.match(name)
     return match.group(1) if match else name
 
 
 def base_of_image(image: str) -> str:
-    """The base for jobs of an image: ``tensorflow-training`` for ``123.dkr.ecr…/tensorflow-training:2.11``.
+    """Return the base for jobs of an image: ``tensorflow-training`` for ``123.dkr.ecr…/tensorflow-training:2.11``.
 
     Characters that a job's name cannot have become hyphens.
     """
@@ -43,7 +43,7 @@ def base_of_image(image: str) -> str:
 
 
 def _next_ms() -> int:
-    """The time in milliseconds since the epoch, later than any that was given before."""
+    """Return the time in milliseconds since the epoch, later than any that was given before."""
     global _last_ms
     with _lock:
         _last_ms = max(time.time_ns() // 1_000_000, _last_ms + 1)

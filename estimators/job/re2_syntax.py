@@ -46,7 +46,7 @@ class _Untranslatable(Exception):
 
 
 def to_re2(pattern: str) -> str | None:
-    """The same regular expression for RE2, for lines of text without newlines.
+    """Return the same regular expression for RE2, for lines of text without newlines.
 
     Returns:
         None when there is none that is sure to mean the same: look-around, back-references, ``\\b``, flags, a

@@ -33,7 +33,7 @@ _KNOWN_FORMS = re.compile(r"\b(?:A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,25
 
 @functools.lru_cache(maxsize=1024)
 def looks_secret(name: str) -> bool:
-    """Whether a variable, option or hyperparameter of this name is likely to hold a secret.
+    """Return whether a variable, option or hyperparameter of this name is likely to hold a secret.
 
     ``max_tokens`` and ``tokenizer``, everyday hyperparameters of text models, do not look like one.
     """

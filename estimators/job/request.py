@@ -38,7 +38,7 @@ HOST_PREFIX = "algo-"
 
 
 def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False, default: Any = None) -> Any:
-    """A field that is one member of a request's structure.
+    """Return a field that is one member of a request's structure.
 
     Args:
         name: SageMaker's name of the member.
@@ -88,7 +88,7 @@ class _Shape:
         return hash(json.dumps(self.to_request(), sort_keys=True, default=repr))
 
     def __repr__(self) -> str:
-        """What is not at its default."""
+        """Return what is not at its default."""
         shown = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -97,7 +97,7 @@ class _Shape:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def to_request(self) -> dict[str, Any]:
-        """The structure as the request has it; absent members are left out."""
+        """Return the structure as the request has it; absent members are left out."""
         request: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             if "member" not in field.metadata:
@@ -150,7 +150,7 @@ def _render(value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 0) -> Any:
-    """A copy of a JSON-like value that shares nothing that can be changed."""
+    """Return a copy of a JSON-like value that shares nothing that can be changed."""
     if not isinstance(value, Mapping | list | tuple):
         return value
     if depth >= codec.MAX_DEPTH:
@@ -413,7 +413,7 @@ class TrainingJobSpec(_Shape):
     present: tuple[str, ...] = ()
 
     def with_hosts(self, hosts: tuple[str, ...]) -> TrainingJobSpec:
-        """The job on some of its hosts, which keep their names.
+        """Return the job on some of its hosts, which keep their names.
 
         Args:
             hosts: In rank order.
@@ -479,7 +479,7 @@ class TrainingJobSpec(_Shape):
 
 
 def _json_options(value: Any) -> dict[str, Any]:
-    """The backend's options as the record will have them: in the types of JSON."""
+    """Return the backend's options as the record will have them: in the types of JSON."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ConfigurationError(
             f"RunOptions(backend_options=…) must be a dict with names as keys; got {shown(value)}."
@@ -583,7 +583,7 @@ class RunOptions:
         return max(self.stop_grace, *notices, 0.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form; :meth:`from_dict` reads it back equal."""
+        """Return a JSON-serialisable form; :meth:`from_dict` reads it back equal."""
         return {
             **dataclasses.asdict(self),
             "warnings": list(self.warnings),
@@ -591,7 +591,7 @@ class RunOptions:
         }
 
     def to_json(self) -> str:
-        """The JSON text of :meth:`to_dict`."""
+        """Return the JSON text of :meth:`to_dict`."""
         return json.dumps(self.to_dict(), indent=1)
 
     @classmethod

@@ -34,12 +34,12 @@ def mask_value(name: str, value: Any) -> Any:
 
 
 def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the mapping with secret values masked."""
+    """Return a copy of the mapping with secret values masked."""
     return {name: mask_value(str(name), value) for name, value in values.items()}
 
 
 def mask_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a CreateTrainingJob request, or of a description of a job, with the user's secrets masked.
+    """Return a copy of a CreateTrainingJob request, or of a description of a job, with the user's secrets masked.
 
     SageMaker's own names (``RoleArn``, ``EnableSageMakerMetricsTimeSeries``) are left alone.
     """

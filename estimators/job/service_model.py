@@ -27,7 +27,7 @@ Shapes = Mapping[str, Mapping[str, Any]]
 
 @functools.cache
 def load_shapes() -> Shapes:
-    """The shapes by name, from the cache or, the first time, from botocore.
+    """Return the shapes by name, from the cache or, the first time, from botocore.
 
     Raises:
         ModuleNotFoundError: botocore is not installed.
@@ -42,7 +42,7 @@ def load_shapes() -> Shapes:
 
 
 def botocore_version() -> str:
-    """The installed botocore's version, read without importing it.
+    """Return the installed botocore's version, read without importing it.
 
     Raises:
         ModuleNotFoundError: botocore is not installed.

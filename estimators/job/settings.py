@@ -409,7 +409,7 @@ def _dict(name: str, value: Any) -> dict[str, Any]:
 
 
 def _given_metrics(value: Any) -> Any:
-    """The argument, with the dicts of definitions that an earlier job's request had."""
+    """Return the argument, with the dicts of definitions that an earlier job's request had."""
     if isinstance(value, list | tuple):
         return [item.to_request() if isinstance(item, MetricDefinition) else item for item in value]
     return value

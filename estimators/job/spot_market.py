@@ -95,7 +95,7 @@ class SpotMarket:
         return bool(self.trace or self.rate or self.max_price is not None)
 
     def hosts(self) -> set[str]:
-        """The hosts that the trace names."""
+        """Return the hosts that the trace names."""
         return {host for _, host, *_ in self.trace}
 
 
@@ -127,7 +127,7 @@ def _random(market: SpotMarket, host: str) -> Iterator[Interruption]:
 
 
 def _peaks(market: SpotMarket) -> Iterator[tuple[float, float]]:
-    """When the price is above the highest one that is paid: from, and until, which may be infinite."""
+    """Yield when the price is above the highest one that is paid: from, and until, which may be infinite."""
     if market.max_price is None:
         return
     above: float | None = None
@@ -140,7 +140,7 @@ def _peaks(market: SpotMarket) -> Iterator[tuple[float, float]]:
 
 
 def _kept_out(item: Interruption, peaks: Iterable[tuple[float, float]], notice_s: float) -> Interruption:
-    """An interruption whose host does not come back while the price is above what is paid."""
+    """Return an interruption whose host does not come back while the price is above what is paid."""
     if item.return_after_s is None:
         return item
     gone = item.at_s + notice_s
@@ -152,7 +152,7 @@ def _kept_out(item: Interruption, peaks: Iterable[tuple[float, float]], notice_s
 
 
 def billable_seconds(market: SpotMarket, spans: Iterable[tuple[float, float]]) -> float:
-    """What is billed of the time that hosts ran: all of it, or by the price's part of the one on demand.
+    """Return what is billed of the time that hosts ran: all of it, or by the price's part of the one on demand.
 
     Args:
         market: The market.

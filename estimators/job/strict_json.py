@@ -9,7 +9,7 @@ from typing import Any
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
-    """The JSON text of a value.
+    """Return the JSON text of a value.
 
     Args:
         value: What is not finite in it becomes a text that ``float()`` reads: ``"NaN"``, ``"Infinity"``. What JSON has

@@ -37,7 +37,7 @@ def visible(text: str, *, colours: bool = False) -> str:
 
 
 def _overwritten(line: str) -> str:
-    """A line as a terminal would leave it whose backspaces go back to write anew."""
+    """Return a line as a terminal would leave it whose backspaces go back to write anew."""
     shown: list[str] = []
     place = 0
     for character in line:

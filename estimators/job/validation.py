@@ -261,7 +261,7 @@ def _range(value: float, shape: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _rules(request: Mapping[str, Any]) -> Iterator[str]:
-    """What SageMaker also refuses and the model does not say."""
+    """Yield what SageMaker also refuses and the model does not say."""
     resources = request.get("ResourceConfig") or {}
     count = resources.get("InstanceCount")
     if count is not None and count < 1:

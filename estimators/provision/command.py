@@ -20,12 +20,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def checkout() -> Path | None:
-    """The checkout that this is run from; None for a fleetfit that is installed as a package."""
+    """Return the checkout that this is run from; None for a fleetfit that is installed as a package."""
     return _ROOT if (_ROOT / "setup.py").is_file() else None
 
 
 def parser(here: Path | None = None) -> argparse.ArgumentParser:
-    """The arguments and their help.
+    """Return the arguments and their help.
 
     Args:
         here: The environment to complete, unless --venv names another. Default: ``.venv`` of the checkout.
@@ -47,7 +47,7 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str], here: Path | None = None) -> int:
-    """Runs the command; returns its exit code.
+    """Run the command and return its exit code.
 
     Args:
         arguments: The command's.

@@ -35,7 +35,7 @@ def run(
     inherit: Sequence[int] = (),
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Finished:
-    """Runs a command to its end; when this process is interrupted or dies, the command ends too.
+    """Run a command to its end; when this process is interrupted or dies, the command ends too.
 
     Args:
         argv: The command, run without a shell and without stdin.

@@ -148,7 +148,7 @@ class _Step:
 
 
 def provision(options: Options, progress: Progress) -> Report:
-    """Brings the environment to what is asked for; does nothing where that is so already.
+    """Bring the environment to what is asked for; do nothing where that is so already.
 
     Steps that ended are remembered in the environment, so an interrupted run goes on with the one it was in.
 
@@ -221,7 +221,7 @@ def _described(error: OSError) -> ProvisionError:
 
 
 def _do(step: _Step, options: Options, installation: Installation, progress: Progress) -> None:
-    """Runs a step; on disk it counts as not done until its end."""
+    """Run a step; on disk it counts as not done until its end."""
     stamp_file = _stamp_file(options)
     stamp = (Stamp.load(stamp_file) or Stamp()).without_step(step.name)
     stamp.save(stamp_file)
@@ -270,7 +270,7 @@ def _pending(options: Options, progress: Progress) -> list[_Step]:
 
 
 def _make_venv(options: Options) -> None:
-    """Makes the venv, or takes over one that the user made; either way none of the other steps is done in it."""
+    """Make the venv, or take over one that the user made; either way none of the other steps is done in it."""
     stamp_file = _stamp_file(options)
     stamp = Stamp.load(stamp_file)
     extras = frozenset() if stamp is None else stamp.extras
@@ -368,7 +368,7 @@ def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
 
 
 def _check_space(options: Options) -> None:
-    """Refuses to start what would fill the disk in the middle; an environment that has TensorFlow is not asked."""
+    """Refuse to start what would fill the disk in the middle; an environment that has TensorFlow is not asked."""
     installed = Installation.of_venv(options.venv).installed() if _venv_holds(options) else {}
     tensorflow = options.tensorflow or _fitting_tensorflow(installed)
     if tensorflow.distribution in installed:
@@ -384,7 +384,7 @@ def _check_space(options: Options) -> None:
 
 
 def _declared_extras(setup: Path) -> set[str]:
-    """The extras of a setup.py, read without running it."""
+    """Return the extras of a setup.py, read without running it."""
     for node in ast.walk(ast.parse(setup.read_text(encoding="utf-8"))):
         if isinstance(node, ast.keyword) and node.arg == "extras_require" and isinstance(node.value, ast.Dict):
             return {str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)}
@@ -392,7 +392,7 @@ def _declared_extras(setup: Path) -> set[str]:
 
 
 def _source_files(root: Path) -> list[Path]:
-    """What a wheel is made of."""
+    """Return what a wheel is made of."""
     folders = (root / "estimators", root / "container")
     inside = (path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts)
     files = [path for path in inside if path.is_file()]

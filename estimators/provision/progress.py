@@ -62,7 +62,7 @@ class Progress:
         self._detail = text
 
     def note(self, text: str) -> None:
-        """Writes a line that stays, above the running step."""
+        """Write a line that stays, above the running step."""
         self._write_line(text)
 
     def _elapsed(self) -> float:

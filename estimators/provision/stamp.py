@@ -24,7 +24,7 @@ class Finished:
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def holds(self, key: str, installed: Mapping[str, str]) -> bool:
-        """Whether the same is asked again and what the step installed is still there, unchanged."""
+        """Return whether the same is asked again and what the step installed is still there, unchanged."""
         return self.key == key and all(installed.get(name) == version for name, version in self.packages.items())
 
 
@@ -44,7 +44,7 @@ class Stamp:
         return replace(self, steps={other: done for other, done in self.steps.items() if other != name})
 
     def save(self, path: Path) -> None:
-        """Writes the stamp in one step: a reader sees the old one or this one."""
+        """Write the stamp in one step: a reader sees the old one or this one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         document = {
             "schema": _SCHEMA,
@@ -57,7 +57,7 @@ class Stamp:
 
     @classmethod
     def load(cls, path: Path) -> Stamp | None:
-        """The saved stamp; None if there is none. One that cannot be read counts as "nothing is finished"."""
+        """Return the saved stamp; None if there is none. One that cannot be read counts as "nothing is finished"."""
         try:
             text = path.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):

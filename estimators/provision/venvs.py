@@ -21,17 +21,17 @@ def identity(prefix: Path) -> str:
 
 
 def is_usable(prefix: Path) -> bool:
-    """Whether the venv has an interpreter to run; a link to a Python that was removed is none."""
+    """Return whether the venv has an interpreter to run; a link to a Python that was removed is none."""
     return (prefix / "bin" / "python").exists() and is_environment(prefix)
 
 
 def is_environment(prefix: Path) -> bool:
-    """Whether a Python's folder is an environment of the user's, a venv or conda's, and not the system's."""
+    """Return whether a Python's folder is an environment of the user's, a venv or conda's, and not the system's."""
     return (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
 
 
 def check_python() -> None:
-    """Refuses a Python that TensorFlow has no wheel for.
+    """Refuse a Python that TensorFlow has no wheel for.
 
     Raises:
         PythonUnsupported: Naming one that fits, if PATH has one.
@@ -55,7 +55,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def check_ownership(prefix: Path, *, ours: bool) -> bool:
-    """Whether the folder is a venv that the user made, to be used as it is.
+    """Return whether the folder is a venv that the user made, to be used as it is.
 
     Args:
         prefix: The folder.

@@ -25,7 +25,7 @@ class WheelCache:
     root: Path
 
     def find(self, key: str) -> Path | None:
-        """The cached wheel, or None if there is none or what is there is damaged."""
+        """Return the cached wheel, or None if there is none or what is there is damaged."""
         folder = self.root / "wheels" / key
         try:
             manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
@@ -36,7 +36,7 @@ class WheelCache:
         return wheel if intact else None
 
     def publish(self, key: str, wheel: Path) -> Path:
-        """Puts a wheel into the cache in place of whatever has its key.
+        """Put a wheel into the cache in place of whatever has its key.
 
         Readers see the old folder, none, or the complete new one; a crash leaves at most a hidden folder that the
         next :meth:`publish` removes. Call it under :meth:`lock`.
@@ -63,7 +63,7 @@ class WheelCache:
         return parent / key / wheel.name
 
     def discard(self, key: str) -> None:
-        """Takes a key out of the cache, in one step for readers."""
+        """Take a key out of the cache, in one step for readers."""
         folder = self.root / "wheels" / key
         aside = folder.with_name(f".{key}.{uuid.uuid4().hex}")
         try:

@@ -33,7 +33,7 @@ _FACTS = ("software", "machine")
 
 
 def build(record: JobRecord) -> Result:
-    """The result of a job so far.
+    """Return the result of a job so far.
 
     Args:
         record: The job's record.
@@ -63,7 +63,7 @@ def from_events(
     logs: str = "",
     series_left_out: int = 0,
 ) -> Result:
-    """The result that follows from a job's events. Pure.
+    """Return the result that follows from a job's events. Pure.
 
     Args:
         events: In the order in which they arrived.
@@ -132,7 +132,7 @@ def from_events(
 
 
 def _endings(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """How attempts ended that did not complete, of a job that was started again."""
+    """Return how attempts ended that did not complete, of a job that was started again."""
     own = status.get(statuses.OWN, {})
     return tuple(Ending.from_dict(values).line() for values in own.get("attempts") or ()) if own.get("attempt") else ()
 
@@ -193,7 +193,7 @@ def _model(events: Iterable[Event]) -> Model | None:
 
 
 def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
-    """What is known of each rank of the last attempt."""
+    """Return what is known of each rank of the last attempt."""
     found: dict[int, dict[str, Any]] = {}
     waits: dict[int, list[float]] = {}
     for event in events:

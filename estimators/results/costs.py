@@ -40,7 +40,7 @@ def cost_of(
     billable_s: float | None,
     per_hour: float | None = None,
 ) -> Cost | None:
-    """The price of a job; SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
+    """Return the price of a job; SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
 
     Args:
         instance_type: Its type.

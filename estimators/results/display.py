@@ -53,7 +53,7 @@ def number_text(value: float) -> str:
 
 
 def rows(result: Result) -> list[tuple[str, list[str]]]:
-    """The table as data: a label, and its lines."""
+    """Return the table as data: a label, and its lines."""
     table: list[tuple[str, list[str]]] = []
     known = [
         f"{name.replace('_', ' ')} {seconds_text(seconds)}"
@@ -95,7 +95,7 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
 
 
 def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> str:
-    """The table as text, ending with a newline.
+    """Return the table as text, ending with a newline.
 
     Args:
         result: What came of the job.
@@ -151,7 +151,7 @@ def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
 
 
 def _rate_text(value: float) -> str:
-    """A measured rate: more than four digits would be noise."""
+    """Return a measured rate: more than four digits would be noise."""
     return number_text(float(f"{value:.4g}"))
 
 

@@ -14,7 +14,7 @@ KINDS = frozenset(("resized", "host_excluded", "commit", "restored"))
 
 
 def moments(events: Iterable[Event], created: float | None) -> tuple[Moment, ...]:
-    """The moments, in their order; the first membership is none.
+    """Return the moments, in their order; the first membership is none.
 
     Args:
         events: The job's events.

@@ -349,7 +349,7 @@ class Result:
     # --- other forms ---
 
     def to_frame(self) -> pandas.DataFrame:
-        """The series as a DataFrame: name, value, rank, host, attempt, elapsed_s, samples; a row per value."""
+        """Return the series as a DataFrame: name, value, rank, host, attempt, elapsed_s, samples; a row per value."""
         import pandas
 
         columns = [field.name for field in dataclasses.fields(Point)]
@@ -363,7 +363,7 @@ class Result:
         return summary(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
+        """Return a JSON-serialisable form."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         found["format"] = FORMAT
         found["ranks"] = [{**vars(rank), "steps": rank.steps.to_dict()} for rank in self.ranks]

@@ -14,7 +14,7 @@ FILE = "result.json"
 
 
 def result_of(record: JobRecord) -> Result:
-    """The result of a job: as it was saved, or made anew of what is on record.
+    """Return the result of a job: as it was saved, or made anew of what is on record.
 
     A job of an older version, one that is not over, or one whose supervisor is still completing its provenance has
     none saved.

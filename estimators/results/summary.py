@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """A flat row; None for what is not known. Times in seconds, memory and messages in bytes."""
+    """Return a flat row; None for what is not known. Times in seconds, memory and messages in bytes."""
     times = result.step_times
     cost = result.cost()
     straggler = result.straggler

@@ -91,7 +91,7 @@ class Attempt:
         self._timers.clear()
 
     def unexplained(self) -> Failure:
-        """The failure of a host whose toolkit has reported none."""
+        """Return the failure of a host whose toolkit has reported none."""
         failed = {host: end for host, end in self.ended.items() if end.exit_code != 0}
         host = self.terminated if self.terminated in failed else next(iter(failed))
         end = failed[host]
@@ -108,7 +108,7 @@ class Attempt:
 
 
 def _newest(folder: Path) -> int:
-    """A number that changes when something new is in a folder."""
+    """Return a number that changes when something new is in a folder."""
     newest = 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

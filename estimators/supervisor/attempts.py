@@ -116,7 +116,7 @@ class Attempts:
         return min(self.policy.min_hosts or len(self.fleet.hosts), len(self.fleet.hosts))
 
     def to_list(self) -> list[dict[str, Any]]:
-        """How all attempts ended, for the record."""
+        """Return how all attempts ended, for the record."""
         return [ending.to_dict() for ending in (*self._earlier, *self._endings)]
 
     # --- within ---

@@ -18,7 +18,7 @@ class RunClock:
     since: float | None = None
 
     def started(self, now: float) -> RunClock:
-        """The hosts run from now on; nothing changes when they do already."""
+        """Count the hosts as running from now on; nothing changes when they do already."""
         return self if self.since is not None else dataclasses.replace(self, since=now)
 
     def stopped(self, now: float) -> RunClock:
@@ -32,10 +32,10 @@ class RunClock:
         return sum(end - begin for begin, end in self.stopped(now).spans)
 
     def current(self, now: float) -> float:
-        """How long the span lasts that is not over; 0 when all are."""
+        """Return how long the span lasts that is not over; 0 when all are."""
         return max(0.0, now - self.since) if self.since is not None else 0.0
 
     def relative(self, now: float) -> list[tuple[float, float]]:
-        """The spans since the first began."""
+        """Return the spans since the first began."""
         spans = self.stopped(now).spans
         return [(begin - spans[0][0], end - spans[0][0]) for begin, end in spans]

@@ -114,7 +114,7 @@ class Journal:
         self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))
 
     def masked(self, failure: Failure) -> Failure:
-        """The failure without secrets, and without what hosts have left of them where they cut its texts."""
+        """Return the failure without secrets, and without what hosts have left of them where they cut its texts."""
         return Failure.from_dict(mask_texts(failure.to_dict(), self._mask and self._mask.of_tail))
 
     def write_status(self, *, last: bool = False) -> None:

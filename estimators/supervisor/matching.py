@@ -205,7 +205,7 @@ class Matching:
             self._look_in(0.0)
 
     def _current(self) -> int | None:
-        """The pattern that the portion is being searched for; None when that was the last one."""
+        """Return the pattern that the portion is being searched for; None when that was the last one."""
         for index in range(len(self._patterns)):
             if index not in self._left_out and index not in self._caught:
                 return index
@@ -298,7 +298,7 @@ class _Process:
         self.connection.send({"op": "patterns", "patterns": patterns})
 
     def cpu_s(self) -> float:
-        """The processor's time that it has had, in seconds."""
+        """Return the CPU time that it has used, in seconds."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()

@@ -32,7 +32,7 @@ class Mirror:
         self.last: Mapping[str, Any] | None = None
 
     def recall(self) -> Failure | None:
-        """What the earlier supervisor has learnt of the job; returns a failure that a host has reported."""
+        """Take over what the earlier supervisor has learnt of the job; return a failure that a host has reported."""
         self._journal.recall()
         for event in self._record.events("failure"):
             if event.attempt == self._journal.attempt:

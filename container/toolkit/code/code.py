@@ -100,7 +100,7 @@ def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str
 
 
 def is_project(code_dir: Path) -> bool:
-    """Whether the folder is a package to install: SageMaker's toolkit looks for ``setup.py``.
+    """Return whether the folder is a package to install: SageMaker's toolkit looks for ``setup.py``.
 
     A ``pyproject.toml`` counts if it says how to build or what the project is; many only hold the settings of tools.
     """
@@ -216,7 +216,7 @@ def _has_program(code_dir: Path, program: str) -> bool:
 
 
 def _relative(program: str, code_dir: Path) -> str:
-    """The program's path below the code folder."""
+    """Return the program's path below the code folder."""
     name = os.path.normpath(program) if program else ""
     if os.path.isabs(name):
         name = os.path.relpath(name, code_dir)
@@ -226,7 +226,7 @@ def _relative(program: str, code_dir: Path) -> str:
 
 
 def _module(name: str, code_dir: Path, project: bool) -> str | None:
-    """The module to run with ``-m``, or None for a script.
+    """Return the module to run with ``-m``, or None for a script.
 
     Args:
         name: The entry point.
@@ -247,7 +247,7 @@ def _module(name: str, code_dir: Path, project: bool) -> str | None:
 
 
 def _defines(code_dir: Path, module: str) -> bool:
-    """Whether the folder, or its ``src`` folder, has the module or a package with ``__main__``."""
+    """Return whether the folder, or its ``src`` folder, has the module or a package with ``__main__``."""
     relative = module.replace(".", "/")
     return any(
         (root / f"{relative}.py").is_file() or (root / relative / "__main__.py").is_file()
@@ -256,7 +256,7 @@ def _defines(code_dir: Path, module: str) -> bool:
 
 
 def _file_command(path: Path, name: str) -> tuple[str, ...]:
-    """How to start an executable file: by itself, or by a shell when its first line names none or ``sh``."""
+    """Return how to start an executable file: by itself, or by a shell when its first line names none or ``sh``."""
     itself = f"./{name}"
     with open(path, "rb") as file:
         head = file.readline(512)

@@ -153,7 +153,7 @@ def run(
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for pip: the user's settings stay, but for those that would install somewhere else."""
+    """Return the environment for pip: the user's settings stay, but for those that would install somewhere else."""
     kept = {name: value for name, value in environ.items() if not name.startswith(("FLEETFIT_", *_ELSEWHERE))}
     return {
         **kept,

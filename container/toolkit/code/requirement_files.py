@@ -87,13 +87,13 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _absolute(place: str, folder: str) -> str:
-    """A ``--find-links`` value: pip takes it from the requirements file's folder if it exists there."""
+    """Return a ``--find-links`` value: pip takes it from the requirements file's folder if it exists there."""
     path = os.path.join(folder, place)
     return path if os.path.exists(path) else place
 
 
 def _local(line: str, root: str) -> Path | None:
-    """The file or folder that a requirement names, or None for one of an index."""
+    """Return the file or folder that a requirement names, or None for one of an index."""
     if match := _EDITABLE.match(line):
         line = match[1]
     text = line.partition(";")[0].partition(" --hash")[0].strip().strip("'\"")

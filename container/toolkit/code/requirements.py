@@ -132,7 +132,7 @@ _ABSENT = Path()
 
 
 def _cached(folder: Path) -> Path | None:
-    """The overlay, None if it is known that nothing is missing, or ``_ABSENT``."""
+    """Return the overlay, None if it is known that nothing is missing, or ``_ABSENT``."""
     try:
         with open(folder / MARKER, encoding="utf-8") as file:
             packages = json.load(file)["packages"]
@@ -165,7 +165,7 @@ def _key(wanted: Requirements | None, project: Path | None, interpreter: _Interp
 
 
 def _tree_digest(path: Path) -> list[tuple[str, str]]:
-    """The contents of a file, or of a folder's files."""
+    """Return the contents of a file, or of a folder's files."""
     if path.is_file():
         return [(path.name, _file_digest(path))]
     found = []
@@ -271,7 +271,7 @@ class _Installation:
         (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
 
     def _missing(self) -> list[dict[str, Any]]:
-        """What pip would install."""
+        """Return what pip would install."""
         report = self._staging / "report.json"
         arguments = ["install", "--dry-run", "--report", str(report)]
         if self._requirements is not None:
@@ -360,5 +360,5 @@ def _pin(item: dict[str, Any], *, hashed: bool) -> str:
 
 
 def _normal(name: str) -> str:
-    """A package's name as PEP 503 normalises it."""
+    """Return a package's name as PEP 503 normalises it."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -204,7 +204,7 @@ class Driver(ElasticDriver):
         return pending
 
     def members(self) -> list[str]:
-        """The workers of the last membership."""
+        """Return the workers of the last membership."""
         return [slot.hostname for slot in list(self._rank_assignments.values())]
 
     def resume(self) -> None:
@@ -237,7 +237,7 @@ class Workers:
             self._changed.notify_all()
 
     def have_lost(self, members: list[str]) -> bool:
-        """Whether any of the workers has ended."""
+        """Return whether any of the workers has ended."""
         with self._changed:
             return any(member in self._codes for member in members)
 
@@ -261,7 +261,7 @@ class Workers:
 
 
 def handler(driver: Driver, workers: Workers) -> Any:
-    """The rendezvous' request handler: Horovod's, but for what it would unpickle and whom it would let wait."""
+    """Return the rendezvous' request handler: Horovod's, but for what it would unpickle and whom it would let wait."""
 
     class Handler(create_rendezvous_handler(driver)):  # type: ignore[misc]
         def do_GET(self) -> None:

@@ -192,7 +192,7 @@ def fork(
 
 
 def _request(command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """What the process takes over from us."""
+    """Return what the process takes over from us."""
     mask = os.umask(0)
     os.umask(mask)
     return {

@@ -80,7 +80,7 @@ def read(script: Path, folder: Path) -> Imports | None:
 
 
 def _modules(folder: Path) -> Iterator[str]:
-    """The names by which what lies in a folder can be imported before anything that is installed."""
+    """Yield the names by which what lies in a folder can be imported before anything that is installed."""
     for entry in folder.iterdir() if folder.is_dir() else ():
         if entry.is_dir():
             if (entry / "__init__.py").exists():
@@ -204,7 +204,7 @@ def _setting(statement: ast.stmt) -> tuple[str, str, bool] | None:
 
 
 def _is_keras(node: ast.AST) -> bool:
-    """Whether a node is ``tf.keras``, which TensorFlow imports when it is first used."""
+    """Return whether a node is ``tf.keras``, which TensorFlow imports when it is first used."""
     return (
         isinstance(node, ast.Attribute)
         and node.attr == "keras"
@@ -218,7 +218,7 @@ def _is_environ(node: ast.expr) -> bool:
 
 
 def _sets(node: ast.AST) -> bool:
-    """Whether a node may change the environment, or what is found by an import."""
+    """Return whether a node may change the environment, or what is found by an import."""
     match node:
         case ast.Subscript(value=ast.Attribute(attr="environ") | ast.Name(id="environ"), ctx=ast.Store() | ast.Del()):
             return True

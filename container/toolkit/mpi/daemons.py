@@ -95,7 +95,7 @@ def prepare(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[st
 
 
 def with_own_shell(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
-    """A daemon's line with this host's remote shell in place of algo-1's, which it checks to be there.
+    """Return a daemon's line with this host's remote shell in place of algo-1's, which it checks to be there.
 
     Args:
         argv: The daemon's line.
@@ -187,7 +187,7 @@ class Words:
         self._inside = False
 
     def __call__(self, pieces: list[bytes], final: bool) -> list[bytes]:
-        """The pieces to print.
+        """Return the pieces to print.
 
         Args:
             pieces: What has been printed, line by line.
@@ -215,6 +215,6 @@ class Words:
 
 
 def lost_daemon(text: str) -> str | None:
-    """The host whose daemon mpirun has lost, by what it printed (:class:`Words`)."""
+    """Return the host whose daemon mpirun has lost, by what it printed (:class:`Words`)."""
     match = re.search(r"^mpirun lost its daemon on (\S+)\.$", text, re.MULTILINE)
     return match[1] if match is not None else None

@@ -141,7 +141,7 @@ class Daemons:
 
 
 def answer_by(report: Callable[[Message], None]) -> Callable[[int, int, str], None]:
-    """How a host other than algo-1 answers: by a message.
+    """Return how a host other than algo-1 answers: by a message.
 
     Args:
         report: Says something to algo-1.

@@ -34,7 +34,7 @@ class Finding:
     remedy: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
+        """Return a JSON-serialisable form."""
         return {**dataclasses.asdict(self), "state": self.state.value}
 
 
@@ -62,7 +62,7 @@ class Report:
         return not any(finding.state is Verdict.MISSING for finding in (*self.strategies, *self.backends))
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
+        """Return a JSON-serialisable form."""
         sections = {name: [finding.to_dict() for finding in findings] for name, findings in self._sections()}
         return {"healthy": self.healthy, **sections, "remarks": list(self.remarks)}
 
@@ -75,7 +75,7 @@ class Report:
         ]
 
     def to_text(self, *, colour: bool = False) -> str:
-        """The report for people."""
+        """Return the report for people."""
         lines: list[str] = []
         width = max(len(finding.name) for _, findings in self._sections() for finding in findings)
         for title, findings in self._sections():

@@ -22,7 +22,7 @@ _PROVISION = "Run `fleetfit install`."
 
 
 def python() -> Finding:
-    """The interpreter, and whether TensorFlow has wheels for it."""
+    """Return the interpreter, and whether TensorFlow has wheels for it."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     text = f"{version} ({sys.executable})"
     low, high = _PYTHONS
@@ -93,7 +93,7 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
 
 
 def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
-    """The mpirun that would be used; ``said`` is its name and version."""
+    """Return the mpirun that would be used; ``said`` is its name and version."""
     if mpirun is None:
         remedy = f"{_PROVISION[:-1]}, or `fleetfit install mpi` for OpenMPI 4.1.8 and mpi4py alone (no root needed)."
         return Finding(name="OpenMPI", state=Verdict.MISSING, text="no mpirun found", remedy=remedy)
@@ -176,7 +176,7 @@ def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
 
 
 def _library_of(program: Path, name: str) -> Path | None:
-    """The ``libmpi`` of the installation that a program belongs to."""
+    """Return the ``libmpi`` of the installation that a program belongs to."""
     prefix = program.resolve().parent.parent
     for folder in ("lib", "lib64", f"lib/{os.uname().machine}-linux-gnu"):
         if (prefix / folder / name).exists():
@@ -194,7 +194,7 @@ def mpi4py(found: Mapping[str, str]) -> Finding:
 
 
 def pipe_reader(prefix: Path) -> Finding:
-    """Whether TensorFlow reads channels in Pipe mode by itself."""
+    """Return whether TensorFlow reads channels in Pipe mode by itself."""
     name = "Pipe reader"
     if library_file(prefix, Path(container.__file__).with_name("pipe_dataset") / "reader.cc").is_file():
         return Finding(name=name, state=Verdict.OK, text="compiled: TensorFlow reads channels in Pipe mode by itself")
@@ -207,7 +207,7 @@ def pipe_reader(prefix: Path) -> Finding:
 
 
 def compiler(environment: Mapping[str, str]) -> Finding:
-    """The compiler, for what has to be built here."""
+    """Return the compiler, for what has to be built here."""
     compiler = shutil.which("g++", path=environment.get("PATH"))
     if compiler is None:
         return Finding(

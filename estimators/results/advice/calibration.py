@@ -111,7 +111,7 @@ class Calibration:
         return tuple(name for name in STRATEGIES if any(name in point.lines for point in self.points))
 
     def compute_s(self, strategy: str, alone_s: float, processes: int) -> float:
-        """What a process's own part takes when so many share the machine.
+        """Return what a process's own part takes when so many share the machine.
 
         Args:
             strategy: Which: a process that waits may spin, and take the time of those that compute.
@@ -138,7 +138,7 @@ class Calibration:
         return found
 
     def exchange_s(self, strategy: str, *, gradient_bytes: float, processes: int) -> float:
-        """What exchanging gradients adds to a step.
+        """Return what exchanging gradients adds to a step.
 
         Args:
             strategy: Which.
@@ -157,7 +157,7 @@ class Calibration:
         return fixed_s + seconds * _moved(strategy, gradient_bytes, processes)
 
     def _at(self, known: Sequence[tuple[int, float]], processes: int, *, grows: bool) -> float:
-        """A cost with a number of processes, from those with others.
+        """Return a cost with a number of processes, from those with others.
 
         Args:
             known: Numbers of processes, ascending, and the cost with each.
@@ -179,7 +179,7 @@ class Calibration:
         return last_cost + max(0.0, last_cost - cost) * (processes - last) / (last - before)
 
     def step_s(self, strategy: str, *, alone_s: float, gradient_bytes: float, processes: int) -> float:
-        """The step that is to be expected.
+        """Return the step that is to be expected.
 
         Args:
             strategy: Which.
@@ -195,7 +195,7 @@ class Calibration:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form."""
+        """Return a JSON-serialisable form."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -235,7 +235,7 @@ def _between(known: Sequence[tuple[int, float]], processes: int) -> float:
 
 
 def load(instance_type: str, home: str | Path | None = None) -> Calibration | None:
-    """The calibration of an instance type; None where there has been none.
+    """Return the calibration of an instance type; None where there has been none.
 
     Raises:
         RecordError: the file cannot be read.
@@ -255,7 +255,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _moved(strategy: str, gradient_bytes: float, processes: int) -> float:
-    """The bytes that a process's link carries for a step.
+    """Return the bytes that a process's link carries for a step.
 
     A ring sends 2(N−1)/N of the gradients; a worker of parameter servers reads all weights and sends all gradients.
     """
@@ -343,7 +343,7 @@ def own_s(run: Result) -> float | None:
 
 
 def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float] | None = None) -> Line:
-    """The line ``fixed_s + bytes ÷ bandwidth`` nearest to points, with no negative part.
+    """Return the line ``fixed_s + bytes ÷ bandwidth`` nearest to points, with no negative part.
 
     Args:
         points: Bytes and seconds.
@@ -416,7 +416,7 @@ def check(calibration: Calibration, observations: Iterable[Observation]) -> list
 
 
 def mean_error(checks: Sequence[Check]) -> float | None:
-    """The mean of the errors' magnitudes, as factors: 0.2 is a factor of 1.2, one way or the other."""
+    """Return the mean of the errors' magnitudes, as factors: 0.2 is a factor of 1.2, one way or the other."""
     if not checks:
         return None
     return math.exp(statistics.mean(abs(math.log(one.predicted_s / one.measured_s)) for one in checks)) - 1.0

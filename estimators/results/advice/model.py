@@ -139,7 +139,7 @@ def predict(
     bytes_per_pack: float = 0.0,
     compression: bool = False,
 ) -> Prediction:
-    """What a step will take.
+    """Return what a step will take.
 
     Args:
         strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``; ``none`` for one process.
@@ -225,7 +225,7 @@ def _exposed(
 
 
 def _servers(workload: Workload, fleet: Fleet, constants: Constants) -> Prediction:
-    """A worker's step, with one server on each host; the largest variable stays on one of them."""
+    """Return a worker's step, with one server on each host; the largest variable stays on one of them."""
     hosts, workers, per_host = fleet.hosts, fleet.size, fleet.processes_per_host
     rate = fleet.bandwidth * constants.server_share if hosts > 1 else fleet.local_bandwidth
     elsewhere = (hosts - 1) / hosts if hosts > 1 else 1.0

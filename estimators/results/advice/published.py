@@ -33,7 +33,7 @@ class KnownModel:
     p100_images_s: float | None = None
 
     def workload(self, *, compute_s: float | None = None, batch_size: int = 64) -> Workload:
-        """A step of it; by default on one P100."""
+        """Return a step of it; by default on one P100."""
         if compute_s is None:
             if self.p100_images_s is None:
                 raise ValueError(f"compute_s is missing: no speed of {self.name} is published here.")

@@ -90,7 +90,7 @@ class Recommendation:
         return f"<Recommendation: {self.choice.title}>"
 
     def rows(self) -> list[list[str]]:
-        """The table as texts, its head first."""
+        """Return the table as texts, its head first."""
         found = [["", "step", "waiting", "exchange", "samples/s", "efficiency", "limited by", "$ per million"]]
         for option in self.options:
             one = option.prediction
@@ -108,7 +108,7 @@ class Recommendation:
         return "\n".join([f"take {self.choice.title}", *(f"  {reason}" for reason in self.reasons), "", *lines])
 
     def plot(self) -> Plot:
-        """A bar for each option: what its step is made of.
+        """Return a bar for each option: what its step is made of.
 
         Raises:
             UnsupportedError: matplotlib is not installed.

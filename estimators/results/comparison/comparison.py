@@ -156,7 +156,7 @@ class Comparison:
         return tuple(result for group in self.groups for result in group.results)
 
     def marks(self, group: Group) -> str:
-        """The marks of a row; see :data:`MARKS`."""
+        """Return the marks of a row; see :data:`MARKS`."""
         return self._marks[group.name]
 
     def cost(self, result: Result) -> float | None:
@@ -226,7 +226,7 @@ class Comparison:
         )
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """The table as texts: the head, and a row for each group."""
+        """Return the table as texts: the head, and a row for each group."""
         scaled = [self.efficiency(group) for group in self.groups]
         head = ["", "hosts × processes", "runs", *(column.title for column in self.columns)]
         if any(scaled):
@@ -302,7 +302,7 @@ class Comparison:
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-serialisable form; :meth:`from_dict` reads it."""
+        """Return a JSON-serialisable form; :meth:`from_dict` reads it."""
         return {
             "groups": [
                 {"name": group.name, "results": [result.to_dict() for result in group.results]}
@@ -353,7 +353,7 @@ class Comparison:
     # --- pictures ---
 
     def plot(self, kind: str = "throughput", **options: Any) -> Plot:
-        """A plot: ``curves``, ``throughput``, ``phases``, ``scaling`` or ``steps``.
+        """Return a plot: ``curves``, ``throughput``, ``phases``, ``scaling`` or ``steps``.
 
         Args:
             kind: Which.
@@ -384,7 +384,7 @@ class Comparison:
 
 
 def cause(result: Result) -> str:
-    """Why a run did not complete, in one line."""
+    """Return why a run did not complete, in one line."""
     if result.status == "Stopped":
         detail = f" ({result.secondary_status})" if result.secondary_status != "Stopped" else ""
         return f"was stopped{detail}"
@@ -404,7 +404,7 @@ def _metric(name: str) -> Callable[[Result], float | None]:
 
 
 def same_data(one: Result, other: Result) -> bool:
-    """Whether two runs had the same data, as far as is known: by their digests, else by where it was."""
+    """Return whether two runs had the same data, as far as is known: by their digests, else by where it was."""
     if set(one.data) != set(other.data):
         return False
     for name, mine in one.data.items():

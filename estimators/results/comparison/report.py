@@ -21,7 +21,7 @@ _PLOTS = {
 
 
 def report_html(comparison: Comparison, *, title: str | None = None) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         comparison: The runs; one is enough.

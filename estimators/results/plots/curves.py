@@ -114,7 +114,7 @@ def _align(axes: Sequence[Any]) -> None:
 
 
 def usual_metrics(comparison: Comparison) -> list[str]:
-    """The metrics to draw if none is named: losses and accuracies, else the first others."""
+    """Return the metrics to draw if none is named: losses and accuracies, else the first others."""
     found: dict[str, None] = {point.name: None for result in comparison.results for point in result.series}
     usual = [name for name in _USUAL if name in found]
     others = [name for name in found if name not in ("epoch", "samples_per_second")]

@@ -19,7 +19,7 @@ _HATCHES = {"import": "//", "first_step": "..", "teardown": "\\\\"}
 
 
 def draw(comparison: Comparison) -> Plot:
-    """A bar for each configuration, of the medians of its runs' phases; failed ones as far as they came."""
+    """Return a bar for each configuration, of the medians of its runs' phases; failed ones as far as they came."""
     groups = comparison.groups
     made, [axes] = style.figure(height=1.4 + 0.42 * max(2, len(groups)))
     drawn: set[str] = set()

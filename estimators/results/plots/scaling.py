@@ -8,7 +8,7 @@ from estimators.results.summary import count_text
 
 
 def draw(comparison: Comparison) -> Plot:
-    """A curve for each strategy (and model, and kind of host), beside what linear scaling would be."""
+    """Return a curve for each strategy (and model, and kind of host), beside what linear scaling would be."""
     made, axes = style.figure(1, 2, height=3.3)
     series: dict[str, dict[int, Spread]] = {}
     for group in comparison.groups:
@@ -51,7 +51,7 @@ def draw(comparison: Comparison) -> Plot:
 
 
 def _line_of(comparison: Comparison, group: Group) -> str:
-    """What the points of one curve share."""
+    """Return what the points of one curve share."""
     first = group.first
     name = first.strategy or "none"
     kinds = {other.first.instance_type for other in comparison.groups}

@@ -17,7 +17,7 @@ _WIDE = 10.0
 
 
 def draw(comparison: Comparison) -> Plot:
-    """A curve for each configuration: which share of its steps took at most how long."""
+    """Return a curve for each configuration: which share of its steps took at most how long."""
     made, [axes] = style.figure(height=3.2 + 0.06 * len(comparison.groups))  # the legend takes its part of it
     drawn: list[float] = []
     for place, group in enumerate(comparison.groups):

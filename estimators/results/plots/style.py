@@ -23,7 +23,7 @@ POINTS = 1500
 
 
 def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """A figure of a notebook's width, and its axes row by row.
+    """Return a figure of a notebook's width, and its axes row by row.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -85,12 +85,12 @@ def say(axes: Axes, text: str) -> None:
 
 
 def colour(place: int) -> str:
-    """The colour of the n-th thing."""
+    """Return the colour of the n-th thing."""
     return PALETTE[place % len(PALETTE)]
 
 
 def line(place: int, points: int) -> dict[str, Any]:
-    """How the n-th curve is drawn: what shares a colour differs in dashes."""
+    """Return how the n-th curve is drawn: what shares a colour differs in dashes."""
     found: dict[str, Any] = {
         "color": colour(place),
         "linestyle": DASHES[(place + place // len(PALETTE)) % len(DASHES)],
@@ -102,7 +102,7 @@ def line(place: int, points: int) -> dict[str, Any]:
 
 
 def short(name: str, limit: int = 40) -> str:
-    """A name that leaves room for the picture."""
+    """Return a name that leaves room for the picture."""
     return name if len(name) <= limit else name[: limit - 1] + "…"
 
 

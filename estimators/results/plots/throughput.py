@@ -7,7 +7,7 @@ from estimators.results.plots import INK, Plot, style
 
 
 def draw(comparison: Comparison) -> Plot:
-    """A bar for each configuration: the median of its runs, and from the lowest to the highest."""
+    """Return a bar for each configuration: the median of its runs, and from the lowest to the highest."""
     groups = comparison.groups
     made, [axes] = style.figure(height=0.9 + 0.42 * max(2, len(groups)))
     spreads = [group.spread(lambda result: result.samples_per_second) for group in groups]

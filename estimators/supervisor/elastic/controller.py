@@ -294,7 +294,7 @@ class ElasticController:
                 self._prepare(host, slot)
 
     def _stands_by(self, host: Host) -> bool:
-        """Whether it is not known yet for whom a host stands."""
+        """Return whether it is not known yet for whom a host stands."""
         return self._outside is not None and self._outside.awaits(host.name)
 
     def host_ended(self, end: HostEnd) -> None:
@@ -791,7 +791,7 @@ class ElasticController:
             self._backend.withdraw(host.name)
 
     def _stay(self, host: Host) -> bool:
-        """A host that is about to leave is wanted again: it stays, if its workers are still members."""
+        """Keep a host that is about to leave and is wanted again, if its workers are still members."""
         inside = [worker for worker in host.workers.values() if worker.name in self.roster.members]
         if host.state is not HostState.LEAVING or not any(worker.state is WorkerState.PLACED for worker in inside):
             return False

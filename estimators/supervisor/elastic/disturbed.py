@@ -85,7 +85,7 @@ class ElasticHosts:
         return controller, name
 
     def _is_awaited(self, host: str) -> bool:
-        """Whether another attempt follows, and the host would be there for it."""
+        """Return whether another attempt follows, and the host would be there for it."""
         attempts = self._job.attempts
         follows = not self._job.ends and (self._job.waits or bool(attempts.taken))
         return follows and host in attempts.fleet.present(time.monotonic())

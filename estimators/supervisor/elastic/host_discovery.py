@@ -83,7 +83,7 @@ class Outside:
         return self._known
 
     def awaits(self, host: str) -> bool:
-        """Whether a host has not been named yet, and is not to begin before."""
+        """Return whether a host has not been named yet, and is not to begin before."""
         return host in self._unnamed
 
     def place_of(self, host: str) -> str | None:

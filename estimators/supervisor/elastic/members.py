@@ -129,7 +129,7 @@ class Roster:
         return sum(worker.name in self.members for worker in self.alive)
 
     def present(self, name: str) -> Host:
-        """A host that has not ended.
+        """Return a host that has not ended.
 
         Raises:
             ValueError: there is none of that name.
@@ -154,7 +154,7 @@ class Roster:
             worker.rank = members.index(worker.name) if worker.name in members else None
 
     def trains_without(self, name: str) -> bool:
-        """Whether a member is left when a host has gone, and those that are leaving."""
+        """Return whether a member is left when a host has gone, and those that are leaving."""
         return any(
             worker.name in self.members
             and worker.state is WorkerState.PLACED
@@ -164,11 +164,11 @@ class Roster:
         )
 
     def with_rank(self, rank: int) -> Worker | None:
-        """The worker that has a rank now."""
+        """Return the worker that has a rank now."""
         return next((w for w in self.workers.values() if w.rank == rank and w.state is WorkerState.PLACED), None)
 
     def rank_of(self, host: str, process: str | None) -> int | None:
-        """The rank that a host's process has now; None for one without."""
+        """Return the rank that a host's process has now; None for one without."""
         name, _, slot = (process or "").partition(" ")
         if host not in self.hosts or name != "worker" or not slot.isdecimal():
             return None
@@ -176,7 +176,7 @@ class Roster:
         return worker.rank if worker is not None else None
 
     def to_list(self) -> list[dict[str, Any]]:
-        """The hosts, as they are shown: name, state, ranks."""
+        """Return the hosts, as they are shown: name, state, ranks."""
         return [
             {
                 "name": host.name,
