@@ -22,7 +22,7 @@ from container.toolkit.evidence import Evidence
 _CONSEQUENCES = (Cause.PROCESS, Cause.LAUNCH)
 
 
-class State(enum.Enum):
+class CoordinatorState(enum.Enum):
     """What the cluster is doing."""
 
     GATHERING = "gathering"
@@ -48,7 +48,7 @@ class Coordinator:
         self._hosts = hosts
         self._tell = tell
         self._ports: dict[str, list[int]] = {}
-        self.state = State.GATHERING
+        self.state = CoordinatorState.GATHERING
         self.failure: Failure | None = None
         self.joined: set[str] = set()
         self._ready: set[str] = set()
@@ -66,11 +66,11 @@ class Coordinator:
             case "ready":
                 self._ready.add(host)
                 self._ports[host] = message.get("ports", [])
-                if self.state is State.GATHERING and self._ready == set(self._hosts):
-                    self.state = State.RUNNING
+                if self.state is CoordinatorState.GATHERING and self._ready == set(self._hosts):
+                    self.state = CoordinatorState.RUNNING
                     self._all({"op": "go", "ports": self._ports})
             case "raised":
-                if self._raised is None and self.state is State.RUNNING:
+                if self._raised is None and self.state is CoordinatorState.RUNNING:
                     self._raised = (host, message["process"])
             case "survived":
                 if self._raised == (host, message["process"]):
@@ -82,17 +82,17 @@ class Coordinator:
             case "evidence":
                 self.evidence.setdefault((host, message["process"]), Evidence()).add(message["data"])
             case "stop":
-                if self.state in (State.GATHERING, State.RUNNING):
-                    self.state = State.STOPPING
+                if self.state in (CoordinatorState.GATHERING, CoordinatorState.RUNNING):
+                    self.state = CoordinatorState.STOPPING
                     self._all({"op": "stop"})
             case "stopped":
                 self._stopped.add(host)
                 # A host that is done answers too: what serves there may take its time.
-                if self.state is State.STOPPING and self._stopped >= set(self._hosts):
+                if self.state is CoordinatorState.STOPPING and self._stopped >= set(self._hosts):
                     self._finish()
             case "done":
                 self._done.add(host)
-                if self.state is State.RUNNING and not self.running():
+                if self.state is CoordinatorState.RUNNING and not self.running():
                     failure = self.judge()
                     if failure is None:
                         self._finish()
@@ -103,14 +103,14 @@ class Coordinator:
 
     def fail(self, failure: Failure) -> None:
         """Take a failure. The first, by arrival, is the job's; later ones are its consequences."""
-        if self.state in (State.ENDING, State.FINISHED):
+        if self.state in (CoordinatorState.ENDING, CoordinatorState.FINISHED):
             return
-        if self.state is State.STOPPING and failure.cause is Cause.PROCESS:
+        if self.state is CoordinatorState.STOPPING and failure.cause is Cause.PROCESS:
             return  # ranks that are being stopped may well end with an error
         if self._raised not in (None, (failure.host, failure.process)) and failure.cause in _CONSEQUENCES:
             self._held = self._held or failure
             return
-        self.state = State.ENDING
+        self.state = CoordinatorState.ENDING
         self.failure = failure
         self._all({"op": "end", "failure": failure.to_dict()})
 
@@ -119,7 +119,7 @@ class Coordinator:
         self.ended.add(host)
         if self._raised is not None and self._raised[0] == host:
             self._raised = None
-        if self.state is State.STOPPING:
+        if self.state is CoordinatorState.STOPPING:
             self._stopped.add(host)
             self.receive(host, {"op": "stopped"})
             return
@@ -145,7 +145,7 @@ class Coordinator:
         return self.ended >= set(self._hosts[1:])
 
     def _finish(self) -> None:
-        self.state = State.FINISHED
+        self.state = CoordinatorState.FINISHED
         self._all({"op": "finish"})
 
     def _all(self, message: Message) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from container.contract.failures import Cause, Failure
-from container.toolkit.coordinator import Coordinator, State
+from container.toolkit.coordinator import Coordinator, CoordinatorState
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 
@@ -59,7 +59,7 @@ def test_it_goes_when_all_are_ready() -> None:
     assert cluster.coordinator.missing() == ["algo-2"]
     cluster.say("algo-2", "ready")
     assert cluster.ops() == ["go"]
-    assert cluster.coordinator.state is State.RUNNING
+    assert cluster.coordinator.state is CoordinatorState.RUNNING
 
 
 def test_it_is_over_when_all_are_done(running: Cluster) -> None:
@@ -68,7 +68,7 @@ def test_it_is_over_when_all_are_done(running: Cluster) -> None:
     assert running.ops() == ["go"]
     running.say("algo-3", "done")
     assert running.ops() == ["go", "finish"]
-    assert running.coordinator.state is State.FINISHED
+    assert running.coordinator.state is CoordinatorState.FINISHED
     assert running.coordinator.failure is None
 
 
