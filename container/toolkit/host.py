@@ -52,7 +52,7 @@ _REMARK_AFTER = 10.0
 _DAEMON_GRACE = 1.0
 
 
-class State(enum.Enum):
+class ToolkitState(enum.Enum):
     """What this host is doing."""
 
     STARTING = "starting"
@@ -73,7 +73,7 @@ class HostRuntime(Runtime):
 
     def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
         super().__init__(loop, output, environment, settings)
-        self._state = State.STARTING
+        self._state = ToolkitState.STARTING
         self._plan: Plan | None = None
         self._planner: Callable[[Membership], Plan] | None = None
         self._ports: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class HostRuntime(Runtime):
             self._progress = ProgressJudge(
                 loop,
                 settings.hang_timeout,
-                expected=lambda: self._state is State.RUNNING,
+                expected=lambda: self._state is ToolkitState.RUNNING,
                 hosts=lambda: environment.hosts,
                 ask=lambda host: self._tell(host, {"op": "dump"}),
                 give_up=self._no_progress,
@@ -151,7 +151,7 @@ class HostRuntime(Runtime):
 
         Preparing may take long (requirements are installed), so it is silence that has a deadline.
         """
-        if self._state is not State.STARTING:
+        if self._state is not ToolkitState.STARTING:
             return
         now = time.monotonic()
         limit = self._settings.start_timeout
@@ -225,7 +225,7 @@ class HostRuntime(Runtime):
             self._coordinator.lost(host, reason)
 
     def _master_lost(self, reason: str) -> None:
-        if self._state is State.OVER:
+        if self._state is ToolkitState.OVER:
             return
         self._over(
             Outcome(
@@ -282,7 +282,7 @@ class HostRuntime(Runtime):
 
     def fail(self, failure: Failure) -> None:
         """Report a failure of this host."""
-        if self._state is State.OVER:
+        if self._state is ToolkitState.OVER:
             return
         if self._plan is not None:
             failure = reports.lost_ranks(failure, self._plan)
@@ -315,7 +315,7 @@ class HostRuntime(Runtime):
         self._asked_to_stop = True
         if self._gang is None:
             self._over(Outcome(stopped=True))
-        elif self._state is not State.OVER:
+        elif self._state is not ToolkitState.OVER:
             self._report({"op": "stop"})
             if self._coordinator is None:
                 self._begin_stop()
@@ -351,7 +351,7 @@ class HostRuntime(Runtime):
             case "stop":
                 self._begin_stop()
             case "finish":
-                stopped = self._state is State.STOPPING
+                stopped = self._state is ToolkitState.STOPPING
                 # What still serves (parameter servers, their workers) may end by itself.
                 serving = self._plan is not None and self._plan.has_servers and not stopped
                 self._over(Outcome(stopped=stopped), grace=FAILURE_GRACE if serving else 0.0)
@@ -365,7 +365,7 @@ class HostRuntime(Runtime):
 
     def _go(self, ports: dict[str, list[int]]) -> None:
         assert self._planner is not None and self._gang is not None
-        self._state = State.RUNNING
+        self._state = ToolkitState.RUNNING
         self._event("phase", name="cluster_ready")
         self._plan = self._planner(self._membership(ports))
         if self._coordinator is not None:
@@ -399,7 +399,7 @@ class HostRuntime(Runtime):
             )
             return
         self._loop.call_later(self._settings.start_timeout, self._check_started)
-        self._watch.start(lambda: self._state is State.RUNNING)
+        self._watch.start(lambda: self._state is ToolkitState.RUNNING)
         if self._progress is not None:
             self._progress.start()
 
@@ -425,7 +425,7 @@ class HostRuntime(Runtime):
             for member in self._gang.ranks
             if member.pid is None and not member.ended and not member.waits_for_importer
         ]
-        if missing and self._state is State.RUNNING:
+        if missing and self._state is ToolkitState.RUNNING:
             self.fail(
                 Failure(
                     cause=Cause.TIMEOUT,
@@ -436,12 +436,12 @@ class HostRuntime(Runtime):
             )
 
     def _begin_stop(self) -> None:
-        if self._state in (State.STOPPING, State.OVER):
+        if self._state in (ToolkitState.STOPPING, ToolkitState.OVER):
             return
         if self._gang is None:  # still preparing: there is nobody to save anything
             self._over(Outcome(stopped=True))
             return
-        self._state = State.STOPPING
+        self._state = ToolkitState.STOPPING
         self._event("phase", name="stopping")
         for member in self._gang.ranks:
             member.told = True
@@ -450,13 +450,15 @@ class HostRuntime(Runtime):
         self._check_stopped()
 
     def _grace_over(self) -> None:
-        if self._state is State.STOPPING:
+        if self._state is ToolkitState.STOPPING:
             self._output.say(self._host, f"the ranks did not end within {self._settings.stop_grace:g} s of SIGTERM.")
             self._over(Outcome(stopped=True), grace=0.0)
 
     def _check_stopped(self) -> None:
         assert self._gang is not None
-        if self._state is State.STOPPING and all(member.ended or member.pid is None for member in self._gang.ranks):
+        if self._state is ToolkitState.STOPPING and all(
+            member.ended or member.pid is None for member in self._gang.ranks
+        ):
             self._report({"op": "stopped"})
 
     # --- processes ---
@@ -464,7 +466,7 @@ class HostRuntime(Runtime):
     def _member_started(self, member: Member) -> None:
         assert self._gang is not None
         self._event("process_started", rank=member.rank, name=member.name, pid=member.pid)
-        if self._state is State.STOPPING:
+        if self._state is ToolkitState.STOPPING:
             self._gang.signal_all(signal.SIGTERM, (Role.RANK,))
         self._tell_started()
 
@@ -491,7 +493,7 @@ class HostRuntime(Runtime):
         return member.exception is not None and member.exception.get("pid") == member.pid
 
     def _still_ending(self, member: Member) -> None:
-        if not member.ended and self._state is State.RUNNING:
+        if not member.ended and self._state is ToolkitState.RUNNING:
             self.fail(reports.of_member(member, self._host, Situation.of(self._env)))
 
     def _member_event(self, member: Member, values: dict[str, Any]) -> None:
@@ -506,7 +508,7 @@ class HostRuntime(Runtime):
     def _check_metric(self, member: Member, data: dict[str, Any]) -> None:
         name = str(data.get("name"))
         value: Any = data.get("value")
-        if self._state is State.RUNNING and diverging.has_diverged(name, value):
+        if self._state is ToolkitState.RUNNING and diverging.has_diverged(name, value):
             text = diverging.describe(name, value, rank=member.rank, process=member.name, place=data)
             self.fail(diverging.failure(text, self._host, member.rank))
 
@@ -549,9 +551,9 @@ class HostRuntime(Runtime):
                 self._event("phase", name="ranks_ended")
             if member.rank == 0 and self._plan is not None and self._plan.has_servers:
                 self._loop.call_later(_REMARK_AFTER, self._say_who_runs)
-        if self._state is State.STOPPING:
+        if self._state is ToolkitState.STOPPING:
             self._check_stopped()
-        elif self._state is State.RUNNING:
+        elif self._state is ToolkitState.RUNNING:
             self._judge(member)
 
     def _judge(self, member: Member) -> None:
@@ -607,7 +609,7 @@ class HostRuntime(Runtime):
         )
 
     def _late_failure(self, member: Member) -> None:
-        if self._state is State.RUNNING:
+        if self._state is ToolkitState.RUNNING:
             if member.vanished and (daemon := self._daemons.first_ended) is not None:
                 if daemon.failed:
                     self.fail(self._launcher_failure(daemon))
@@ -637,7 +639,7 @@ class HostRuntime(Runtime):
     def _say_who_runs(self) -> None:
         """Rank 0's script ended a while ago: why the job goes on."""
         left = self._coordinator.running() if self._coordinator is not None else [self._host]
-        if self._state is State.RUNNING and left:
+        if self._state is ToolkitState.RUNNING and left:
             self._output.say(
                 self._host,
                 f"rank 0 has ended; the job goes on until the scripts of {', '.join(left)} have ended too. (A script "
@@ -673,18 +675,18 @@ class HostRuntime(Runtime):
         self._loop.call_later(FAREWELL, lambda: self._fail_if_running(failure))
 
     def _fail_if_running(self, failure: Failure) -> None:
-        if self._state is State.RUNNING and not self._done_sent:
+        if self._state is ToolkitState.RUNNING and not self._done_sent:
             self.fail(failure)
 
     # --- the end ---
 
     def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
         """The verdict is known: end what runs, then leave the loop."""
-        if self._state is State.OVER:
+        if self._state is ToolkitState.OVER:
             if grace == 0.0:
                 self._finish()
             return
-        self._state = State.OVER
+        self._state = ToolkitState.OVER
         self._end_as(outcome, grace)
 
     def _farewell(self) -> None:
