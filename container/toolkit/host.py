@@ -34,7 +34,7 @@ from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.mpi import daemons, remotes
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, Member
-from container.toolkit.runtime import FAILURE_GRACE, Outcome, Runtime, Settings
+from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome, Runtime
 
 #: How long an uncaught exception may take to become an exit: a library's exit handler may wait for other ranks.
 EXCEPTION_GRACE = 0.25
@@ -71,7 +71,7 @@ class HostRuntime(Runtime):
         settings: What the backend decided.
     """
 
-    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
+    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
         self._state = ToolkitState.STARTING
         self._plan: Plan | None = None

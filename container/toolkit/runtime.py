@@ -25,7 +25,7 @@ FAILURE_GRACE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings:
+class HostSettings:
     """What a backend decides for a host.
 
     Attributes:
@@ -71,7 +71,7 @@ class Runtime(abc.ABC):
         settings: What the backend decided.
     """
 
-    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
+    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: HostSettings) -> None:
         self._loop = loop
         self._output = output
         self._env = environment

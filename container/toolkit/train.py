@@ -41,7 +41,7 @@ from container.toolkit.evidence import MODES
 from container.toolkit.importer import imports
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, base_environment
-from container.toolkit.runtime import Outcome, Runtime, Settings
+from container.toolkit.runtime import HostSettings, Outcome, Runtime
 
 #: As SageMaker gives a script after SIGTERM, in seconds.
 DEFAULT_STOP_GRACE = 120.0
@@ -89,7 +89,7 @@ def load_runtime(launcher: launchers.Launcher) -> type[Runtime]:
     return runtime
 
 
-def _run(loop: Loop, output: Output, base: Path, settings: Settings, lifeline: int | None) -> int:
+def _run(loop: Loop, output: Output, base: Path, settings: HostSettings, lifeline: int | None) -> int:
     host = "?"
     attempt = int(os.environ.get(variables.ATTEMPT) or 0)
     environment: Environment | None = None
@@ -243,7 +243,7 @@ class Preparation:
     """
 
     def __init__(
-        self, loop: Loop, output: Output, environment: Environment, settings: Settings, runtime: Runtime
+        self, loop: Loop, output: Output, environment: Environment, settings: HostSettings, runtime: Runtime
     ) -> None:
         self._loop = loop
         self._output = output
@@ -394,13 +394,13 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
     return result
 
 
-def _settings() -> tuple[Settings, bool]:
+def _settings() -> tuple[HostSettings, bool]:
     """Read what the backend decided, and take its secrets out of the environment."""
     runtime = os.environ.get(variables.RUNTIME_DIR)
     _read_secrets()
     address = os.environ.pop(variables.CONTROL_ADDRESS, None)
     return (
-        Settings(
+        HostSettings(
             token=os.environ.pop(variables.JOB_TOKEN, None),
             control_fd=_take_fd(variables.CONTROL_FD),
             control_address=_address(address) if address else None,
@@ -420,7 +420,7 @@ def _read_secrets() -> None:
         os.environ.update({name: secrets[name] for name in variables.TOOLKIT_ONLY if name in secrets})
 
 
-def _with_job(settings: Settings, environment: Environment) -> Settings:
+def _with_job(settings: HostSettings, environment: Environment) -> HostSettings:
     hang_timeout = environment.framework_parameters.get(codec.HANG_TIMEOUT)
     return dataclasses.replace(
         settings,

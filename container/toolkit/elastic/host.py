@@ -27,7 +27,7 @@ from container.toolkit import reports
 from container.toolkit.hang_detector import ProgressWatch
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, Member
-from container.toolkit.runtime import Outcome, Runtime, Settings
+from container.toolkit.runtime import HostSettings, Outcome, Runtime
 
 #: How long a worker may take to end after SIGTERM when it has no place any more, in seconds.
 _END_GRACE = 0.5
@@ -43,7 +43,7 @@ class ElasticRuntime(Runtime):
         settings: What the backend decided.
     """
 
-    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: Settings) -> None:
+    def __init__(self, loop: Loop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
         self._command: tuple[str, ...] = ()
         self._workers: dict[str, str] = {}  # process -> worker
