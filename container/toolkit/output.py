@@ -39,7 +39,7 @@ class Output:
         os.set_blocking(self._fd, False)
         self._pending = bytearray()
         self._waiting = False
-        self.paused: list[Stream | EventStream] = []
+        self.paused: list[OutputStream | EventStream] = []
 
     @property
     def congested(self) -> bool:
@@ -96,7 +96,7 @@ class Output:
         return True
 
 
-class Stream:
+class OutputStream:
     """One process's output: reads its pipe, prints its pieces with a prefix, keeps the tail.
 
     Args:

@@ -29,7 +29,7 @@ from container.toolkit import rank as rank_wrapper
 from container.toolkit.importer import client
 from container.toolkit.importer.imports import Imports
 from container.toolkit.mpi import daemons
-from container.toolkit.output import EventStream, Output, Stream
+from container.toolkit.output import EventStream, Output, OutputStream
 
 #: A wrapper that vanishes without a report was killed; whether mpirun was, which explains it, is known in this time.
 _VANISHED_AFTER = 0.15
@@ -75,7 +75,7 @@ class Member:
     shell: bool = False
     servers: set[Any] = dataclasses.field(default_factory=set)
     started_at: float | None = None
-    stream: Stream | None = None
+    stream: OutputStream | None = None
     events: EventStream | None = None
     stalls: hangs.StallWarnings = dataclasses.field(default_factory=hangs.StallWarnings)
     wrapper: Connection | None = None
@@ -249,7 +249,7 @@ class Gang:
         finally:
             os.close(write_end)
         member.started_at = time.monotonic()
-        member.stream = Stream(self._loop, self._output, read_end, self._host, name, edit=daemons.Words())
+        member.stream = OutputStream(self._loop, self._output, read_end, self._host, name, edit=daemons.Words())
         self._loop.on_child(member.pid, lambda status: self._bare_ended(member, status))
         return member
 
@@ -357,7 +357,7 @@ class Gang:
         printed, reported = descriptors
         member.wrapper = connection
         member.wrapper_pid = pid
-        member.stream = Stream(
+        member.stream = OutputStream(
             self._loop, self._output, printed, self._host, name, printed=functools.partial(self._printed, member)
         )
         member.events = EventStream(self._loop, self._output, reported, lambda values: self._rank_event(member, values))
