@@ -16,7 +16,7 @@ from container.system.loop import Loop
 from container.toolkit.elastic.host import ElasticRuntime
 from container.toolkit.host import HostRuntime
 from container.toolkit.output import Output
-from container.toolkit.runtime import Outcome, Runtime, Settings
+from container.toolkit.runtime import HostSettings, Outcome, Runtime
 
 RunUntil = Callable[..., None]
 
@@ -54,7 +54,7 @@ class Told:
             resource_config={"hosts": ["algo-1"], "current_host": "algo-1"},
             input_data_config={},
         )
-        settings = Settings(
+        settings = HostSettings(
             token=None, control_fd=None, control_address=None, start_timeout=1, stop_grace=1, runtime_dir=folder
         )
         self._printed, written = os.pipe()
