@@ -16,7 +16,7 @@ from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from estimators.service.profile import Address
-    from estimators.service.settings import Place
+    from estimators.service.settings import EndpointFiles
 
 _EXAMPLES = """\
 examples:
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
             signal.signal(number, handler)
 
 
-def _installed(args: argparse.Namespace, place: Place, address: Address, ended: contextlib.ExitStack) -> bool:
+def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address, ended: contextlib.ExitStack) -> bool:
     """Put the SDK's configuration where the SDK looks by itself, until the endpoint ends."""
     from estimators.service import profile
 

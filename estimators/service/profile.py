@@ -16,7 +16,7 @@ from pathlib import Path
 
 from estimators.job.errors import ConfigurationError
 from estimators.service.identity import ROLE, role_arn
-from estimators.service.settings import Keys, Place, default_bucket, write_private
+from estimators.service.settings import EndpointFiles, Keys, default_bucket, write_private
 
 _MARK = "# written by fleetfit serve"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -47,7 +47,7 @@ class Address:
         """The default bucket."""
         return default_bucket(self.region)
 
-    def environment(self, place: Place) -> dict[str, str]:
+    def environment(self, place: EndpointFiles) -> dict[str, str]:
         """Everything that a client must set, as variables."""
         return {
             "AWS_ACCESS_KEY_ID": self.keys.access_key,
@@ -88,7 +88,7 @@ def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]
 # --- the SDK's configuration ---
 
 
-def write_sdk_config(place: Place, address: Address) -> None:
+def write_sdk_config(place: EndpointFiles, address: Address) -> None:
     """Write the SDK's configuration: it looks for the default bucket with STS, whose address it does not let change."""
     write_private(place.sdk_config_file, sdk_config(address))
 
@@ -109,7 +109,7 @@ def sdk_config(address: Address) -> str:
     )
 
 
-def install_sdk_config(place: Place, address: Address, path: Path) -> bool:
+def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bool:
     """Write it where the SDK looks by itself, so that ``AWS_PROFILE`` alone is enough.
 
     That place is the same for every profile, so :func:`remove_sdk_config` takes it away when the endpoint ends.
@@ -133,14 +133,14 @@ def install_sdk_config(place: Place, address: Address, path: Path) -> bool:
     return True
 
 
-def remove_sdk_config(place: Place, address: Address, path: Path) -> None:
+def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> None:
     """Remove what :func:`install_sdk_config` wrote, unless somebody has written something else there since."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _installed(place, address).encode():
             path.unlink()
 
 
-def _installed(place: Place, address: Address) -> str:
+def _installed(place: EndpointFiles, address: Address) -> str:
     """The installed text, which names the endpoint: another home's may have been put in its place meanwhile."""
     return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes it when it ends", 1)
 
@@ -231,7 +231,7 @@ def _with_section(path: Path, text: str, title: str, lines: list[str]) -> str:
 # --- variables ---
 
 
-def write_env_file(path: Path, place: Place, address: Address) -> None:
+def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
     """Write everything that a client must set as ``KEY=VALUE`` lines, for the user only.
 
     The lines are a shell's, which may source them. Values of letters, digits and ``@%+=:,./-_`` stand as they are, so
@@ -247,14 +247,14 @@ def write_env_file(path: Path, place: Place, address: Address) -> None:
         raise ConfigurationError(f"--env-file {path} cannot be written: {error.strerror}.") from error
 
 
-def remove_env_file(path: Path, place: Place, address: Address) -> None:
+def remove_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
     """Remove what :func:`write_env_file` wrote: who waits for the next endpoint's must not find this one's."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _variables(place, address).encode():
             path.unlink()
 
 
-def _variables(place: Place, address: Address) -> str:
+def _variables(place: EndpointFiles, address: Address) -> str:
     return "".join(f"{name}={_quoted(name, value)}\n" for name, value in address.environment(place).items())
 
 

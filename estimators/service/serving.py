@@ -18,7 +18,7 @@ from estimators.service.metrics import Metrics
 from estimators.service.profile import Address, job_environment, write_sdk_config
 from estimators.service.queue import Queue
 from estimators.service.records import Jobs
-from estimators.service.settings import Place
+from estimators.service.settings import EndpointFiles
 from estimators.service.storage import Storage
 from estimators.service.training import Training
 from estimators.service.translation import Local
@@ -70,7 +70,7 @@ class Service:
     """
 
     def __init__(self, options: Options, tell: Callable[[str], None] = lambda line: None) -> None:
-        self.place = Place.of(options.home)
+        self.place = EndpointFiles.of(options.home)
         with _explained(self.place):
             self.keys = self.place.keys()
             self._lock = locks.take(self.place.lock_file)
@@ -147,7 +147,7 @@ class Service:
 
 
 @contextlib.contextmanager
-def _explained(place: Place) -> Iterator[None]:
+def _explained(place: EndpointFiles) -> Iterator[None]:
     """A full disk, or a folder where a file should be, is the user's to mend."""
     try:
         yield

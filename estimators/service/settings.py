@@ -32,7 +32,7 @@ class Keys:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class EndpointFiles:
     """The files of a home's endpoint.
 
     Attributes:
@@ -42,7 +42,7 @@ class Place:
     home: Path
 
     @classmethod
-    def of(cls, home: str | os.PathLike[str] | None = None) -> Place:
+    def of(cls, home: str | os.PathLike[str] | None = None) -> EndpointFiles:
         """The place of a home; default: ``$FLEETFIT_HOME``."""
         return cls(jobs_folder(os.fspath(home) if home is not None else None).parent)
 

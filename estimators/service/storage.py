@@ -20,7 +20,7 @@ from typing import NoReturn
 from container.system import files, locks
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import JobRecord, job_names, jobs_folder
-from estimators.service.settings import Place
+from estimators.service.settings import EndpointFiles
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _START_TIMEOUT = 30.0
@@ -45,7 +45,7 @@ class Storage:
         port: Its port; 0 chooses a free one.
     """
 
-    def __init__(self, place: Place, folder: Path, port: int = 0) -> None:
+    def __init__(self, place: EndpointFiles, folder: Path, port: int = 0) -> None:
         self._place = place
         self.folder = Path(os.path.abspath(folder))
         self._port = port
@@ -141,7 +141,7 @@ class Storage:
 # --- the keeper ---
 
 
-def _needed(place: Place) -> bool:
+def _needed(place: EndpointFiles) -> bool:
     """Whether the endpoint or a job of it lives."""
     if locks.is_held(place.lock_file):
         return True
@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     from estimators.service.s3_server import S3Server
 
-    place = Place.of(arguments.home)
+    place = EndpointFiles.of(arguments.home)
     held = locks.take(place.storage_lock_file)
     if held is None:
         print("another one runs.", file=sys.stderr)

@@ -90,7 +90,7 @@ def test_the_sdks_configuration_is_put_where_it_looks_unless_the_user_has_one_or
     from estimators.cli import serve
     from estimators.cli.main import _parse
     from estimators.service.profile import Address
-    from estimators.service.settings import Keys, Place
+    from estimators.service.settings import EndpointFiles, Keys
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path = tmp_path / "sagemaker" / "config.yaml"
@@ -100,7 +100,7 @@ def test_the_sdks_configuration_is_put_where_it_looks_unless_the_user_has_one_or
     address = Address(endpoint="http://x", s3_endpoint="http://y", region="us-east-1", keys=Keys("a", "b"))
     args = _parse(["serve", *words])
     with contextlib.ExitStack() as ended:
-        assert serve._installed(args, Place(tmp_path / "home"), address, ended) is put
+        assert serve._installed(args, EndpointFiles(tmp_path / "home"), address, ended) is put
         assert path.exists() is (own or put)
     assert path.exists() is own
     assert ("stays as it is" in capsys.readouterr().err) is own

@@ -18,7 +18,7 @@ from estimators.service import training
 from estimators.service.errors import ServiceError
 from estimators.service.queue import Queue
 from estimators.service.records import Jobs
-from estimators.service.settings import Place
+from estimators.service.settings import EndpointFiles
 from estimators.service.source import bring_source
 from estimators.service.storage import Storage
 from estimators.service.training import Training
@@ -45,7 +45,7 @@ class Endpoint:
         self.started: list[str] = []
         jobs = Jobs(home, "us-east-1")
         self.queue = Queue(jobs, 1, {}, lambda line: None)
-        self.training = Training(jobs, self.queue, Storage(Place(home), home / "s3"), Local())
+        self.training = Training(jobs, self.queue, Storage(EndpointFiles(home), home / "s3"), Local())
 
     def start(self, record: JobRecord, environment: Any) -> Any:
         """Instead of a supervisor's start."""

@@ -32,7 +32,7 @@ from estimators.service.logs import Logs
 from estimators.service.metrics import Metrics
 from estimators.service.models import Model
 from estimators.service.records import Jobs
-from estimators.service.settings import Keys, Place
+from estimators.service.settings import EndpointFiles, Keys
 from estimators.service.storage import Storage
 from estimators.service.training import Training
 from estimators.service.translation import Local
@@ -64,7 +64,7 @@ class Target:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        place = Place(home)
+        place = EndpointFiles(home)
         place.make()
         (home / "s3" / "bucket").mkdir(parents=True)
         self.queue = CountingQueue()

@@ -11,7 +11,7 @@ import pytest
 from container.system import locks
 from estimators.job.errors import ConfigurationError
 from estimators.service import profile
-from estimators.service.settings import Keys, Place, default_bucket, region_of
+from estimators.service.settings import EndpointFiles, Keys, default_bucket, region_of
 
 ADDRESS = profile.Address(
     endpoint="http://127.0.0.1:1",
@@ -88,7 +88,11 @@ def test_the_sdks_configuration(files: Path) -> None:
 
 
 def test_the_sdks_configuration_is_where_it_looks_while_the_endpoint_runs(files: Path) -> None:
-    path, place, other = files / "sagemaker" / "config.yaml", Place(files / "home"), Place(files / "other")
+    path, place, other = (
+        files / "sagemaker" / "config.yaml",
+        EndpointFiles(files / "home"),
+        EndpointFiles(files / "other"),
+    )
     for _ in range(2):  # a killed endpoint left it
         assert profile.install_sdk_config(place, ADDRESS, path)
     assert private(path)
@@ -107,7 +111,7 @@ def test_the_sdks_configuration_is_where_it_looks_while_the_endpoint_runs(files:
 
 
 def test_the_env_file_is_for_the_user_only(files: Path) -> None:
-    profile.write_env_file(files / "env", Place(files), ADDRESS)
+    profile.write_env_file(files / "env", EndpointFiles(files), ADDRESS)
     assert private(files / "env")
     lines = dict(line.split("=", 1) for line in (files / "env").read_text().splitlines())
     assert lines["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:2"
@@ -124,7 +128,7 @@ def test_jobs_see_the_endpoint_and_no_profile_of_the_users() -> None:
 
 
 def test_keys_are_made_once_and_are_private(tmp_path: Path) -> None:
-    place = Place(tmp_path / "home")
+    place = EndpointFiles(tmp_path / "home")
     keys = place.keys()
     assert place.keys() == keys
     assert "secret" not in repr(keys).replace("secret_key", "") or keys.secret_key not in repr(keys)
@@ -151,9 +155,9 @@ def test_locks_and_regions(tmp_path: Path) -> None:
 
 def test_the_env_file_goes_with_the_endpoint_unless_it_is_anothers(files: Path) -> None:
     path = files / "env"
-    profile.write_env_file(path, Place(files), ADDRESS)
-    profile.remove_env_file(path, Place(files / "another"), ADDRESS)
+    profile.write_env_file(path, EndpointFiles(files), ADDRESS)
+    profile.remove_env_file(path, EndpointFiles(files / "another"), ADDRESS)
     assert path.exists()
-    profile.remove_env_file(path, Place(files), ADDRESS)
+    profile.remove_env_file(path, EndpointFiles(files), ADDRESS)
     assert not path.exists()
-    profile.remove_env_file(path, Place(files), ADDRESS)
+    profile.remove_env_file(path, EndpointFiles(files), ADDRESS)

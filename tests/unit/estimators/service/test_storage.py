@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from estimators.service.settings import Place
+from estimators.service.settings import EndpointFiles
 from estimators.service.storage import Storage
 
 
@@ -19,7 +19,7 @@ from estimators.service.storage import Storage
     ],
 )  # fmt: skip
 def test_names_that_lead_out_or_cannot_be_are_no_objects(tmp_path: Path, bucket: str, key: str) -> None:
-    storage = Storage(Place(tmp_path), tmp_path / "s3")
+    storage = Storage(EndpointFiles(tmp_path), tmp_path / "s3")
     (tmp_path / "s3" / "b").mkdir(parents=True)
     (tmp_path / "s3" / "link").symlink_to(tmp_path)
     (tmp_path / "s3" / "b" / "link").symlink_to(tmp_path / "secret")
