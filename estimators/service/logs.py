@@ -22,7 +22,7 @@ from estimators.job.secrets import MASK
 from estimators.service.errors import ServiceError
 from estimators.service.records import Job, Jobs
 from estimators.service.settings import ACCOUNT
-from estimators.service.streams import Event, Stream, Streams
+from estimators.service.streams import Event, LogStream, Streams
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 
@@ -59,7 +59,7 @@ class _Facts:
 class _Opened:
     """A stream that was found."""
 
-    def __init__(self, name: str, job: Job, stream: Stream, mask: Callable[[str], str] | None) -> None:
+    def __init__(self, name: str, job: Job, stream: LogStream, mask: Callable[[str], str] | None) -> None:
         self.name = name
         self.job = job
         self._stream = stream

@@ -44,7 +44,7 @@ class Event(NamedTuple):
     text: str
 
 
-class Stream:
+class LogStream:
     """The log of one host.
 
     Args:
@@ -174,15 +174,15 @@ class Streams:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: collections.OrderedDict[tuple[str, int], Stream] = collections.OrderedDict()
+        self._kept: collections.OrderedDict[tuple[str, int], LogStream] = collections.OrderedDict()
 
-    def get(self, record: JobRecord, host: str, *, labelled: bool) -> Stream:
+    def get(self, record: JobRecord, host: str, *, labelled: bool) -> LogStream:
         """Return the stream of a host; the same object for the same record."""
         key = (str(record.host_dir(host)), record.path.stat().st_ino)
         with self._lock:
             stream = self._kept.get(key)
             if stream is None:
-                stream = self._kept[key] = Stream(record, host, labelled=labelled)
+                stream = self._kept[key] = LogStream(record, host, labelled=labelled)
                 if len(self._kept) > _KEPT:
                     self._kept.popitem(last=False)
             else:

@@ -13,7 +13,7 @@ import pytest
 from container.contract.wire import Piece
 from estimators.records.logs import LogWriter
 from estimators.records.record import JobRecord
-from estimators.service.streams import EVENT_LIMIT, Stream
+from estimators.service.streams import EVENT_LIMIT, LogStream
 
 NS = 1_000_000
 
@@ -39,7 +39,7 @@ def write(record: JobRecord) -> Write:
     return lines
 
 
-def read(stream: Stream, start: int = 0, *, over: bool = False) -> list[tuple[int, str]]:
+def read(stream: LogStream, start: int = 0, *, over: bool = False) -> list[tuple[int, str]]:
     count = stream.extend(over=over)
     return [tuple(event) for event in stream.read(start, count)] if count > start else []  # type: ignore[misc]
 
@@ -49,35 +49,35 @@ def test_lines_of_all_processes_by_time_with_their_names(record: JobRecord, writ
     write("rank 1", "b\n", at=1001)
     write("rank 0", "c\r", "d", at=1002)
     write(None, "end\n", at=1003)
-    stream = Stream(record, "algo-1", labelled=True)
+    stream = LogStream(record, "algo-1", labelled=True)
     assert read(stream) == [
         (1000, "[algo-1:rank 0] a"), (1001, "[algo-1:rank 1] b"), (1002, "[algo-1:rank 0] c"),
         (1002, "[algo-1:rank 0] d"), (1003, "[algo-1] end"),
     ]  # fmt: skip
-    assert [text for _, text in read(Stream(record, "algo-1", labelled=False))] == ["a", "b", "c", "d", "end"]
+    assert [text for _, text in read(LogStream(record, "algo-1", labelled=False))] == ["a", "b", "c", "d", "end"]
     assert [stream.first_at(at, 5) for at in (0, 1000, 1001, 1002, 1003, 2000)] == [0, 0, 1, 2, 4, 5]
 
 
 def test_what_comes_late_comes_after_what_was_given_out(record: JobRecord, write: Write) -> None:
     """Two processes' files are not written in the same moment; times still never decrease."""
-    stream = Stream(record, "algo-1", labelled=False)
+    stream = LogStream(record, "algo-1", labelled=False)
     write("rank 0", "late\n", at=2000)
     assert read(stream) == [(2000, "late")]
     times = record.log_file("algo-1", "rank 1").with_suffix(".times")
     times.with_suffix(".log").write_bytes(b"early\n")
     times.write_bytes((1000 * NS).to_bytes(8, "little") + (6).to_bytes(8, "little"))
     assert read(stream) == [(2000, "late"), (2000, "early")]
-    assert read(Stream(record, "algo-1", labelled=False)) == [(2000, "late"), (2000, "early")]
+    assert read(LogStream(record, "algo-1", labelled=False)) == [(2000, "late"), (2000, "early")]
 
 
 def test_another_endpoint_goes_on_where_the_first_was_killed(record: JobRecord, write: Write) -> None:
     write("rank 0", *(f"{number}\n" for number in range(10)), at=1000)
-    assert len(read(Stream(record, "algo-1", labelled=False))) == 10
+    assert len(read(LogStream(record, "algo-1", labelled=False))) == 10
     index = record.path / "service" / "algo-1.events"
     with open(index, "ab") as file:
         file.write(b"torn")  # it was killed while it wrote
     write("rank 0", "10\n", at=1001)
-    assert [text for _, text in read(Stream(record, "algo-1", labelled=False))] == [str(n) for n in range(11)]
+    assert [text for _, text in read(LogStream(record, "algo-1", labelled=False))] == [str(n) for n in range(11)]
     assert index.stat().st_size == 11 * 24
     assert index.stat().st_mode & 0o777 == 0o600
 
@@ -86,7 +86,7 @@ def test_another_endpoint_goes_on_where_the_first_was_killed(record: JobRecord, 
 def test_a_disk_that_is_full_for_a_while_loses_no_line(
     record: JobRecord, write: Write, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
-    stream = Stream(record, "algo-1", labelled=False)
+    stream = LogStream(record, "algo-1", labelled=False)
     write("rank 0", "a\n", at=1000)
     assert [text for _, text in read(stream)] == ["a"]
     write("rank 0", "b\n", at=1001)
@@ -106,29 +106,29 @@ def test_a_disk_that_is_full_for_a_while_loses_no_line(
         file.write(b"0/ra")  # the same for the other file
     write("rank 0", "d\n", at=1003)
     assert [text for _, text in read(stream)] == ["a", "b", "c", "d"]
-    assert [text for _, text in read(Stream(record, "algo-1", labelled=False), over=True)] == ["a", "b", "c", "d"]
+    assert [text for _, text in read(LogStream(record, "algo-1", labelled=False), over=True)] == ["a", "b", "c", "d"]
 
 
 def test_lines_too_long_for_an_event_are_cut_between_characters(record: JobRecord, write: Write) -> None:
     line = "é" * (3 * EVENT_LIMIT)
     write("rank 0", line + "\n", "next\n", at=1000)
-    stream = Stream(record, "algo-1", labelled=False)
+    stream = LogStream(record, "algo-1", labelled=False)
     count = stream.extend(over=False)
     parts = [stream.read(number, number + 1)[0].text for number in range(count)]
     assert "".join(parts) == line + "next"
     assert all(len(part.encode()) <= EVENT_LIMIT for part in parts)
     assert len(stream.read(0, count)) < count  # an answer is bounded
-    assert read(Stream(record, "algo-1", labelled=False), count - 1) == [(1000, "next")]
+    assert read(LogStream(record, "algo-1", labelled=False), count - 1) == [(1000, "next")]
 
 
 def test_what_a_killed_supervisor_wrote_without_its_time_comes_last(record: JobRecord, write: Write) -> None:
     write("rank 0", "a\n", at=1000)
     with open(record.log_file("algo-1", "rank 0"), "ab") as file:
         file.write(b"b\nc")
-    stream = Stream(record, "algo-1", labelled=False)
+    stream = LogStream(record, "algo-1", labelled=False)
     assert [text for _, text in read(stream)] == ["a"]
     assert [text for _, text in read(stream, over=True)] == ["a", "b", "c"]
-    assert [text for _, text in read(Stream(record, "algo-1", labelled=False), over=True)] == ["a", "b", "c"]
+    assert [text for _, text in read(LogStream(record, "algo-1", labelled=False), over=True)] == ["a", "b", "c"]
 
 
 def test_nothing_is_lost_or_twice_while_it_grows_and_two_readers_look(record: JobRecord) -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_lost_or_twice_while_it_grows_and_two_readers_look(record: Jo
 
     thread = threading.Thread(target=body)
     thread.start()
-    streams = [Stream(record, "algo-1", labelled=False) for _ in range(2)]
+    streams = [LogStream(record, "algo-1", labelled=False) for _ in range(2)]
     seen: list[list[tuple[int, str]]] = [[], []]
     while True:
         over = done.is_set()
