@@ -31,6 +31,7 @@ BENCHMARKS = {
     "elastic": ("benchmarks.elastic", "run"),
     "elastic-steps": ("benchmarks.elastic_steps", "run"),
     "elastic-commits": ("benchmarks.elastic_steps", "run_commits"),
+    "ssh": ("benchmarks.ssh", "run"),
     "service": ("benchmarks.service", "run"),
     "containers-steps": ("benchmarks.containers", "run_steps"),
 }
