@@ -216,7 +216,8 @@ class HostCluster(Backend):
         """A host is gone."""
         if self._closed:
             return
-        failure = Failure(cause=Cause.HOST_LOST, message=f"the host was lost: {reason}.", host=member.name)
+        what = "the host was lost" if member.host is not None else "there is no host for it"
+        failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
         elastic = isinstance(self.spec.strategy, ElasticHorovod)
         others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
         if member.trains or member.joins or (elastic and member.preparing and others):

@@ -103,7 +103,7 @@ class SshProvider:
             words = machine.destination.words() if machine is not None else ["--", "HOST"]
             return ("ssh", *config, *(word for word in words if word != "--"))
 
-        cache = "~/.cache/fleetfit/hosts"
+        cache = ".cache/fleetfit/hosts"  # below the home, where ssh begins
         return Placement(
             base_dir=lambda host: f"/tmp/fleetfit-hosts/{spec.name}/hosts/{host}/ml",
             python=given.python or f"{cache}/env/bin/python",

@@ -10,6 +10,7 @@ from run_documents import project_of, run_document
 
 #: Who gives what blocks need.
 GIVEN_ELSEWHERE = {
+    "ssh": "tests/integration/cluster/test_hosts.py",
     "docker": "tests/integration/containers/test_documents.py",
     "aws": "tests/integration/service/test_documents.py",
     "sagemaker": "tests/integration/service/test_documents.py",
