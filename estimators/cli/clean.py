@@ -26,12 +26,14 @@ from container.contract.names import cut, shown
 from container.system import locks, unused
 from container.system.files import cache_root, names_in
 from container.system.removing import remove_tree
+from estimators.job import fleets
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
     from estimators.backends.docker.leftovers import Leftover
+    from estimators.backends.hosts.provider import Leftover as HostLeftover
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -53,6 +55,7 @@ class ItemKind(enum.Enum):
     FOLDER = "folder"
     CONTAINER = "container"
     NETWORK = "network"
+    HOST = "host"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,7 @@ class Item:
         why: Why it is listed.
         process: The process, for what is one.
         leftover: What it is on the container engine, for what is there.
+        host: What it is where hosts are from, for what is there.
     """
 
     kind: ItemKind
@@ -76,6 +80,7 @@ class Item:
     bytes: int = 0
     process: psutil.Process | None = None
     leftover: Leftover | None = None
+    host: HostLeftover | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,6 +167,7 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
     if selection.leftovers:
         items += leftover_processes(home)
         items += leftover_containers()
+        items += leftover_hosts(home)
         items += _unused_pools(home)
         items += [
             Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
@@ -343,6 +349,28 @@ def leftover_containers() -> list[Item]:
     ]
 
 
+def leftover_hosts(home: str | Path | None = None) -> list[Item]:
+    """What jobs of this home that have no supervisor any more have left where their hosts were from."""
+    from estimators import backends
+    from estimators.backends.hosts.cluster import HostCluster
+
+    elsewhere = (
+        name
+        for name in fleets.names()
+        if not (fleets.capabilities(name).shared_machine or fleets.capabilities(name).managed)
+    )
+    items = []
+    for backend in map(backends.load, elsewhere):
+        if not issubclass(backend, HostCluster) or not hasattr(backend.provider_type, "leftovers"):
+            continue
+        for found in backend.provider_type.leftovers():
+            record = jobs_folder(home) / found.job
+            if record.is_dir() and not JobRecord(record).is_supervised():
+                why = f"left of job {found.job}, whose supervisor is gone"
+                items.append(Item(kind=ItemKind.HOST, name=found.name, why=why, host=found))
+    return items
+
+
 def _unused_pools(home: str | Path | None) -> list[Item]:
     """Folders of warm containers that no job uses or may still take: they hold what the containers saw of secrets."""
     from estimators.backends.docker import warm
@@ -387,6 +415,8 @@ def _remove(item: Item) -> Removal:
             from estimators.backends.docker import leftovers
 
             leftovers.remove(item.leftover)
+        elif item.host is not None:
+            item.host.remove()
         elif item.path is not None and item.kind is ItemKind.JOB:
             _remove_job(item.path)
         elif item.path is not None:

@@ -53,9 +53,9 @@ class Fleet:
 
 
 #: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
-#: machines that ssh reaches.
+#: machines that ssh reaches; nodes of a Slurm cluster.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
-SSH = "ssh"
+SSH, SLURM = "ssh", "slurm"
 
 #: What an estimator takes where it is told nothing.
 DEFAULT = PROCESSES
@@ -77,6 +77,10 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     SSH: Fleet(
         backend="estimators.backends.ssh.provider:SshProvider",
+        capabilities=Capabilities(heartbeats=True, elastic=True),
+    ),
+    SLURM: Fleet(
+        backend="estimators.backends.slurm.provider:SlurmProvider",
         capabilities=Capabilities(heartbeats=True, elastic=True),
     ),
     SAGEMAKER: Fleet(

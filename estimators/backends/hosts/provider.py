@@ -99,6 +99,24 @@ class Finding:
     remedy: str = ""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """What a job has left where its hosts were from, for ``fleetfit clean``.
+
+    Attributes:
+        name: What it is called there.
+        job: The job.
+        remove: Removes it.
+
+    Raises:
+        OSError: by ``remove``, with the reason.
+    """
+
+    name: str
+    job: str
+    remove: Callable[[], None]
+
+
 class HostProcess(Protocol):
     """A process that runs on a host. What is told to one that has ended is dropped."""
 
@@ -230,3 +248,9 @@ class HostProvider(Protocol):
     @classmethod
     def diagnose(cls) -> list[Finding]:
         """What ``fleetfit doctor`` should say."""
+
+    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it:
+    #
+    # @classmethod
+    # def leftovers(cls) -> list[Leftover]:
+    #     """What there is of all jobs, those that run among them."""
