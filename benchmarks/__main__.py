@@ -34,6 +34,7 @@ BENCHMARKS = {
     "ssh": ("benchmarks.ssh", "run"),
     "service": ("benchmarks.service", "run"),
     "containers-steps": ("benchmarks.containers", "run_steps"),
+    "slurm": ("benchmarks.slurm", "run"),
 }
 #: What runs if nothing is named: some ten minutes.
 DEFAULT = ("launch", "steps")
