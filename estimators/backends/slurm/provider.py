@@ -127,13 +127,6 @@ class SlurmProvider:
         )
         cpus = [int(text.rstrip("+")) for text in said.split() if text.rstrip("+").isdigit()]
         asked = given.plain.get("cpus_per_task", "")
-        warnings = []
-        if spec.stopping.max_run_s and given.time is not None:
-            limit = minutes(given.time) or 0.0
-            if limit * 60 < spec.stopping.max_run_s:
-                warnings.append(
-                    f"the allocation's limit (time={given.time!r}) comes before max_run ({spec.stopping.max_run_s:g} s)"
-                )
         return Placement(
             base_dir=lambda host: f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{host}/ml",
             python=given.python,
@@ -141,7 +134,6 @@ class SlurmProvider:
             interface="",
             cpus=int(asked) if asked.isdigit() else min(cpus, default=1),
             connect=lambda host: ("srun", "--nodes=1", "--ntasks=1", "--overlap"),
-            warnings=tuple(warnings),
         )
 
     # --- hosts ---

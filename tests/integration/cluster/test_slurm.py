@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import clusters
+import documents
 import places
 import pytest
 import slurm
+from run_documents import project_of, run_document
 
 from estimators import FailurePolicy, UnsupportedError
 from estimators.backends.slurm.provider import SlurmProvider
@@ -315,3 +317,10 @@ def test_what_is_left_in_the_queue_is_found_by_clean(make: clusters.Make, slurm_
     clusters.until(lambda: len(slurm_cluster.queue()) == 1, 10)
     first.stop()
     clusters.await_terminal(first, 30)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.usefixtures("slurm_cluster")
+@pytest.mark.parametrize("document", documents.that_need("slurm"), ids=project_of)
+def test_the_blocks_that_need_slurm_do_what_the_document_says(document: Path, tmp_path: Path) -> None:
+    run_document(document, tmp_path, "slurm")

@@ -14,6 +14,7 @@ GIVEN_ELSEWHERE = {
     "docker": "tests/integration/containers/test_documents.py",
     "aws": "tests/integration/service/test_documents.py",
     "sagemaker": "tests/integration/service/test_documents.py",
+    "slurm": "tests/integration/cluster/test_slurm.py",
 }
 
 
