@@ -22,6 +22,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -194,7 +195,7 @@ def _position(job: str, partition: str) -> int | None:
 
 
 def nodes(job: str) -> list[dict[str, str]]:
-    """Return the nodes of an allocation: their names and addresses, that of its batch script first."""
+    """Return the nodes of an allocation: names and addresses ("": not known here), that of its batch script first."""
     fields = job_fields(job)
     first = fields.get("BatchHost", "")
     _, said, _ = command(["scontrol", "show", "hostnames", fields.get("NodeList", "")])
@@ -204,7 +205,14 @@ def nodes(job: str) -> list[dict[str, str]]:
     for line in said.splitlines():
         node = parse_fields(line)
         addresses[node.get("NodeName", "")] = node.get("NodeAddr", "")
-    return [{"name": name, "address": addresses.get(name) or name} for name in names]
+    return [{"name": name, "address": _resolved(addresses.get(name) or name)} for name in names]
+
+
+def _resolved(name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return ""
 
 
 def job_fields(job: str) -> dict[str, str]:

@@ -353,11 +353,14 @@ class _Step:
         self._waiting: Callable[[], None] | None = None
         self._node = node["name"]
         options = provider.options
+        address = node["address"]
+        if not address:
+            self._refuse(wanted, "its address is not known here. Call fit() where the nodes can be reached")
+            return
         try:
-            address = socket.gethostbyname(node["address"])
             caller = _own_address(address)
         except OSError as error:
-            self._refuse(wanted, f"its address {node['address']!r} is not known here: {error.strerror or error}")
+            self._refuse(wanted, f"there is no way to {address}: {error.strerror}")
             return
         words = [
             "srun", f"--jobid={allocation.job}", f"--nodelist={self._node}", "--nodes=1", "--ntasks=1", "--overlap",

@@ -273,7 +273,7 @@ def test_without_slurm_it_says_what_to_do(
         ):
             make("pass").fit(wait=False)
         [found] = SlurmProvider.diagnose()
-        assert not found.ok and "login node" in found.remedy
+        assert found.ok and "of no Slurm cluster" in found.text
     [found] = SlurmProvider.diagnose()
     assert found.ok and f"train (default): {places.MACHINES} nodes" in found.text
     with monkeypatch.context() as patched:
@@ -282,6 +282,8 @@ def test_without_slurm_it_says_what_to_do(
         patched.setenv("SLURM_CONF", str(wrong))
         with pytest.raises(UnsupportedError, match="Slurm does not answer"):
             make("pass").fit(wait=False)
+        [found] = SlurmProvider.diagnose()
+        assert not found.ok and "scontrol ping" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -324,3 +326,18 @@ def test_what_is_left_in_the_queue_is_found_by_clean(make: clusters.Make, slurm_
 @pytest.mark.parametrize("document", documents.that_need("slurm"), ids=project_of)
 def test_the_blocks_that_need_slurm_do_what_the_document_says(document: Path, tmp_path: Path) -> None:
     run_document(document, tmp_path, "slurm")
+
+
+@pytest.mark.soak
+def test_a_keeper_that_is_killed_is_followed_by_another(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+    job = make.start(WAITS, ready=1)
+
+    def keepers() -> list[clusters.Process]:
+        below = clusters.below(clusters.supervisor(job).pid)
+        return [process for process in below if process.argv[-1].endswith("keeper.py")]
+
+    [first] = keepers()
+    first.kill()
+    clusters.until(lambda: [other for other in keepers() if other.pid != first.pid], 10)
+    clusters.supervisor(job).kill()
+    clusters.until(lambda: is_empty(slurm_cluster), 10)
