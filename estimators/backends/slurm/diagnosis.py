@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-
 from estimators.backends.hosts.provider import Finding
 from estimators.backends.slurm import keeper
 
 
 def findings() -> list[Finding]:
     """Say whether there is a Slurm here, and what its partitions have."""
-    none = "this machine is of no Slurm cluster; on a login node of one, jobs run there"
-    if shutil.which("sbatch") is None:  # as on most machines
-        return [Finding(name="slurm", ok=True, text=none)]
+    if not keeper.configured():  # as most machines are
+        text = "this machine is of no Slurm cluster; on a login node of one, jobs run there"
+        return [Finding(name="slurm", ok=True, text=text)]
     code, said, error = keeper.command(["sinfo", "--noheader", "--format=%P %a %D %A"], seconds=10)
-    if code != 0 and "configuration source" in error:
-        return [Finding(name="slurm", ok=True, text=none)]
     if code != 0:
         remedy = "`scontrol ping` says whether the controller runs; slurm.conf or $SLURM_CONF says where."
         return [Finding(name="slurm", ok=False, text=f"Slurm does not answer: {error}", remedy=remedy)]

@@ -21,6 +21,7 @@ import json
 import os
 import queue
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,6 +40,13 @@ _CANCEL_S = 600.0
 #: States in which an allocation is not over.
 _WAITING = frozenset(
     {"PENDING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+#: Where a configuration lies: Debian's place, its old one, an own build's, and where slurmd keeps what it was sent.
+_CONFIGURATIONS = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
 )
 _FORMAT = "%A|%T|%r|%P"
 
@@ -231,6 +239,12 @@ def kill_wait() -> float:
 def parse_fields(line: str) -> dict[str, str]:
     """Read a line of ``Name=value`` pairs."""
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
+def configured() -> bool:
+    """Return whether this machine knows of a cluster, without asking it; one that only DNS knows of is not seen."""
+    named = any(os.environ.get(name) for name in ("SLURM_CONF", "SLURM_CONF_SERVER"))
+    return shutil.which("sbatch") is not None and (named or any(os.path.exists(path) for path in _CONFIGURATIONS))
 
 
 def environment() -> dict[str, str]:

@@ -208,7 +208,7 @@ class SlurmProvider:
     @classmethod
     def leftovers(cls) -> list[Leftover]:
         """Return this user's allocations for jobs."""
-        if shutil.which("squeue") is None:
+        if not keeper.configured():
             return []
         words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%A %j"]
         _, said, _ = keeper.command(words, seconds=10)
