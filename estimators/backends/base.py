@@ -54,6 +54,8 @@ class Callbacks:
         attempt: The job was started again there, for this time (from 1).
         over: It is over there: the last description, and where it failed what is known of the cause. Everything that it
             printed has been given.
+        limit: The job has reached a limit of the backend's, with the words for it, and is to be stopped as by
+            ``max_run``.
     """
 
     secondary_status: Callable[[str, str], None]
@@ -66,6 +68,7 @@ class Callbacks:
     described: Callable[[Mapping[str, Any]], None]
     attempt: Callable[[int], None]
     over: Callable[[Mapping[str, Any], Failure | None], None]
+    limit: Callable[[str], None]
 
 
 class HeadStart(Protocol):

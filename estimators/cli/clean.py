@@ -33,6 +33,7 @@ from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
     from estimators.backends.docker.leftovers import Leftover
+    from estimators.backends.ec2 import leftovers as ec2
     from estimators.backends.hosts.provider import Leftover as HostLeftover
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
@@ -56,6 +57,7 @@ class ItemKind(enum.Enum):
     CONTAINER = "container"
     NETWORK = "network"
     HOST = "host"
+    FLEET = "fleet"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,7 @@ class Item:
         process: The process, for what is one.
         leftover: What it is on the container engine, for what is there.
         host: What it is where hosts are from, for what is there.
+        fleet: Which instances and other things of EC2, for what is there.
     """
 
     kind: ItemKind
@@ -81,6 +84,7 @@ class Item:
     process: psutil.Process | None = None
     leftover: Leftover | None = None
     host: HostLeftover | None = None
+    fleet: ec2.Leftover | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,7 @@ class Selection:
         jobs: Jobs by name, whatever their age.
         caches: Whether to remove the caches.
         leftovers: Whether to look for what a crashed machine left.
+        ec2: The region of EC2 in which to look for fleets without a job; "": as boto3 finds it; None: not there.
     """
 
     older_than_s: float | None = None
@@ -102,6 +107,7 @@ class Selection:
     jobs: tuple[str, ...] = ()
     caches: bool = False
     leftovers: bool = True
+    ec2: str | None = None
 
     @property
     def takes_jobs(self) -> bool:
@@ -174,10 +180,32 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
             for path in unused.unused_folders(when)
         ]
         items += _asides(home, when)
+    if selection.ec2 is not None:
+        items += leftover_fleets(selection.ec2 or None, home)
     items += _jobs(selection, home, when)
     if selection.caches:
         items += caches()
     return items
+
+
+def leftover_fleets(region: str | None, home: str | Path | None = None) -> list[Item]:
+    """Instances and what was made for them on EC2, of jobs of these records that do not run any more."""
+    from estimators.backends.ec2 import leftovers as ec2_leftovers
+
+    def running(job: str) -> bool:
+        try:
+            return JobRecord.open(job, home).is_supervised()
+        except JobNotFoundError:
+            return False
+
+    found = []
+    for leftover in ec2_leftovers.find(region, running):
+        remains = leftover.remains
+        count = len(remains.instances)
+        held = [f"{count} instance{'s' if count != 1 else ''}", *remains.others]
+        why = f"{', '.join(held)} in {leftover.region}; its job does not run"
+        found.append(Item(kind=ItemKind.FLEET, name=remains.job or remains.fleet, why=why, fleet=leftover))
+    return found
 
 
 # --- jobs ---
@@ -417,6 +445,10 @@ def _remove(item: Item) -> Removal:
             leftovers.remove(item.leftover)
         elif item.host is not None:
             item.host.remove()
+        elif item.fleet is not None:
+            from estimators.backends.ec2 import leftovers as ec2_leftovers
+
+            ec2_leftovers.remove(item.fleet)
         elif item.path is not None and item.kind is ItemKind.JOB:
             _remove_job(item.path)
         elif item.path is not None:

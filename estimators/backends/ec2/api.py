@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTT
 
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.options import GPU_IMAGE, PLAIN_IMAGE, Ec2Options
+from estimators.backends.ec2.prices import Price
 from estimators.backends.ec2.requests import Answer, Lifecycle, Pool, Shortage, Wanted
 from estimators.backends.sagemaker.aws import Aws
 from estimators.job.errors import ConfigurationError
@@ -84,23 +85,6 @@ class Made:
     template: str
     group: str
     places: tuple[tuple[str, str | None], ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Price:
-    """What a spot host cost from a moment on.
-
-    Attributes:
-        type: The instance type.
-        zone: The zone.
-        since: In seconds since the epoch.
-        per_hour: US dollars.
-    """
-
-    type: str
-    zone: str
-    since: float
-    per_hour: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -460,7 +444,7 @@ class Ec2Api:
         return sorted(found, key=lambda price: (price.since, price.type, price.zone))
 
     def on_demand_price(self, type_: str) -> float | None:
-        """Return what a host costs on demand, in US dollars an hour; None where the price list does not say."""
+        """Return what a host costs on demand, in US dollars an hour; None where the price list cannot be asked."""
         wanted = {
             "instanceType": type_,
             "regionCode": self.region,
@@ -471,10 +455,13 @@ class Ec2Api:
         }
         # The price list has an endpoint in a few regions only.
         client = self._aws.session.client("pricing", region_name="us-east-1")
-        answer = client.get_products(
-            ServiceCode="AmazonEC2",
-            Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()],
-        )
+        try:
+            answer = client.get_products(
+                ServiceCode="AmazonEC2",
+                Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()],
+            )
+        except (BotoCoreError, ClientError):  # not everybody may
+            return None
         return read_price([json.loads(text) for text in answer.get("PriceList") or ()])
 
 

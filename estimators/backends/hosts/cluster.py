@@ -63,6 +63,7 @@ class HostCluster(Backend):
         self._provider = self.provider_type(loop, spec, options)
         self._provider.tell = self._tell
         self._provider.protected = self.protected
+        self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
         self._members: dict[str, _Member] = {}
         self._token = ""
         self._attempt = 0
