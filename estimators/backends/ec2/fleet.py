@@ -326,8 +326,10 @@ class Ec2Fleet:
         self._wait(f"EC2 has no capacity ({_list(answer.shortages)})")
 
     def _too_late(self) -> bool:
+        """Whether the wait for capacity is over; where others train on, a further host is waited for without end."""
+        trains = not self._together and any(slot.stage is _Stage.THERE for slot in self._slots.values())
         return (
-            not self._waits
+            not (self._waits or trains)
             and self._since is not None
             and time.monotonic() - self._since > self._options.capacity_timeout
         )
@@ -431,8 +433,8 @@ class Ec2Fleet:
         self._check_cost()
 
     def _see(self, host: str, slot: _Slot, one: Instance | None) -> None:
-        if one is None:
-            if time.monotonic() - slot.launched < _UNSEEN_S:
+        if one is None:  # one that was seen is known for an hour after its end
+            if slot.stage is not _Stage.BOOTING or time.monotonic() - slot.launched < _UNSEEN_S:
                 return
             reason = "EC2 does not know it any more"
         elif one.gone:

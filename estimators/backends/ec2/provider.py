@@ -233,7 +233,8 @@ class Ec2Provider(SshProvider):
             self._keys = keys.make(self._folder)
             known = self._folder / "known_hosts"
             known.write_text(self._keys.known_hosts(self._alias), encoding="ascii")
-            settings = SshSettings(known_hosts=known, config=Path(os.devnull), strict=True, identity=self._keys.login)
+            config = Path(self._given.ssh_config or os.devnull).expanduser()
+            settings = SshSettings(known_hosts=known, config=config, strict=True, identity=self._keys.login)
             self._connections = Connections(self._loop, settings)
         if self._pipe < 0:
             pid, self._pipe = start_remover(self._fleet_name, api.region, self._given)

@@ -31,12 +31,15 @@ def remove(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait: floa
         What is left after all, or why nobody knows.
     """
     until = time.monotonic() + patience
+    empty = 0
     while True:
         try:
             left = api.remove(fleet)
         except (BotoCoreError, ClientError) as error:
             left = [str(error)]
-        if not left or time.monotonic() > until:
+        empty = 0 if left else empty + 1
+        # What was launched just before may not be seen at the first look.
+        if empty > 1 or time.monotonic() > until:
             return left
         time.sleep(wait)
 
