@@ -5,6 +5,7 @@ A terminated instance's machine is killed, and one that shuts itself down is ter
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -76,7 +77,7 @@ class Machines:
     def alive(self) -> list[str]:
         """The instances whose machines run."""
         assert not self.failed, self.failed
-        return [name for name, (process, _) in self._running.items() if process.poll() is None]
+        return [name for name, (process, _) in list(self._running.items()) if process.poll() is None]
 
     def interrupt(self, instance: str, action: dict[str, str] | None = None) -> None:
         """Give an instance the notice of its interruption."""
@@ -137,7 +138,8 @@ class Machines:
         _ip("link", "set", "eth0", "up", inside=namespace)
         _ip("link", "set", "lo", "up", inside=namespace)
         _ip("addr", "add", "169.254.169.254/32", "dev", "lo", inside=namespace)
-        login = ec2_backends[ACCOUNT][REGION].key_pairs[one.key_name].material_public
+        pair = ec2_backends[ACCOUNT][REGION].key_pairs.get(one.key_name)  # its fleet may be removed already
+        login = pair.material_public if pair is not None else ""
         variables = {name: value for name, value in os.environ.items() if name.startswith(("COVERAGE_", "TF_CPP"))}
         settings = {
             "address": address,
@@ -165,6 +167,17 @@ class Machines:
         del self._running[name]
         self._ended.add(name)
         subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
+
+    def removers(self) -> list[int]:
+        """The processes that remove fleets here."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                place = Path("/proc", pid)
+                ours = self.server.url.encode() in (place / "environ").read_bytes()
+                if ours and b"ec2.remover" in (place / "cmdline").read_bytes():
+                    found.append(int(pid))
+        return found
 
     def reset(self) -> None:
         """End all instances, and forget everything."""

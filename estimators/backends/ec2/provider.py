@@ -311,6 +311,8 @@ class Ec2Provider(SshProvider):
                     self._loop.remove_reader(read)
                     os.close(read)
                     os.close(write)
+                    if connection.ended is None:  # what watches there was killed
+                        self._loop.call_later(_NOTICES_S, again)
                     return
                 said.extend(data)
                 while b"\n" in said:
@@ -320,6 +322,10 @@ class Ec2Provider(SshProvider):
 
             os.set_blocking(read, False)
             self._loop.add_reader(read, take)
+
+        def again() -> None:
+            if self._instances.get(host) is instance:
+                self._watch_notices(host)
 
         def failed(finished: Finished) -> None:
             self.tell(f"{host} cannot hear of notices: {finished.last_line}")
@@ -374,10 +380,13 @@ def start_remover(fleet: str, region: str, options: Ec2Options) -> tuple[int, in
     argv = [sys.executable, "-m", "estimators.backends.ec2.remover", "--fleet", fleet, "--region", region]
     if options.profile is not None:
         argv += ["--profile", options.profile]
+    # It must find this very package, and nothing of the working folder.
+    paths = [str(Path(__file__).resolve().parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
         pid = processes.spawn(
-            argv, env=os.environ, stdin=read, stdout=nothing, stderr=nothing, death_signal=0, new_session=True
+            argv, env=environment, stdin=read, stdout=nothing, stderr=nothing, death_signal=0, new_session=True
         )
     finally:
         os.close(read)

@@ -43,6 +43,7 @@ def ec2(cloud: ec2_machines.Machines, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.setenv(name, value)
     yield cloud
     clusters.until(lambda: not cloud.alive(), 60)
+    clusters.until(lambda: not cloud.removers(), 60)
 
 
 @pytest.fixture
