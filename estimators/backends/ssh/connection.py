@@ -478,7 +478,7 @@ class Connection:
     ) -> None:
         """Start a program there that is spoken to over its standard input and output.
 
-        What a login shell prints before is left out.
+        What a login shell prints before is left out. The connection ends with the last program that was started so.
 
         Args:
             argv: Its words.
@@ -528,6 +528,10 @@ class Connection:
                 said.extend(data)
                 if said.endswith(f"{mark}\n".encode()):
                     begun = True
+                    # From now on the connection lasts as long as the program: beyond a link that is cut, only sshd's
+                    # own processes would not know.
+                    if self._master is not None:
+                        self._master.close_input()
                     self._loop.remove_reader(read_end)
                     started(read_end, write_end)
                     return
@@ -678,9 +682,10 @@ class Child:
             return
         except OSError:  # it reads no more
             pass
-        self._close_input()
+        self.close_input()
 
-    def _close_input(self) -> None:
+    def close_input(self) -> None:
+        """End what it reads."""
         if self._input >= 0:
             self._loop.remove_writer(self._input)
             os.close(self._input)
@@ -688,7 +693,7 @@ class Child:
 
     def _exited(self, status: int) -> None:
         self._status = status
-        self._close_input()
+        self.close_input()
         self._tell()
 
     def _tell(self) -> None:
@@ -699,7 +704,7 @@ class Child:
 
     def kill(self) -> None:
         """End it."""
-        self._close_input()
+        self.close_input()
         if self._status is None and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
