@@ -42,8 +42,7 @@ try:
     import container.__main__ as main
 except ImportError:
     sys.exit(f"{sys.executable} has no fleetfit")
-sys.argv[1:] = ["agent", "host"]
-sys.exit(main.main())'
+sys.exit(main.main())' agent host
 """
 
 Event = dict[str, Any]

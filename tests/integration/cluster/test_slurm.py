@@ -117,7 +117,7 @@ def test_nothing_is_left_in_the_queue_or_on_a_node_when_something_is_killed(
         next(process for process in below if process.argv[0] == "srun").kill()
     else:
         lines = [line for node in slurm_cluster.nodes for line in node.machine.processes()]
-        agent = next(line for line in lines if "sys.argv[1:] =" in line and "python" in line.split()[1])
+        agent = next(line for line in lines if line.endswith(" agent host "))
         os.kill(int(agent.split()[0]), signal.SIGKILL)
     try:
         clusters.until(lambda: is_empty(slurm_cluster), 10 if victim == "supervisor" else 30)
