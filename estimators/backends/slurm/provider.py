@@ -299,9 +299,11 @@ class _Allocation:
             place = f", at place {event['position']} of its partition's queue" if event["position"] else ""
             self._provider.tell(f"Slurm job {self.job} is pending{place}: {explain(event['reason'])}.")
         elif event["event"] == "running":
-            self._start(event["nodes"])
-        elif self._waits_again:
             self._waits_again = False
+            self._start(event["nodes"])
+        elif self._waits_again:  # it did not come back
+            self._waits_again = False
+            self.job = None
             self._submit()
         else:
             self._fail(f"Slurm job {self.job} has ended before it ran: {_why(event['state'], event['reason'])}")
@@ -313,6 +315,9 @@ class _Allocation:
             one.failed(reason)
 
     def _start(self, nodes: Sequence[dict[str, str]]) -> None:
+        if len(nodes) < self.size:  # scontrol did not answer, or words for sbatch asked for others
+            self._fail(f"Slurm job {self.job} runs on {len(nodes)} nodes, and {self.size} were asked for")
+            return
         names = {node["name"] for node in nodes}
         if names & self._provider.taken():  # a part of a node, and the other part is ours as well
             self._provider.queue.cancel(str(self.job))
@@ -320,7 +325,7 @@ class _Allocation:
             self._submit()
             return
         wanted, self._wanted = self._wanted, []
-        for number, (one, node) in enumerate(zip(wanted, nodes, strict=True)):
+        for number, (one, node) in enumerate(zip(wanted, nodes, strict=False)):
             self.nodes[node["name"]] = one.name
             _Step(self._provider, self, one, node, first=number == 0)
 
