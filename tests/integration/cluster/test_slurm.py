@@ -132,7 +132,9 @@ def test_what_waits_in_the_queue_says_why_and_is_gone_with_its_supervisor(
     make: clusters.Make, slurm_cluster: slurm.Cluster
 ) -> None:
     first = make.start(WAITS, hosts=places.MACHINES, ready=places.MACHINES)
-    second, third = (make(WAITS).fit(wait=False) for _ in range(2))
+    second = make(WAITS).fit(wait=False)
+    clusters.until(lambda: len(slurm_cluster.queue()) == 2, 30)  # or their supervisors might overtake each other
+    third = make(WAITS).fit(wait=False)
 
     def said(job: object) -> str:
         return str(job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"])  # type: ignore[attr-defined]
