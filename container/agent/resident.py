@@ -27,17 +27,18 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from container.agent.syncing import files_below
 from container.contract.messages import Message
-from container.system import folders, processes
+from container.system import processes
 from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count
 from container.system.link import Link
 from container.system.loop import Loop
 from container.system.removing import remove_tree
+from container.system.running import ProcessEnd, Runner, RunningProcess
 from container.system.transfer import Transfers
 
 #: What both ends must agree in.
@@ -45,7 +46,6 @@ PROTOCOL = 1
 #: How long what was started may take to end by itself when its inputs end, in seconds.
 _GRACE_S = 0.5
 _LOOK_S = 0.01
-_READ_SIZE = 1 << 18
 
 
 def main() -> int:
@@ -73,8 +73,10 @@ class _Resident:
         self._root: Path | None = None
         self._link = Link(loop, read, write, self._received, lambda reason: self._end())
         self._transfers = Transfers(loop, self._link, self._background, lambda: self._folder)
-        self._running: dict[int, _Process] = {}
-        self._listener: socket.socket | None = None
+        self._runner = Runner(
+            loop, os.environ, add_source=self._link.add_source, remove_source=self._link.remove_source
+        )
+        self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
         self._silence = 60.0
         self._ending = False
@@ -142,8 +144,7 @@ class _Resident:
                     process.close_input()
             elif operation == "signal":
                 if (process := self._running.get(number)) is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(process.pid, int(message["number"]))
+                    process.signal(int(message["number"]))
             elif operation == "hello":
                 self._hello(message)
             elif operation == "push":
@@ -160,14 +161,15 @@ class _Resident:
                 for path in message["paths"]:
                     remove_tree(self._place(path), ignore_errors=True)
             elif operation == "await":
-                self._await([self._place(path) for path in message["paths"]], self._answer(number))
+                paths = [self._place(path) for path in message["paths"]]
+                self._runner.await_files(paths, self._answer(number), lambda: not self._ending)
             elif operation == "listen":
-                self._listen(number, str(message["address"]))
+                port = self._runner.listen(str(message["address"]))
+                self._link.send({"op": "done", "id": number, "port": port})
             elif operation == "run":
                 self._run(number, message)
             elif operation == "abort":
-                spared = {self._running[spare].pid for spare in message["spare"] if spare in self._running}
-                self._loop.end_descendants(spare=spared)
+                self._runner.abort([self._running[spare] for spare in message["spare"] if spare in self._running])
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._link.send({"op": "done", "id": number, "error": f"{operation}: {error}"})
 
@@ -199,170 +201,34 @@ class _Resident:
     def _answer(self, number: int) -> Callable[[str | None], None]:
         return lambda error: self._link.send({"op": "done", "id": number, **({"error": error} if error else {})})
 
-    def _await(self, paths: Sequence[Path], answer: Callable[[str | None], None]) -> None:
-        if all(path.exists() for path in paths):
-            answer(None)
-        elif not self._ending:
-            self._loop.call_later(_LOOK_S, lambda: self._await(paths, answer))
-
-    def _listen(self, number: int, address: str) -> None:
-        if self._listener is not None:
-            self._listener.close()
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._listener.bind((address, 0))
-        self._listener.listen(128)
-        self._link.send({"op": "done", "id": number, "port": self._listener.getsockname()[1]})
-
     # --- processes ---
 
     def _run(self, number: int, message: Message) -> None:
-        env = {**os.environ, **{str(name): str(value) for name, value in message["env"].items()}}
         cwd = self._place(message.get("cwd", ""))
         cwd.mkdir(mode=0o700, parents=True, exist_ok=True)
-        input_read, input_write = os.pipe()
-        output_read, output_write = os.pipe()
-        errors_read, errors_write = os.pipe() if message.get("apart") else (-1, output_write)
-        passed = []
-        lifeline = message.get("lifeline")
-        if lifeline:  # the variable in which the process looks for the number of its lifeline
-            env[lifeline] = str(input_read)
-            passed.append(input_read)
-        runtime: Path | None = None
-        if message.get("runtime"):
-            runtime = folders.make() / "host"
-            runtime.mkdir(mode=0o700)
-            env[str(message["runtime"])] = str(runtime)
-        listener = self._listener if message.get("listener") else None
-        if listener is not None:
-            self._listener = None
-            env[str(message["listener"])] = str(listener.fileno())
-            passed.append(listener.fileno())
+        output = {"op": "output", "id": number}
+        errors = {**output, "errors": True}
+
+        def ended(end: ProcessEnd) -> None:
+            del self._running[number]
+            self._link.send({"op": "exit", "id": number, "code": end.exit_code, "signal": end.signal})
+
         try:
-            pid = processes.spawn(
+            process = self._runner.run(
                 [str(word) for word in message["argv"]],
-                env=env,
+                {str(name): str(value) for name, value in message["env"].items()},
+                lambda data: self._link.send(output, data),
+                ended,
                 cwd=cwd,
-                stdin=None if lifeline else input_read,
-                stdout=output_write,
-                stderr=errors_write,
-                pass_fds=passed,
-                death_signal=0 if lifeline else signal.SIGKILL,
-                new_session=bool(message.get("session")),
-                new_group=True,
+                lifeline=message.get("lifeline"),
+                listener=message.get("listener"),
+                runtime=message.get("runtime"),
+                session=bool(message.get("session")),
+                tidies=bool(message.get("tidies")),
+                on_errors=(lambda data: self._link.send(errors, data)) if message.get("apart") else None,
             )
         except OSError as error:
-            for fd in (input_write, output_read, errors_read):
-                if fd >= 0:
-                    os.close(fd)
             self._link.send({"op": "exit", "id": number, "error": f"{error.filename or ''}: {error.strerror}"})
             return
-        finally:
-            for fd in {input_read, output_write, errors_write}:
-                os.close(fd)
-            if listener is not None:
-                listener.close()
-        process = self._running[number] = _Process(self._loop, pid, input_write, runtime)
-        self._link.send({"op": "started", "id": number, "pid": pid})
-        for fd, extra in ((output_read, {}), (errors_read, {"errors": True})):
-            if fd >= 0:
-                self._follow(process, fd, {"op": "output", "id": number, **extra})
-        leads = bool(lifeline)
-        self._loop.on_child(pid, lambda status: self._ended(number, process, status, leads=leads))
-
-    def _follow(self, process: _Process, fd: int, message: Message) -> None:
-        os.set_blocking(fd, False)
-
-        def read() -> bool:
-            try:
-                data = os.read(fd, _READ_SIZE)
-            except BlockingIOError:
-                return False
-            if data:
-                self._link.send(message, data)
-                return True
-            close()
-            return False
-
-        def close() -> None:
-            if fd in process.outputs:
-                del process.outputs[fd]
-                self._link.remove_source(fd)
-                os.close(fd)
-
-        def read_one() -> None:
-            read()
-
-        process.outputs[fd] = (read, close)
-        self._link.add_source(fd, read_one)
-
-    def _ended(self, number: int, process: _Process, status: int, *, leads: bool) -> None:
-        exit_code, killed_by = processes.decode_status(status)
-        del self._running[number]
-        process.close_input()
-        if leads and killed_by is not None:
-            # It could not end what it had started; that was adopted by us, its subreaper.
-            self._loop.end_descendants(spare={other.pid for other in self._running.values()})
-        for read, close in list(process.outputs.values()):
-            while read():
-                pass
-            close()
-        process.tidy()
-        self._link.send({"op": "exit", "id": number, "code": exit_code, "signal": killed_by})
-
-
-class _Process:
-    """A process that was started here.
-
-    Attributes:
-        outputs: Descriptor -> what reads a piece of it, and what closes it.
-    """
-
-    def __init__(self, loop: Loop, pid: int, input_fd: int, runtime: Path | None) -> None:
-        self._loop = loop
-        self.pid = pid
-        self._runtime = runtime
-        self._input = input_fd
-        self._unwritten = bytearray()
-        self._closing = False
-        self.outputs: dict[int, tuple[Callable[[], bool], Callable[[], None]]] = {}
-        os.set_blocking(input_fd, False)
-
-    def write(self, data: bytes) -> None:
-        """Give it something to read."""
-        if self._input >= 0:
-            self._unwritten += data
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self._unwritten:
-                with memoryview(self._unwritten) as view:
-                    written = os.write(self._input, view)
-                del self._unwritten[:written]
-        except BlockingIOError:
-            self._loop.add_writer(self._input, self._flush)
-            return
-        except OSError:  # it reads no more
-            self._unwritten.clear()
-        self._loop.remove_writer(self._input)
-        if self._closing:
-            self._close()
-
-    def tidy(self) -> None:
-        """Remove what it has left of its private folder."""
-        if self._runtime is not None:
-            made = self._runtime.parent
-            remove_tree(made, ignore_errors=True)
-            remove_tree(Path(folders.SHARED_MEMORY, f"{made.name}-{self._runtime.name}"), ignore_errors=True)
-
-    def close_input(self) -> None:
-        """End what it reads."""
-        self._closing = True
-        if self._input >= 0 and not self._unwritten:
-            self._close()
-
-    def _close(self) -> None:
-        if self._input >= 0:
-            self._loop.remove_writer(self._input)
-            os.close(self._input)
-            self._input = -1
+        self._running[number] = process
+        self._link.send({"op": "started", "id": number, "pid": process.pid})

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from container.system.loop import Loop
+from container.system.running import ProcessEnd as ProcessEnd
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -137,6 +138,7 @@ class Host(Protocol):
         listener: str | None = None,
         runtime: str | None = None,
         session: bool = False,
+        tidies: bool = False,
         on_errors: Callable[[bytes], None] | None = None,
     ) -> HostProcess:
         """Run a process there.
@@ -151,6 +153,7 @@ class Host(Protocol):
             listener: The variable in which it finds the descriptor of the socket of :meth:`listen`.
             runtime: The variable in which it finds a private folder for its sockets, removed at its end.
             session: Whether it leads a session.
+            tidies: Whether it gets SIGTERM when the connection ends, and waits for it from its start.
             on_errors: Takes its standard error; default: ``on_output``.
         """
 
@@ -171,21 +174,6 @@ class Host(Protocol):
 
     def close(self) -> None:
         """Let it go: everything of the job ends there, and its folder is removed."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ProcessEnd:
-    """How a process on a host ended.
-
-    Attributes:
-        exit_code: Its exit status, if it exited.
-        signal: The signal that killed it, if one did.
-        error: Why it could not be started.
-    """
-
-    exit_code: int | None = None
-    signal: int | None = None
-    error: str | None = None
 
 
 class HostProvider(Protocol):

@@ -156,13 +156,14 @@ class RemoteHost:
         listener: str | None = None,
         runtime: str | None = None,
         session: bool = False,
+        tidies: bool = False,
         on_errors: Callable[[bytes], None] | None = None,
     ) -> HostProcess:
         """Run a process there."""
         number = next(self._numbers)
         process = _Process(self._link, number, on_output, on_exit, on_errors or on_output)
         self._processes[number] = process
-        options = {"lifeline": lifeline, "listener": listener, "runtime": runtime, "session": session}
+        options = {"lifeline": lifeline, "listener": listener, "runtime": runtime, "session": session, "tidies": tidies}
         apart = on_errors is not None
         self._link.send({"op": "run", "id": number, "argv": list(argv), "env": dict(env), "apart": apart, **options})
         return process
