@@ -55,6 +55,7 @@ TEST = [
     *RE2,
     "hypothesis>=6.100",
     "ipykernel>=6",
+    "moto[ec2,server,ssm]>=5.2,<5.3",
     "mypy>=1.11",
     "nbclient>=0.10",
     "nbformat>=5",

@@ -13,6 +13,7 @@ from benchmarks import harness
 #: Name -> module and function, in the order in which they run.
 BENCHMARKS = {
     "launch": ("benchmarks.launch", "run"),
+    "first-step": ("benchmarks.first_step", "run"),
     "steps": ("benchmarks.steps", "run"),
     "steps-two-hosts": ("benchmarks.steps", "run_two_hosts"),
     "steps-collective": ("benchmarks.steps", "run_collective"),

@@ -12,6 +12,7 @@ It runs outside the training process (and container), so that any image that fol
 * ``agent relay --fd NUMBER --to HOST:PORT …``: lets containers reach servers on this machine's loopback.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
+* ``agent notices --imds URL --every SECONDS``: says when a spot host is wanted back, until standard input ends.
 * ``agent host``: stays on a host that is another machine, and does there all of this (:mod:`container.agent.resident`).
 
 Where a host has its files to itself, ``prepare`` is told which of how many hosts it is: ``--number I --hosts N``.
@@ -57,6 +58,10 @@ def main(argv: Sequence[str]) -> int:
         from container.agent import syncing
 
         return syncing.main(argv[1:])
+    if argv and argv[0] == "notices":
+        from container.agent import notices
+
+        return notices.main(argv[1:])
     if list(argv) == ["host"]:
         from container.agent import resident
 

@@ -6,8 +6,9 @@ connection ends, or nothing comes over it any more, everything that it has start
 
 What the supervisor says (``id`` names a transfer or a process on both ends):
 
-* ``hello``: ``root`` (the job's folder here), ``silence`` (seconds without a sign of life); answered by ``hello`` with
-  what the host is;
+* ``hello``: ``root`` (the job's folder here), ``silence`` (seconds without a sign of life), ``signals`` (whether to
+  answer a signal that we get with ``signal`` and its ``number``, instead of ending); answered by ``hello`` with what
+  the host is;
 * ``push``: ``id``, ``target``; then ``data`` and ``end``; answered by ``done``;
 * ``pull``: ``id``, ``source``; answered by ``data`` and ``end``;
 * ``list``: ``id``, ``path``: which files are there; ``remove``: ``paths``; ``await``: ``id``, ``paths``;
@@ -21,7 +22,9 @@ What the supervisor says (``id`` names a transfer or a process on both ends):
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import platform
 import signal
 import socket
 import sys
@@ -32,7 +35,7 @@ from pathlib import Path
 
 from container.agent.syncing import files_below
 from container.contract.messages import Message
-from container.system import processes
+from container.system import interfaces, processes
 from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count
 from container.system.link import Link
@@ -80,8 +83,9 @@ class _Resident:
         self._heard = time.monotonic()
         self._silence = 60.0
         self._ending = False
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.on_signal(number, self._end)
+        self._tells = False  # of signals
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            loop.on_signal(number, functools.partial(self._signalled, number))
         self._watch()
 
     @property
@@ -99,6 +103,12 @@ class _Resident:
             for above in list(self._root.parents)[:2]:  # the job's, when this was its last host here
                 with contextlib.suppress(OSError):
                     above.rmdir()
+
+    def _signalled(self, number: int) -> None:
+        if self._tells:
+            self._link.send({"op": "signal", "number": int(number)})
+        else:
+            self._end()
 
     def _watch(self) -> None:
         """Whoever is silent for long is gone: a link that is cut tells nobody."""
@@ -175,6 +185,7 @@ class _Resident:
 
     def _hello(self, message: Message) -> None:
         self._silence = float(message["silence"])
+        self._tells = bool(message.get("signals"))
         root = str(message["root"])
         if not os.path.isabs(root):
             root = os.path.join(tempfile.gettempdir(), f"fleetfit-hosts-{os.getuid()}", root)
@@ -188,6 +199,8 @@ class _Resident:
             "hostname": socket.gethostname(),
             "cpus": cpu_count(),
             "gpus": gpu_count(),
+            "processor": platform.machine(),
+            "interfaces": {name: str(address.ip) for name, address in interfaces.addresses().items()},
         }
         self._link.send({"op": "hello", "protocol": PROTOCOL, **facts})
 

@@ -80,6 +80,10 @@ ELASTIC_PLANNED = "FLEETFIT_ELASTIC_PLANNED"
 ELASTIC_LATE = "FLEETFIT_ELASTIC_LATE"
 #: The user's own values of what OpenMPI 5's daemons are told (``daemons.node_environment``), by this prefix.
 USERS_PREFIX = "FLEETFIT_USERS_"
+#: Makes a Python of the toolkit's the host's importer (``hook/_fleetfit_importer.py``): two descriptors.
+IMPORTER = "FLEETFIT_IMPORTER"
+#: In the job's environment: "0" starts no importer, "1" also one for what is imported fast.
+FORK = "FLEETFIT_FORK"
 #: The host's code folder. mpirun starts every rank in algo-1's, which on one machine is another.
 CODE_DIR = "FLEETFIT_CODE_DIR"
 #: The number of the signal on which a Python rank prints its stacks; set when the job has a hang timeout.

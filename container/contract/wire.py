@@ -48,7 +48,7 @@ class Event:
     """Something that happened, on one host.
 
     Attributes:
-        kind: ``phase``, ``metric``, ``process_started``, ``process_ended``, ``exception``, ``failure``,
+        kind: ``phase``, ``importer``, ``metric``, ``process_started``, ``process_ended``, ``exception``, ``failure``,
             ``checkpoint``, ``warning`` …
         host: The host that says so.
         time_ns: When, in nanoseconds since the epoch, by that host's clock.

@@ -15,11 +15,11 @@ import sys
 #: Programs of a script's that train nothing. A process that started any other may have left the joining to it.
 _HELPERS = frozenset(
     (  # noqa: SIM905 - a list of a hundred lines is not read
-        "apt apt-get aws basename cat cc cd chmod chown cp curl cut date dd df dirname dpkg du echo export false "
-        "file find free g++ gcc git grep gsutil gunzip gzip head hostname id ifconfig ip kill ld ldconfig ldd ln ls "
-        "lsb_release lscpu lspci md5sum mkdir mktemp mount mv nproc nvidia-smi objdump pgrep pip pip3 printenv "
-        "printf ps pwd rclone readlink rm rmdir sed sha256sum sleep sort stat stty tail tar tee test touch tput tr "
-        "true uname uniq unzip uptime wc wget which whoami xz yum zip "
+        "apt apt-get aws basename cat cc cd chmod chown cp curl cut date dd df dirname dpkg du echo export false fc- "
+        "cache fc-list fc-match file find free g++ gcc git grep gsutil gunzip gzip head hostname id ifconfig ip kill "
+        "ld ldconfig ldd ln ls lsb_release lscpu lspci md5sum mkdir mktemp mount mv nproc nvidia-smi objdump pgrep "
+        "pip pip3 printenv printf ps pwd rclone readlink rm rmdir sed sha256sum sleep sort stat stty tail tar tee "
+        "test touch tput tr true uname uniq unzip uptime wc wget which whoami xz yum zip "
     ).split()
 )
 _SHELLS = ("sh", "bash", "dash")
@@ -73,6 +73,13 @@ class Evidence:
         """Say that this process is being looked at."""
         self._tell({"pid": self._pid, "opened": True})
         atexit.register(self.close)  # the first to be registered is the last to be called
+
+    def go_on(self):  # type: ignore[no-untyped-def]
+        """Be looked at as this process, a fork of the one that was told so."""
+        self._pid = os.getpid()
+        self._tell({"pid": self._pid, "opened": True})
+        if self.unknown:
+            self._tell({"pid": self._pid, "unknown": self.unknown})
 
     def join(self, how):  # type: ignore[no-untyped-def]
         """It joined others; told at once, since a process may end without any farewell."""
@@ -476,6 +483,9 @@ def watch(tell):  # type: ignore[no-untyped-def]
 
     Args:
         tell: Called with what is to be told the toolkit, as a dict.
+
+    Returns:
+        What is known of it.
     """
     evidence = Evidence(tell)
     evidence.open()
@@ -484,3 +494,4 @@ def watch(tell):  # type: ignore[no-untyped-def]
         evidence.doubt("the shell script that started it may have started other programs")
     _watch_programs(evidence)
     sys.meta_path.insert(0, _Finder(evidence))
+    return evidence

@@ -21,6 +21,7 @@ _VARIABLE = "FLEETFIT_EVENTS"  # container.contract.variables.EVENTS; nothing of
 _STACK_SIGNAL = "FLEETFIT_STACK_SIGNAL"  # container.contract.variables.STACK_SIGNAL
 _EVIDENCE = "FLEETFIT_EVIDENCE"  # container.contract.variables.EVIDENCE
 _PLACE_FD = "FLEETFIT_PLACE_FD"  # container.contract.variables.PLACE_FD
+_IMPORTER = "FLEETFIT_IMPORTER"  # container.contract.variables.IMPORTER
 _LINE_LIMIT = 60_000  # bytes
 _MESSAGE_LIMIT = 1_000  # characters of its beginning, and of its end: TensorFlow says there what went wrong
 _WRITE_TIMEOUT_MS = 2_000  # how long the toolkit may take nothing before the rest is dropped
@@ -39,6 +40,16 @@ def _leave_the_path() -> None:
             os.environ["PYTHONPATH"] = os.pathsep.join(entries)
         else:
             del os.environ["PYTHONPATH"]
+
+
+class _LateTarget:
+    """``fd:inode`` of the pipe for events, in a process that gets it after its imports: a fork of the importer's."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def partition(self, separator):  # type: ignore[no-untyped-def]
+        return self.text.partition(separator)
 
 
 def _install(target: str) -> None:
@@ -85,6 +96,8 @@ def _send(target: str, line: bytes) -> None:
     import stat
 
     number, _, inode = target.partition(":")
+    if not number:
+        return  # the importer itself
     fd = int(number)
     status = os.fstat(fd)
     if status.st_ino != int(inode) or not stat.S_ISFIFO(status.st_mode):
@@ -180,6 +193,18 @@ def _json(value) -> str:  # type: ignore[no-untyped-def]
     return '"' + "".join(chr(u) if 31 < u < 127 and u not in (34, 92) else f"\\u{u:04x}" for u in units) + '"'
 
 
+def _importer():  # type: ignore[no-untyped-def]
+    """``_fleetfit_importer.serve``, while this folder is in the path.
+
+    Whatever is wrong, this process must not go on to run the script.
+    """
+    try:
+        from _fleetfit_importer import serve  # type: ignore[import-not-found]
+    except BaseException:  # noqa: BLE001
+        os._exit(1)
+    return serve
+
+
 def _evidence_watch():  # type: ignore[no-untyped-def]
     """``_fleetfit_evidence.watch``, while this folder is in the path."""
     try:
@@ -189,7 +214,7 @@ def _evidence_watch():  # type: ignore[no-untyped-def]
     return watch
 
 
-def _watch_evidence(watch, target: str) -> None:  # type: ignore[no-untyped-def]
+def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
     """Tell the toolkit whether this process joins the others of a job that is to be distributed."""
 
     def tell(data):  # type: ignore[no-untyped-def]
@@ -198,10 +223,10 @@ def _watch_evidence(watch, target: str) -> None:  # type: ignore[no-untyped-def]
         except Exception:  # noqa: BLE001 - the toolkit is gone, say: the script must go on as it would have
             pass
 
-    try:  # noqa: SIM105
-        watch(tell)
+    try:
+        return watch(tell)
     except Exception:  # noqa: BLE001 - it is not looked at then
-        pass
+        return None
 
 
 class _Place:
@@ -246,8 +271,11 @@ class _Place:
         basics.init, basics.shutdown = meet, part
         # To Horovod each worker is a host of its own; scripts choose devices by the slot of the real one.
         for name, variable in (("local_rank", "FLEETFIT_LOCAL_RANK"), ("local_size", "FLEETFIT_LOCAL_SIZE")):
-            if os.environ.get(variable, "").isdecimal():
-                setattr(basics, name, _constant(getattr(basics, name), int(os.environ[variable])))
+            setattr(basics, name, _from_environment(getattr(basics, name), variable))
+
+    def is_at(self, fd: int) -> None:
+        """The rest of the environment comes here."""
+        self._fd = fd
 
     def wait(self) -> None:
         """Say that this worker is ready, and wait for its place; the process ends where there will be none."""
@@ -264,6 +292,9 @@ class _Place:
         os.environ.update(json.loads(line.decode()))
 
 
+_SERVERS = "tensorflow.python.training.server_lib"
+
+
 class _Servers:
     """Tells the toolkit when the script itself waits in ``tf.distribute.Server.join()``, which never returns.
 
@@ -278,12 +309,13 @@ class _Servers:
         self._target = target
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "tensorflow.python.training.server_lib":
+        if name != _SERVERS:
             return None
         sys.meta_path.remove(self)
-        return _spec_with(name, path, target, lambda module: self._wrap(module.Server))
+        return _spec_with(name, path, target, lambda module: self.wrap(module.Server))
 
-    def _wrap(self, server) -> None:  # type: ignore[no-untyped-def]
+    def wrap(self, server) -> None:  # type: ignore[no-untyped-def]
+        """Have its ``join()`` say that it serves."""
         import functools
 
         join = server.join
@@ -421,15 +453,23 @@ def _hang_up(sockets) -> None:  # type: ignore[no-untyped-def]
             pass
 
 
-def _constant(method, value):  # type: ignore[no-untyped-def]
+def _from_environment(method, variable):  # type: ignore[no-untyped-def]
     import functools
 
     @functools.wraps(method)
     def known(self):  # type: ignore[no-untyped-def]
-        method(self)  # which complains if Horovod has not been initialized
-        return value
+        value = method(self)  # which complains if Horovod has not been initialized
+        told = os.environ.get(variable, "")
+        return int(told) if told.isdecimal() else value
 
     return known
+
+
+def _another() -> bool:
+    """Whether there is another ``sitecustomize``, which would run in the importer in place of each rank."""
+    from importlib.machinery import PathFinder
+
+    return PathFinder.find_spec("sitecustomize") is not None
 
 
 def _hand_over() -> None:
@@ -443,12 +483,47 @@ def _hand_over() -> None:
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
+def _go_on(text: str, late, evidence) -> None:  # type: ignore[no-untyped-def]
+    """Do what is left in a process that the importer has forked: what depends on the rank's own environment.
+
+    Args:
+        text: ``fd:inode`` of the pipe for events.
+        late: What those who report were given in its place.
+        evidence: What watches whether this process joins others; None if nothing does.
+    """
+    _leave_the_path()
+    sys.modules.pop("_fleetfit_importer", None)
+    late.text = text
+    fd = os.environ.pop(_PLACE_FD, None)
+    if fd and hasattr(sys, "_fleetfit_place"):
+        sys._fleetfit_place.is_at(int(fd))
+    if '"ps"' in os.environ.get("TF_CONFIG", ""):
+        _watch_servers(late)
+    if evidence is not None:
+        evidence.go_on()
+
+
+def _watch_servers(target: str) -> None:
+    servers = _Servers(target)
+    imported = sys.modules.get(_SERVERS)
+    if imported is not None:
+        servers.wrap(imported.Server)
+    else:
+        sys.meta_path.insert(0, servers)
+
+
 if __name__ == "sitecustomize":
     _target = os.environ.get(_VARIABLE)
+    _serve = _importer() if _IMPORTER in os.environ else None
+    if _serve is not None:
+        _target = _LateTarget()  # type: ignore[assignment]
     _watch = _evidence_watch() if os.environ.get(_EVIDENCE) else None
+    _evidence = None
     _standins = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "standins", "names")
     _leave_the_path()
     try:
+        if _serve is not None and _another():
+            os._exit(1)
         _hand_over()
     finally:
         sys.meta_path.append(_StandIns(_standins))
@@ -461,11 +536,13 @@ if __name__ == "sitecustomize":
             if _target:
                 sys.meta_path.insert(0, _Imports(_target))
         if _target and '"ps"' in os.environ.get("TF_CONFIG", ""):
-            sys.meta_path.insert(0, _Servers(_target))
+            _watch_servers(_target)
         _fd = os.environ.pop(_PLACE_FD, None)
         if _fd and _target:
             # Where container.distributed finds it: this module is not in sys.modules any more.
             sys._fleetfit_place = _Place(int(_fd), _target)  # type: ignore[attr-defined]
             sys.meta_path.insert(0, sys._fleetfit_place)  # type: ignore[attr-defined]
         if _target and _watch is not None:
-            _watch_evidence(_watch, _target)  # the last: it asks those behind it
+            _evidence = _watch_evidence(_watch, _target)  # the last: it asks those behind it
+        if _serve is not None:
+            _go_on(_serve(), _target, _evidence)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from container.contract.environment import Environment
 from container.contract.membership import Membership
@@ -99,6 +99,27 @@ def ports_per_host(strategy: Distribution | None) -> int:
     """How many ports each host needs that servers of the strategy cannot choose themselves."""
     module = importlib.import_module(of(strategy).module)
     return int(module.ports_per_host(strategy)) if hasattr(module, "ports_per_host") else 0
+
+
+def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what the program that starts ranks changes of their host's variables, as far as it can be foretold.
+
+    Args:
+        environment: The job as one host sees it.
+        variables: What all processes of the host get.
+    """
+    module = importlib.import_module(of(environment.strategy).module)
+    found: dict[str, str] = {}
+    if hasattr(module, "ranks_variables"):
+        found = module.ranks_variables(environment, variables)
+    return found
+
+
+def servers_command(environment: Environment) -> tuple[str, ...]:
+    """Return the command of processes that only serve; empty where the strategy has none."""
+    module = importlib.import_module(of(environment.strategy).module)
+    found: tuple[str, ...] = module.servers_command(environment) if hasattr(module, "servers_command") else ()
+    return found
 
 
 def membership_of(environment: Environment) -> Membership:

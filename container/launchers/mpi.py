@@ -10,6 +10,7 @@ mpirun reaches the other hosts through our remote shell (:mod:`container.toolkit
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from container.contract.environment import Environment, Machine
 from container.contract.membership import Membership
@@ -123,6 +124,22 @@ def _hosts(machine: Machine, membership: Membership) -> str:
     if len(membership.hosts) == 1 and (machine.shared or machine.mpi_major >= 5):
         return f"localhost:{master.slots}"
     return ",".join(f"{host.name}:{host.slots}" for host in membership.hosts)
+
+
+def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> dict[str, str]:
+    """What mpirun's daemons change for their ranks of what the dynamic linker reads when a process starts.
+
+    Args:
+        environment: The job as one host sees it.
+        variables: What all processes of the host get.
+    """
+    machine = environment.machine
+    folder = os.path.join(os.path.dirname(os.path.dirname(machine.mpirun or "")), "lib")
+    users = variables.get("LD_LIBRARY_PATH", "")
+    if len(environment.hosts) == 1 or (environment.is_master and not machine.shared):
+        # Its ranks are mpirun's own. A daemon is started by a line for a shell, which puts the folder before nothing.
+        return {"LD_LIBRARY_PATH": f"{folder}:{users}" if users else folder}
+    return {"LD_LIBRARY_PATH": f"{folder}:{users}"}
 
 
 def rank_wrapper(machine: Machine) -> tuple[str, ...]:

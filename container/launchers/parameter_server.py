@@ -111,7 +111,7 @@ def _workers(
                 name=kind,
                 host=host,
                 role=Role.RANK if runs_script else Role.SERVER,
-                argv=command if runs_script else _serve(environment),
+                argv=command if runs_script else servers_command(environment),
                 environment={"TF_CONFIG": _tf_config(cluster, kind, index)} if cluster else {},
                 rank=rank if runs_script else None,
                 local_rank=sum(process.host == host for process in processes) if runs_script else None,
@@ -125,13 +125,13 @@ def _server(environment: Environment, membership: Membership, cluster: dict[str,
         name="ps",
         host=membership.names[index],
         role=Role.SERVER,
-        argv=_serve(environment),
+        argv=servers_command(environment),
         # Parameter servers take no GPU.
         environment={"TF_CONFIG": _tf_config(cluster, "ps", index), "CUDA_VISIBLE_DEVICES": "-1"},
     )
 
 
-def _serve(environment: Environment) -> tuple[str, ...]:
+def servers_command(environment: Environment) -> tuple[str, ...]:
     """The command of a process that only serves."""
     machine = environment.machine
     return (machine.python, "-I", os.path.join(machine.container_package, "__main__.py"), "serve")

@@ -6,7 +6,9 @@ in the supervisor.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from container.contract.environment import Environment
@@ -71,6 +73,8 @@ class ProgressWatch:
         self._output.say(self._env.current_host, "no progress: asking every rank for its stack")
         # Not through the wrappers, which may be stopped.
         asked = {member.name: hangs.ask(member.pid) for member in gang.ranks if member.running and member.pid}
+        if gang.importer is not None and any(member.waits_for_importer for member in gang.ranks):
+            hangs.ask(gang.importer)
         self._loop.call_later(progress.DUMP_TIME, lambda: self._tell_places(gang, asked))
 
     def _tell_places(self, gang: Gang, asked: dict[str, bool]) -> None:
@@ -85,6 +89,14 @@ class ProgressWatch:
             for member in gang.ranks
             if member.running and member.pid is not None and member.stream is not None
         }
+        waiting = [member.name for member in gang.ranks if member.waits_for_importer]
+        if gang.importer is not None and waiting:
+            # What it prints is a file in memory, which each rank will repeat.
+            with contextlib.suppress(OSError):
+                text = Path(f"/proc/{gang.importer}/fd/2").read_text(encoding="utf-8", errors="replace")
+                places.update(
+                    dict.fromkeys(waiting, hangs.where(gang.importer, None, text, self._env.tree.code, asked=True))
+                )
         for member in gang.members.values():  # parameter servers, mpirun: they wait by nature
             if member.role is not Role.RANK and member.running and member.pid and processes.is_stopped(member.pid):
                 places[member.name] = hangs.STOPPED

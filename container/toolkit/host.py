@@ -78,6 +78,7 @@ class HostRuntime(Runtime):
         self._planner: Callable[[Membership], Plan] | None = None
         self._ports: tuple[int, ...] = ()
         self._asked_to_stop = False
+        self._told_started = False
         self._unsent: list[Message] = []
         self._exception_timers: dict[str, Timer] = {}
         self._done_sent = False
@@ -268,6 +269,7 @@ class HostRuntime(Runtime):
         """
         self._planner = plan
         self._gang = gang
+        gang.on_importing = lambda member: self._tell_started()
         gang.on_started = self._member_started
         gang.on_ended = self._member_ended
         gang.on_exception = self._member_raised
@@ -418,7 +420,11 @@ class HostRuntime(Runtime):
 
     def _check_started(self) -> None:
         assert self._gang is not None
-        missing = [member.name for member in self._gang.ranks if member.pid is None and not member.ended]
+        missing = [
+            member.name
+            for member in self._gang.ranks
+            if member.pid is None and not member.ended and not member.waits_for_importer
+        ]
         if missing and self._state is State.RUNNING:
             self.fail(
                 Failure(
@@ -460,7 +466,13 @@ class HostRuntime(Runtime):
         self._event("process_started", rank=member.rank, name=member.name, pid=member.pid)
         if self._state is State.STOPPING:
             self._gang.signal_all(signal.SIGTERM, (Role.RANK,))
-        if all(rank.pid is not None for rank in self._gang.ranks):
+        self._tell_started()
+
+    def _tell_started(self) -> None:
+        """Say when all ranks have been started, be it that they have to be imported for yet."""
+        assert self._gang is not None
+        if not self._told_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._gang.ranks):
+            self._told_started = True
             self._event("phase", name="ranks_started")
 
     def _member_raised(self, member: Member) -> None:

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from container.contract import variables
 from container.contract.messages import Message
 from container.contract.plan import ProcessPlan, Role
 from container.system import processes
-from container.system.connection import Connection
+from container.system.connection import Connection, Reader
 from container.system.loop import Loop
 from container.toolkit import hangs
 from container.toolkit import rank as rank_wrapper
+from container.toolkit.importer import client
+from container.toolkit.importer.imports import Imports
 from container.toolkit.mpi import daemons
 from container.toolkit.output import EventStream, Output, Stream
 
@@ -42,6 +44,7 @@ class Member:
         role: What it is for.
         rank: The rank, if it is one.
         pid: The command's pid once it runs.
+        importing: Whether its wrapper has come, and what imports for it has yet to give it its process.
         ended: Whether it has ended.
         exit_code: How, if it exited.
         signal: How, if a signal killed it.
@@ -59,6 +62,7 @@ class Member:
     role: Role
     rank: int | None = None
     pid: int | None = None
+    importing: bool = False
     ended: bool = False
     exit_code: int | None = None
     signal: int | None = None
@@ -82,6 +86,11 @@ class Member:
     def running(self) -> bool:
         """Whether it has come up and not ended."""
         return self.pid is not None and not self.ended
+
+    @property
+    def waits_for_importer(self) -> bool:
+        """Whether it is to be forked from an importer that has not finished."""
+        return self.importing and self.pid is None and not self.ended
 
     @property
     def serving(self) -> bool:
@@ -129,12 +138,18 @@ class Gang:
         self._wrapper = (python, "-I", "-S", os.path.join(package, "__main__.py"), "rank", "--")
         self.members: dict[str, Member] = {}
         self._ending = False
+        #: The pid of what imports for the ranks, while it runs.
+        self.importer: int | None = None
+        #: Called when a process has all but its importer's modules.
+        self.on_importing: Callable[[Member], None] = lambda member: None
         self.on_started: Callable[[Member], None] = lambda member: None
         self.on_ended: Callable[[Member], None] = lambda member: None
         self.on_exception: Callable[[Member], None] = lambda member: None
         #: Called when a rank says that it does nothing but serve from here on.
         self.on_serving: Callable[[Member], None] = lambda member: None
         self.on_event: Callable[[Member, dict[str, Any]], None] = lambda member, values: None
+        #: Called with what the importer tells.
+        self.on_importer: Callable[[Message], None] = lambda message: None
         #: Called when a rank prints or reports something that is a sign of progress.
         self.on_activity: Callable[[], None] = lambda: None
         #: Called with a connection of the remote shell, the host it wants, and the command.
@@ -162,6 +177,48 @@ class Gang:
             OSError: it cannot be written.
         """
         (self._runtime_dir / rank_wrapper.COMMAND_FILE).write_bytes(b"\0".join(os.fsencode(word) for word in argv))
+
+    def start_importer(
+        self,
+        command: Sequence[str],
+        imports: Imports,
+        variables_of_ranks: Mapping[str, str],
+        *,
+        servers: Sequence[str],
+        elastic: bool,
+    ) -> None:
+        """Start what imports for this host's ranks; see :mod:`container.toolkit.importer`.
+
+        Where it cannot be started, or ends, each rank imports by itself.
+
+        Args:
+            command: The ranks' command.
+            imports: What to import.
+            variables_of_ranks: What the ranks get beside the host's environment.
+            servers: The command of parameter servers; empty where there are none.
+            elastic: Whether ranks get a part of it later.
+        """
+        if not client.is_wanted(command, self.environment, self._wrapper[0], imports.packages):
+            return
+        env = {**self.environment, **variables_of_ranks}
+        try:
+            path = self._runtime_dir / rank_wrapper.IMPORTER
+            pid, told = client.start(
+                command, {**imports.to_json(), "servers": list(servers)}, env, path, elastic=elastic
+            )
+        except OSError:
+            return
+        self.importer = pid
+        self._loop.on_child(pid, lambda status: self._importer_ended())
+        Reader(self._loop, told, self._from_importer, lambda reason: None, key=None)
+
+    def _importer_ended(self) -> None:
+        self.importer = None
+
+    def _from_importer(self, message: Message) -> None:
+        self.on_activity()
+        if "importing" not in message:
+            self.on_importer(message)
 
     def launch(self, plan: ProcessPlan) -> Member:
         """Start a process under the rank wrapper."""
@@ -311,6 +368,9 @@ class Gang:
 
     def _from_wrapper(self, member: Member, message: Message) -> None:
         match message["op"]:
+            case "importing":
+                member.importing = True
+                self.on_importing(member)
             case "started":
                 member.pid = int(message["pid"])
                 member.started_at = time.monotonic()

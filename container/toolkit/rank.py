@@ -15,11 +15,15 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from container.contract.messages import Message, encode
 from container.system import processes
 from container.system.connection import BlockingConnection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from container.toolkit.importer.client import Forked
 
 #: Set by the toolkit for processes that it starts itself.
 PROCESS = "FLEETFIT_PROCESS"
@@ -38,6 +42,9 @@ PLACE_FD = "FLEETFIT_PLACE_FD"
 
 #: OpenMPI's components that make files in shared memory, named by machine and local rank.
 _SHARED_MEMORY_COMPONENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
+
+#: The importer's socket, beside the host's.
+IMPORTER = "importer"
 
 #: The file beside the host's socket that holds this host's command, its words separated by NUL.
 COMMAND_FILE = "command"
@@ -112,19 +119,23 @@ def main(argv: list[str]) -> int:
             _signal(child, number, group_signals)
 
     signal.signal(signal.SIGTERM, on_term)
-    try:
-        child = processes.spawn(
-            command,
-            env=env,
-            stdout=output_write,
-            stderr=output_write,
-            pass_fds=(events_write, place_read) if place_read >= 0 else (events_write,),
-            new_group=True,
-        )
-    except OSError as error:
-        toolkit.send({"op": "failed", "errno": error.errno, "path": str(error.filename)})
-        _await_verdict(toolkit)
-        return 127
+    descriptors = (events_write, place_read) if place_read >= 0 else (events_write,)
+    importer = _Importer(toolkit, place_write, lambda: told_to_end)
+    process: Spawned | Forked | None = importer.fork(command, env, (output_write, *descriptors))
+    if importer.signalled:
+        return importer.leave()
+    if process is None:
+        try:
+            process = Spawned(
+                processes.spawn(
+                    command, env=env, stdout=output_write, stderr=output_write, pass_fds=descriptors, new_group=True
+                )
+            )
+        except OSError as error:
+            toolkit.send({"op": "failed", "errno": error.errno, "path": str(error.filename)})
+            _await_verdict(toolkit)
+            return 127
+    child = process.pid
     os.close(output_write)
     os.close(events_write)
     if place_read >= 0:
@@ -132,7 +143,91 @@ def main(argv: list[str]) -> int:
     toolkit.send({"op": "started", "pid": child})
     if told_to_end:  # while the child was being made
         _signal(child, signal.SIGTERM, group_signals)
-    return _follow(toolkit, child, group_signals, lambda: told_to_end, place_write)
+    return _follow(toolkit, process, group_signals, lambda: told_to_end, place_write)
+
+
+class Spawned:
+    """A command that this wrapper has started.
+
+    Attributes:
+        pid: Its pid.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def wait(self) -> tuple[int, int]:
+        """Return how it has ended, as a wait status, and its peak memory in KiB."""
+        _, status, usage = os.wait4(self.pid, 0)
+        return status, usage.ru_maxrss
+
+
+class _Importer:
+    """Asks the host's importer for the rank's process, and listens to the toolkit meanwhile.
+
+    Attributes:
+        signalled: The signal that the command would have died by had it been there; 0 for none.
+    """
+
+    def __init__(self, toolkit: BlockingConnection, place_fd: int, told_to_end: Callable[[], bool]) -> None:
+        self._toolkit = toolkit
+        self._place_fd = place_fd
+        self._told_to_end = told_to_end
+        self._hold = False
+        self._woken = -1
+        self.signalled = 0
+
+    def fork(self, command: Sequence[str], env: dict[str, str], descriptors: Sequence[int]) -> Forked | None:
+        """Return the rank's process; None where there is no importer for it."""
+        path = os.path.join(os.path.dirname(os.environ[HOST_SOCKET]), IMPORTER)
+        if not os.path.exists(path):
+            return None
+        from container.toolkit.importer import client
+
+        self._toolkit.send({"op": "importing"})
+        self._woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        try:
+            return client.fork(command, env, descriptors, path=path, readable=self._readable)
+        finally:
+            signal.set_wakeup_fd(-1)
+            os.close(wake)
+            os.close(self._woken)
+
+    def _readable(self, connection: BlockingConnection) -> bool:
+        poll = select.poll()
+        for source in (connection, self._toolkit, self._woken):
+            poll.register(source, select.POLLIN)
+        while not self._is_over():
+            ready = dict(poll.poll())
+            if self._toolkit.fileno() in ready:
+                self._listen()
+            if connection.fileno() in ready:
+                return True
+        return False
+
+    def _is_over(self) -> bool:
+        if self._told_to_end() and not self.signalled:
+            self.signalled = signal.SIGTERM
+        return self.signalled != 0
+
+    def _listen(self) -> None:
+        if not self._toolkit.read():  # it is gone
+            self.signalled = signal.SIGKILL
+        while (message := self._toolkit.take()) is not None:
+            if message["op"] == "place":
+                os.write(self._place_fd, encode(message["environment"]))
+            elif message["op"] == "signal":
+                self._hold = True
+                self.signalled = int(message["number"])
+
+    def leave(self) -> int:
+        """Report that the command was ended before it had come up."""
+        with contextlib.suppress(OSError):
+            self._toolkit.send(_end(None, self.signalled, told=True, max_rss_kb=0))
+            _await_verdict(self._toolkit, None if self._hold else VERDICT_TIMEOUT)
+        return 128 + self.signalled
 
 
 def is_shell(command: Sequence[str]) -> bool:
@@ -193,20 +288,27 @@ def _end(exit_code: int | None, killed_by: int | None, *, told: bool, max_rss_kb
     return {"op": "ended", "exit_code": exit_code, "signal": number, "told": told, "max_rss_kb": max_rss_kb}
 
 
-def _follow(  # type: ignore[no-untyped-def]
-    toolkit: BlockingConnection, child: int, group_signals: bool, told_to_end, place_fd: int = -1
+def _follow(
+    toolkit: BlockingConnection,
+    process: Spawned | Forked,
+    group_signals: bool,
+    told_to_end: Callable[[], bool],
+    place_fd: int = -1,
 ) -> int:
-    child_fd = os.pidfd_open(child)
+    child = process.pid
     poll = select.poll()
     poll.register(toolkit, select.POLLIN)
-    poll.register(child_fd, select.POLLIN)
+    child_fd = -1
+    with contextlib.suppress(ProcessLookupError):  # it and its importer were killed already
+        child_fd = os.pidfd_open(child)
+        poll.register(child_fd, select.POLLIN)
     hold = False
     while True:
-        ready = dict(poll.poll())
+        ready = dict(poll.poll() if child_fd >= 0 else [(child_fd, select.POLLIN)])
         if toolkit.fileno() in ready:
             if not toolkit.read():  # it is gone
                 _signal(child, signal.SIGKILL, True)
-                os.waitpid(child, 0)
+                process.wait()
                 return 128 + signal.SIGKILL
             while (message := toolkit.take()) is not None:
                 if message["op"] == "place":
@@ -217,14 +319,14 @@ def _follow(  # type: ignore[no-untyped-def]
                     number = int(message["number"])
                     _signal(child, number, group_signals or number == signal.SIGKILL)
         if child_fd in ready:
-            _, status, usage = os.wait4(child, 0)
+            status, max_rss_kb = process.wait()
             break
     exit_code, killed_by = processes.decode_status(status)
     if killed_by == signal.SIGTERM and not told_to_end() and not hold:
         # mpirun signals us and the command one after the other: it may be our turn in a moment.
         with contextlib.suppress(InterruptedError):
             select.select([], [], [], 0.05)
-    toolkit.send(_end(exit_code, killed_by, told=told_to_end(), max_rss_kb=usage.ru_maxrss))
+    toolkit.send(_end(exit_code, killed_by, told=told_to_end(), max_rss_kb=max_rss_kb))
     code = exit_code if exit_code is not None else 128 + (killed_by or 0)
     if hold:
         # While the job is being stopped, mpirun must not see ranks ending one by one: it would kill the others,

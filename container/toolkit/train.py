@@ -26,6 +26,7 @@ from container.contract.environment import Environment, read_json_file
 from container.contract.failures import Cause, Failure
 from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR, success_text
 from container.contract.membership import Membership
+from container.contract.messages import Message
 from container.contract.names import unknown
 from container.contract.plan import Plan
 from container.contract.wire import Event
@@ -37,6 +38,7 @@ from container.system.removing import remove_tree
 from container.toolkit import hangs, network, ports, saved_models
 from container.toolkit.code import code
 from container.toolkit.evidence import MODES
+from container.toolkit.importer import imports
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, base_environment
 from container.toolkit.runtime import Outcome, Runtime, Settings
@@ -249,6 +251,7 @@ class Preparation:
         self._settings = settings
         self._runtime = runtime
         self._overlay: Path | None = None
+        self._imports: imports.Imports | None = None
         self._error: Exception | None = None
         #: When the code was in place and what the script writes began to come, in seconds since the epoch.
         self.ready_at: float | None = None
@@ -264,6 +267,8 @@ class Preparation:
         folder = self._env.tree.code
         submit = self._env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
         code.materialize(str(submit) if submit else None, folder, self._env.program)
+        if self._env.program.endswith(".py"):
+            self._imports = imports.read(folder / self._env.program, folder)
         wanted = folder / "requirements.txt"
         if not wanted.is_file() and not code.is_project(folder):
             return
@@ -332,7 +337,17 @@ class Preparation:
             python=env.machine.python,
             package=env.machine.container_package,
         )
+        if self._imports is not None:
+            gang.on_importer = self._tell_of_importer
+            changed = launchers.ranks_variables(env, gang.environment)
+            elastic = launchers.of(env.strategy).membership_changes
+            servers = launchers.servers_command(env)
+            gang.start_importer(command, self._imports, changed, servers=servers, elastic=elastic)
         self._runtime.ready(plan, gang, reserved)
+
+    def _tell_of_importer(self, message: Message) -> None:
+        env = self._env
+        self._output.event(Event(kind="importer", host=env.current_host, attempt=env.attempt, data=message))
 
 
 def _with_network(env: Environment) -> Environment:

@@ -45,6 +45,7 @@ class Callbacks:
         output: A host's name and bytes that its training process printed; where they were not printed just now, also
             when, in nanoseconds since the epoch.
         host_ended: A host's training process ended, and everything it printed has been given.
+        interrupted: A host will be taken away, in so many seconds; another one can be had for it.
         failed: The backend cannot go on; every host that runs has to be ended.
         outputs_collected: The outputs are in place, or the failure that prevented it.
         note: Values to keep with the status, under fleetfit's own key.
@@ -58,6 +59,7 @@ class Callbacks:
     secondary_status: Callable[[str, str], None]
     output: Callable[..., None]
     host_ended: Callable[[HostEnd], None]
+    interrupted: Callable[[str, float], None]
     failed: Callable[[Failure], None]
     outputs_collected: Callable[[Failure | None], None]
     note: Callable[[Mapping[str, Any]], None]
@@ -181,6 +183,12 @@ class Backend(abc.ABC):
         self.record.host_dir(name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.spec = self.spec.with_hosts((*self.spec.hosts, name))
         return name
+
+    def locate(self, host: str, place: str) -> None:  # noqa: B027 - hosts of one machine are all in one place
+        """Say that a host is to be on the machine that discovery calls so, before or after it was asked for."""
+
+    def withdraw(self, host: str) -> None:  # noqa: B027 - hosts of one machine are there at once
+        """Say that a host is not needed any more, which may not have come yet."""
 
     def add_host(self, host: str) -> None:
         """Bring the inputs to a further host, then start it."""

@@ -19,6 +19,7 @@ from estimators.cli import (
     completion,
     console,
     elastic,
+    hosts,
     image,
     jobs,
     report,
@@ -82,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
         s3,
         serve,
         image,
+        hosts,
         upkeep,
         completion,
     ):

@@ -49,6 +49,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     doctor.add_argument("--json", action="store_true", help="as JSON")
     doctor.add_argument("--deep", action="store_true", help="also import Horovod and start two ranks (seconds)")
+    doctor.add_argument("--hosts", action="store_true", help="also look at the machines that jobs reach by ssh")
     doctor.set_defaults(run=run_doctor)
 
     clean = subparsers.add_parser(
@@ -85,7 +86,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     """Show what is installed."""
     from estimators.cli import doctor
 
-    report = doctor.diagnose(deep=args.deep)
+    report = doctor.diagnose(deep=args.deep, hosts=args.hosts)
     if args.json:
         console.out_json(report.to_dict())
     else:

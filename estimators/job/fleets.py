@@ -44,14 +44,18 @@ class Fleet:
     Attributes:
         backend: The class that runs jobs there: ``module:name``, imported on use.
         capabilities: What its hosts are like.
+        typed: Whether the name only begins an instance type, which goes on with a dot: ``ml.p3.2xlarge``.
     """
 
     backend: str
     capabilities: Capabilities
+    typed: bool = False
 
 
-#: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker.
+#: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
+#: machines that ssh reaches.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
+SSH = "ssh"
 
 #: What an estimator takes where it is told nothing.
 DEFAULT = PROCESSES
@@ -71,14 +75,19 @@ FLEETS: Mapping[str, Fleet] = {
         backend="estimators.backends.fake:FakeBackend",
         capabilities=Capabilities(shared_machine=True, simulated=True),
     ),
+    SSH: Fleet(
+        backend="estimators.backends.ssh.provider:SshProvider",
+        capabilities=Capabilities(heartbeats=True, elastic=True),
+    ),
     SAGEMAKER: Fleet(
         backend="estimators.backends.sagemaker.backend:SageMakerBackend",
         capabilities=Capabilities(managed=True, containers=True),
+        typed=True,
     ),
 }
 
-#: The instance types that are a backend's whole name; SageMaker's types are many.
-OWN_TYPES = tuple(name for name in FLEETS if name != SAGEMAKER)
+#: The instance types that are a backend's whole name.
+OWN_TYPES = tuple(name for name, fleet in FLEETS.items() if not fleet.typed)
 
 
 @functools.cache
@@ -101,8 +110,10 @@ def names() -> tuple[str, ...]:
 
 
 def fleet_name(instance_type: str) -> str:
-    """Return the name in the table: ``ml`` for every ``ml.*`` type, else the type itself."""
-    return SAGEMAKER if instance_type.startswith(f"{SAGEMAKER}.") else instance_type
+    """Return the name in the table: ``ml`` for every ``ml.*`` type, where that is one; else the type itself."""
+    name, dot, _ = instance_type.partition(".")
+    fleet = find(name) if dot else None
+    return name if fleet is not None and fleet.typed else instance_type
 
 
 def capabilities(instance_type: str | None) -> Capabilities:

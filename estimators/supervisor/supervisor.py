@@ -123,6 +123,7 @@ class Supervisor:
                 secondary_status=self._secondary,
                 output=self._streams.feed,
                 host_ended=self._host_ended,
+                interrupted=self._host_interrupted,
                 failed=self._fail,
                 outputs_collected=self._collected,
                 note=self._mirror.note,
@@ -139,6 +140,7 @@ class Supervisor:
             from estimators.supervisor.elastic.disturbed import ElasticHosts
 
             hosts = ElasticHosts(lambda: self._attempt.elastic, self)
+        self._hosts = hosts
         self._disturber = Disturber(
             loop,
             hosts,
@@ -371,6 +373,12 @@ class Supervisor:
         elif end.exit_code != 0 and not self._stage.is_stopping and not self._attempts.taken:
             # The others end by themselves, since the hosts are connected; this bounds it.
             self._attempt.later(_END_TIMEOUT, self._backend.end_now)
+
+    def _host_interrupted(self, host: str, notice_s: float) -> None:
+        """The place that a host is from will take it; another one can be had at once, and joins when it is gone."""
+        self._hosts.interrupt(host, notice_s, 0.0)
+        if self._attempt.elastic is not None:
+            self._loop.call_later(notice_s, lambda: self._hosts.return_host(host))
 
     # --- what an elastic membership tells; see estimators.supervisor.elastic.members.ElasticJob ---
 

@@ -16,8 +16,8 @@ import pytest
 
 from estimators import MPI, TensorFlow
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.images import wheelhouse
 from estimators.backends.docker.images.base import BASE
+from estimators.provision import wheelhouse
 from estimators.provision.packages import Installation
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]

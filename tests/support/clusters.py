@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from estimators import MPI, PreflightWarning, RunOptions, TensorFlow, TrainingJob
+from estimators.job.fleets import capabilities
 from estimators.records.record import job_names
+
+#: What ``aid`` imports that is worth an importer: with FLEETFIT_TEST_IMPORTER=1 the scripts' ranks are forked from one.
+IMPORTED = "import numpy\n" if os.environ.get("FLEETFIT_TEST_IMPORTER") else ""
+FORKED = {"FLEETFIT_FORK": "1"} if os.environ.get("FLEETFIT_TEST_IMPORTER") else {}
 
 #: What every script can import as ``aid``.
 AID = '''
@@ -124,7 +129,7 @@ class Make:
         self._count += 1
         code = self.folder / f"code-{self._count}"
         code.mkdir()
-        for name, text in {"train.py": textwrap.dedent(script), "aid.py": AID, **(files or {})}.items():
+        for name, text in {"train.py": textwrap.dedent(script), "aid.py": IMPORTED + AID, **(files or {})}.items():
             (code / name).parent.mkdir(parents=True, exist_ok=True)
             (code / name).write_text(text, encoding="utf-8")
         return TensorFlow(
@@ -137,7 +142,7 @@ class Make:
                     MPI(processes_per_host=processes, custom_mpi_options=mpi_options) if processes else None
                 ),
                 "model_dir": False,
-                "environment": {"MARKS": str(self.marks), **self._environment, **(environment or {})},
+                "environment": {"MARKS": str(self.marks), **FORKED, **self._environment, **(environment or {})},
                 "run_options": RunOptions(**{**self._options, **(options or {})}),
                 **arguments,
             }
@@ -163,6 +168,11 @@ class Make:
                 assert job.status == "InProgress", job.describe().get("FailureReason")
 
         until(lambda: all((self.marks / f"ready-{rank}").exists() for rank in range(count)), 60, check=over)
+
+    @property
+    def has_machines(self) -> bool:
+        """Whether hosts have files of their own."""
+        return not capabilities(self.instance_type).shared_machine
 
     def marked(self, name: str, seconds: float = 30) -> str:
         """Wait for a mark and read it."""
@@ -262,6 +272,7 @@ class Process:
     started: int
     argv: tuple[str, ...] = dataclasses.field(compare=False)
     environ: dict[str, str] = dataclasses.field(compare=False)
+    imports: bool = dataclasses.field(default=False, compare=False)  # it is an importer, which has its ranks' command
 
     @property
     def alive(self) -> bool:
@@ -284,7 +295,9 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``server``, ``rank``, ``other``."""
+        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``server``, ``importer``, ``rank``, ``other``."""
+        if self.imports:
+            return "importer"
         words = [os.path.basename(word) for word in self.argv]
         if words and words[0] in ("mpirun", "orted", "prterun", "prted") and "--version" not in words:
             return words[0]
@@ -322,10 +335,13 @@ def process(pid: int) -> Process | None:
     try:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        imports = any(item.startswith("FLEETFIT_IMPORTER=") for item in environ) and (
+            b"FLEETFIT_IMPORTER=" not in Path(f"/proc/{stat[1]}/environ").read_bytes()  # a rank is forked from it
+        )
     except OSError:
         return None
     variables = dict(item.split("=", 1) for item in environ if "=" in item)
-    return Process(pid, stat[2], tuple(argv), variables)
+    return Process(pid, stat[2], tuple(argv), variables, imports)
 
 
 def _pids() -> list[int]:

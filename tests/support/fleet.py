@@ -6,6 +6,7 @@ else sees: what the tests' jobs have here is hidden from it. Only :attr:`Fleet.m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,13 +15,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import sshd
 
 import container
 
 HERE = Path(__file__).resolve().parent / "machines"
 #: A folder for ``PYTHONPATH``, which makes the backend known.
 PLUGIN = HERE / "plugin"
+#: What they find: the Python that this one was made with, too.
+PATH = (
+    f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+)
 
 
 def _ip(*words: str, inside: str | None = None) -> None:
@@ -62,6 +70,13 @@ class Machine:
         _ip("link", "set", "lo", "up", inside=self.namespace)
         package = str(Path(next(iter(container.__path__))).resolve())
         words = [self.address, "7700", tempfile.gettempdir(), sys.executable, package]
+        if fleet.keys is not None:
+            environment = " ".join(
+                f'"{name}={value}"'
+                for name, value in {**os.environ, "HOME": "/tmp/home", "PATH": PATH}.items()
+                if name in ("HOME", "PATH") or name.startswith(("COVERAGE_", "TF_CPP"))
+            )
+            words += fleet.keys.server(self.address, 22, more=f"SetEnv {environment}")
         self.log = fleet.folder / f"{self.namespace}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -104,7 +119,7 @@ class Machine:
             try:
                 if os.stat(f"/proc/{pid}/ns/net").st_ino == own:
                     words = _words(pid)
-                    if words and "machine.py" not in words:
+                    if words and "machine.py" not in words and " -D -e -f " not in words:
                         found.append(int(pid))
             except OSError:
                 continue
@@ -172,6 +187,8 @@ class Fleet:
         _ip("link", "set", "caller", "master", "br0", "up", inside=self.switch)
         _ip("addr", "add", f"{self.network}.1/24", "dev", f"{self.name}c")
         _ip("link", "set", f"{self.name}c", "up")
+        #: How ssh gets into them; None where there is no sshd.
+        self.keys = sshd.Keys(self.folder / "ssh") if sshd.find() is not None else None
         self.machines = [Machine(self, number) for number in range(count)]
         self.file = self.folder / "fleet.json"
         self.describe()
@@ -190,3 +207,17 @@ class Fleet:
         subprocess.run(["ip", "link", "del", f"{self.name}c"], check=False, capture_output=True)
         _ip("netns", "del", self.switch)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_shared: list[Fleet] = []
+
+
+@contextlib.contextmanager
+def shared(count: int) -> Iterator[Fleet]:
+    """The one fleet of this process: several folders of tests have a fixture of it."""
+    fleet = _shared[-1] if _shared else Fleet(count)
+    _shared.append(fleet)
+    yield fleet
+    _shared.pop()
+    if not _shared:
+        fleet.close()

@@ -1,18 +1,21 @@
 """Where the tests of clusters run: as processes of this machine, and on machines with files of their own.
 
-Tests that make their jobs with ``make`` run in both places, on machines under the mark ``soak`` but for a sample.
+Tests that make their jobs with ``make`` run in all places, on machines under the mark ``soak`` but for a sample. On
+those the jobs come by a provider of the tests' own, and by ssh.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import clusters
 import fleet as fleets
 import pytest
+import sshd
 
-PROCESS, FLEET = "process", "machines"
+PROCESS, FLEET, SSH = "process", "machines", "ssh"
 #: How many machines there are.
 MACHINES = 4
 
@@ -20,14 +23,18 @@ MACHINES = 4
 EVERYWHERE = frozenset(
     {
         "test_channels",
-        "test_elastic.test_each_record_counts_once_whatever_dies_joins_or_leaves",
-        "test_elastic.test_in_pipe_mode_too_each_record_counts_once",
+        "test_elastic",
         "test_failures",
+        "test_hangs",
         "test_logs",
+        "test_nan",
         "test_orphans",
         "test_ranks",
+        "test_restarts",
+        "test_resuming",
         "test_servers",
         "test_stop",
+        "test_undistributed",
     }
 )
 #: Of these, what runs on machines in every run; the rest does in `make soak`.
@@ -38,12 +45,20 @@ SAMPLE = frozenset(
         "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
     }
 )
+#: Likewise over ssh.
+SSH_SAMPLE = frozenset(
+    {
+        "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
+        "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
+    }
+)
 #: Those of what only processes of one machine have.
 PROCESS_ONLY = frozenset(
     {
-        # The record's own paths, and shared memory of this machine.
+        # The record's own paths, shared memory of this machine, and a library that is preloaded from the test's folder.
         "test_ranks.test_each_hosts_paths_are_its_own",
         "test_ranks.test_the_script_launcher_runs_once_on_each_host",
+        "test_stop.test_an_mpirun_that_takes_long_to_go_is_told_all_the_same",
         "test_orphans.test_the_next_job_removes_what_a_job_that_was_killed_as_a_whole_left",
     }
 )
@@ -58,8 +73,29 @@ def of(metafunc: pytest.Metafunc) -> list[object]:
     if not names & EVERYWHERE or names & PROCESS_ONLY:
         return [PROCESS]
     needs_root = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
-    marks = [needs_root] if names & SAMPLE else [needs_root, pytest.mark.soak]
-    return [PROCESS, pytest.param(FLEET, marks=marks)]
+    chosen: list[object] = [PROCESS]
+    for place, sample in ((FLEET, SAMPLE), (SSH, SSH_SAMPLE)):
+        marks = [needs_root] if names & sample else [needs_root, pytest.mark.soak]
+        chosen.append(pytest.param(place, marks=marks))
+    return chosen
+
+
+def on_ssh(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clusters.Make:
+    """Makes estimators whose jobs reach the fleet by ssh."""
+    sshd.program()
+    assert fleet.keys is not None
+    return clusters.Make(
+        folder,
+        instance_type="ssh",
+        backend_options={
+            "hosts": [machine.address for machine in fleet.machines],
+            "ssh_config": str(fleet.keys.client()),
+            "python": sys.executable,
+            **more,
+        },
+        environment={"FLEETFIT_HOME": str(home)},
+        marks=fleet.marks / f"{os.getpid()}-{folder.name}",
+    )
 
 
 def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path) -> clusters.Make:

@@ -61,11 +61,14 @@ class HostCluster(Backend):
     ) -> None:
         super().__init__(loop, record, spec, options, callbacks)
         self._provider = self.provider_type(loop, spec, options)
+        self._provider.tell = self._tell
+        self._provider.protected = self.protected
         self._members: dict[str, _Member] = {}
         self._token = ""
         self._attempt = 0
         self._ending = False
         self._closed = False
+        self._bringing = False  # what the attempt has saved, before its end is told
         self._kill_timer: Timer | None = None
 
     @classmethod
@@ -79,8 +82,8 @@ class HostCluster(Backend):
 
     @property
     def running(self) -> bool:
-        """Whether a toolkit runs."""
-        return any(member.trains for member in self._members.values())
+        """Whether a toolkit runs, or its end is still to be told."""
+        return self._bringing or any(member.trains for member in self._members.values())
 
     # --- starting ---
 
@@ -91,8 +94,6 @@ class HostCluster(Backend):
         self._token = os.urandom(32).hex()
         if self._kill_timer is not None:
             self._kill_timer.cancel()  # it was for what an earlier attempt left
-        if self.spec.inputs:
-            self.callbacks.secondary_status("Downloading", "Bringing the input channels.")
         there = [self._members[host] for host in self.spec.hosts if host in self._members]
         _each(there, lambda member, then: member.save_checkpoints(then), self._acquire_all)
 
@@ -104,19 +105,41 @@ class HostCluster(Backend):
         members = []
         for host in self.spec.hosts:
             member = self._members.get(host)
+            if member is not None and (member.lost or self._placed or member.noticed):
+                # It stays where it was, or discovery says anew where, or it will be taken.
+                member.release()
             if member is None or member.lost:
                 member = self._members[host] = _Member(self, host)
             members.append(member)
         number = {member.name: index for index, member in enumerate(members)}
 
+        apart = isinstance(self.spec.strategy, ElasticHorovod)
+
         def prepare(member: _Member, then: Then) -> None:
-            member.acquire(lambda: member.prepare(number[member.name], len(members), then))
+            def prepared() -> None:
+                if not apart:
+                    then()
+                elif attempt == self._attempt and not self._ending and not self._closed:
+                    if not self.running:
+                        self.callbacks.secondary_status("Training", "")
+                    member.train(f"{member.there.address}:0", listens=False)
+
+            def there() -> None:
+                if self.spec.inputs:
+                    self.callbacks.secondary_status("Downloading", "Bringing the input channels.")
+                member.prepare(number[member.name], len(members), prepared)
+
+            member.acquire(there)
 
         def start() -> None:
             if attempt == self._attempt and not self._ending and not self._closed:
                 self._start_toolkits(members)
 
         _each(members, prepare, start)
+
+    def _tell(self, text: str) -> None:
+        if not self.running and not self._ending and not self._closed:
+            self.callbacks.secondary_status("Pending", text)
 
     def _start_toolkits(self, members: Sequence[_Member]) -> None:
         self.callbacks.secondary_status("Training", "")
@@ -129,9 +152,8 @@ class HostCluster(Backend):
             for member in members:
                 member.train(address, listens=member is first)
 
-        if len(members) == 1 or isinstance(self.spec.strategy, ElasticHorovod):
-            for member in members:
-                member.train(f"{first.there.address}:0", listens=False)
+        if len(members) == 1:
+            first.train(f"{first.there.address}:0", listens=False)
         else:
             first.there.listen(start)
 
@@ -156,6 +178,26 @@ class HostCluster(Backend):
         first = next(member.there for member in self._members.values() if member.host is not None)
         return first.caller_address, first.interface
 
+    @property
+    def _placed(self) -> bool:
+        """Whether discovery says which machine a host is on, and the provider heeds it."""
+        strategy = self.spec.strategy
+        discovers = isinstance(strategy, ElasticHorovod) and strategy.discovery is not None
+        return discovers and hasattr(self._provider, "locate")
+
+    def locate(self, host: str, place: str) -> None:
+        """Tell the provider, if it heeds discovery."""
+        if self._placed:
+            self._provider.locate(host, place)  # type: ignore[attr-defined]
+
+    def withdraw(self, host: str) -> None:
+        """End a host for which there is no machine yet."""
+        member = self._members.get(host)
+        if member is not None and member.host is None and member.preparing:
+            member.lost = True
+            member.preparing = False
+            self.callbacks.host_ended(HostEnd(host=host))
+
     def add_host(self, host: str) -> None:
         """Get it, bring the inputs, start its toolkit."""
         member = self._members[host] = _Member(self, host, joins=True)
@@ -175,7 +217,9 @@ class HostCluster(Backend):
         if self._closed:
             return
         failure = Failure(cause=Cause.HOST_LOST, message=f"the host was lost: {reason}.", host=member.name)
-        if member.trains or member.joins:
+        elastic = isinstance(self.spec.strategy, ElasticHorovod)
+        others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
+        if member.trains or member.joins or (elastic and member.preparing and others):
             member.trained()
             self.ended(member, HostEnd(host=member.name, failure=None if self._ending else failure))
         elif member.preparing:
@@ -186,7 +230,16 @@ class HostCluster(Backend):
         if not self.running:
             for other in self._members.values():
                 other.end_feeder()
-        elif isinstance(self.spec.strategy, ElasticHorovod):
+            self._bringing = True
+
+            def brought() -> None:
+                self._bringing = False
+                self.callbacks.host_ended(end)
+
+            # Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
+            _each(list(self._members.values()), lambda one, then: one.bring_saved(then), brought)
+            return
+        if isinstance(self.spec.strategy, ElasticHorovod):
             member.end_feeder()
             member.finish(lambda failure: member.release())  # another host may need what it has
         self.callbacks.host_ended(end)
@@ -281,6 +334,7 @@ class _Member:
         host: The host, when it is there.
         joins: Whether it came to a job that ran.
         lost: Whether it is gone.
+        noticed: Whether it will be taken away.
         preparing: Whether it is being prepared.
         toolkit: Its training process, when that was started.
         trains: Whether the end of that will still be told.
@@ -294,6 +348,7 @@ class _Member:
         self.host: Host | None = None
         self.joins = joins
         self.lost = False
+        self.noticed = False
         self.preparing = False
         self.toolkit: HostProcess | None = None
         self.trains = False
@@ -332,8 +387,13 @@ class _Member:
             return
 
         def ready(host: Host) -> None:
+            if self.lost:  # it is not needed any more
+                host.close()
+                self._cluster.provider.release(host)
+                return
             self.host = host
             host.on_lost = self._lost
+            host.on_notice = self._has_notice
             then()
 
         self._cluster.provider.acquire(self.name, ready, self._lost)
@@ -348,6 +408,11 @@ class _Member:
         for sync in list(self._syncs.values()):
             sync.ended(None)
         self._cluster.lost(self, reason)
+
+    def _has_notice(self, seconds: float) -> None:
+        if not self.lost and not self.noticed:
+            self.noticed = True
+            self._cluster.callbacks.interrupted(self.name, seconds)
 
     def prepare(self, number: int, hosts: int, then: Then) -> None:
         """Bring everything that the toolkit needs; it is the ``number``-th of so many."""
@@ -642,11 +707,15 @@ class _Member:
         sync.process = self._agent(words, over, on_output=take)
         return sync
 
+    def bring_saved(self, then: Then) -> None:
+        """Have all that was saved brought here."""
+        syncs = list(self._syncs.values()) if not self.lost else []
+        _each(syncs, lambda sync, next_: sync.finish(lambda failure: next_()), then)
+
     def save_checkpoints(self, then: Then) -> None:
         """Have all that was saved brought, before another attempt begins with it."""
-        syncs = list(self._syncs.values()) if not self.lost else []
+        self.bring_saved(then)
         self._syncs = {}
-        _each(syncs, lambda sync, next_: sync.finish(lambda failure: next_()), then)
 
     def refresh_checkpoints(self, then: Then) -> None:
         """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""
@@ -794,14 +863,14 @@ class _Sync:
         self.ended: Callable[[Failure | None], None] = self.over
         self.failure: Failure | None = None
         self._over = False
-        self._then: Callable[[Failure | None], None] | None = None
+        self._waiting: list[Callable[[Failure | None], None]] = []
 
     def over(self, failure: Failure | None) -> None:
         """It has ended."""
         self._over = True
         self.failure = self.failure or failure
-        if self._then is not None:
-            then, self._then = self._then, None
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
             then(self.failure)
 
     def finish(self, then: Callable[[Failure | None], None]) -> None:
@@ -809,7 +878,7 @@ class _Sync:
         if self._over or self.process is None:
             then(self.failure)
             return
-        self._then = then
+        self._waiting.append(then)
         self.process.close_input()
 
 

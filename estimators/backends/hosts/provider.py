@@ -34,6 +34,8 @@ class MachineFacts:
         hostname: What it calls itself.
         cpus: Cores that the job may use.
         gpus: Its GPUs.
+        processor: Its kind of processor, as ``uname -m`` says it.
+        interfaces: Its network interfaces' addresses, by name.
     """
 
     root: str
@@ -43,6 +45,14 @@ class MachineFacts:
     hostname: str = ""
     cpus: int = 1
     gpus: int = 0
+    processor: str = ""
+    interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def interface_of(self, address: str) -> str | None:
+        """Return the interface that has an address; None if none has."""
+        if address.startswith("127."):
+            return "lo"
+        return next((name for name, own in self.interfaces.items() if own == address), None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,6 +122,7 @@ class Host(Protocol):
         interface: Its network interface to the other hosts.
         facts: What it is.
         on_lost: Called with the reason when it is gone; then nothing else is called any more.
+        on_notice: Called when the place that it comes from is about to take it: in how many seconds.
     """
 
     name: str
@@ -120,6 +131,7 @@ class Host(Protocol):
     interface: str
     facts: MachineFacts
     on_lost: Callable[[str], None]
+    on_notice: Callable[[float], None]
 
     def push(self, source: Path, target: str, done: Done) -> None:
         """Copy a file or what is in a folder into a folder of the host's; what links lead to is copied."""
@@ -183,12 +195,18 @@ class HostProvider(Protocol):
         loop: The supervisor's loop.
         spec: The job.
         options: With the provider's own under ``backend_options``.
+
+    Attributes:
+        tell: Shows what it waits for (a place in a queue, say) while no host trains; the cluster sets it.
+        protected: Children of the supervisor that live until its end, by pid; the cluster sets it.
     """
 
     #: What it is called: the instance type.
     name: ClassVar[str]
     #: With ``heartbeats``, as each of its hosts runs our toolkit.
     capabilities: ClassVar[Capabilities]
+    tell: Callable[[str], None]
+    protected: set[int]
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None: ...
 

@@ -34,10 +34,12 @@ class RemoteHost:
         root: The job's folder there; a relative one is in its folder for temporary files.
         address: Where the other hosts reach it.
         caller_address: Where it reaches this machine.
-        interface: Its network interface to the other hosts.
+        interface: Its network interface to the other hosts; "": the one that has the address.
         ready: Called with the host when its agent has answered.
         failed: Called with the reason when it does not.
         silence: After how many seconds without a sign of life either end is gone.
+        on_signal: Called when the agent gets a signal, which it does not end by then: where such signals announce
+            that the host will be taken.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class RemoteHost:
         ready: Callable[[RemoteHost], None],
         failed: Callable[[str], None],
         silence: float = SILENCE_S,
+        on_signal: Callable[[int], None] | None = None,
     ) -> None:
         self.name = name
         self.address = address
@@ -61,6 +64,8 @@ class RemoteHost:
         self.interface = interface
         self.facts = MachineFacts(root=root, python="python", python_version="", package="container")
         self.on_lost: Callable[[str], None] = failed
+        self.on_notice: Callable[[float], None] = lambda seconds: None
+        self._on_signal = on_signal
         self._loop = loop
         self._ready: Callable[[RemoteHost], None] | None = ready
         self._silence = silence
@@ -70,7 +75,7 @@ class RemoteHost:
         self._answers: dict[int, Callable[[Message], None]] = {}
         self._link = Link(loop, read, write, self._received, self._lost)
         self._transfers = Transfers(loop, self._link, Background(loop), lambda: Path(folders.root()))
-        self._link.send({"op": "hello", "root": root, "silence": silence})
+        self._link.send({"op": "hello", "root": root, "silence": silence, "signals": on_signal is not None})
         self._beat()
 
     def _beat(self) -> None:
@@ -115,6 +120,8 @@ class RemoteHost:
             self._transfers.data(number, body)
         elif operation == "end":
             self._transfers.end(number, message.get("error"))
+        elif operation == "signal" and self._on_signal is not None:
+            self._on_signal(int(message["number"]))
         elif operation == "hello" and self._ready is not None:
             ready, self._ready = self._ready, None
             if message.get("protocol") != PROTOCOL:
@@ -123,6 +130,7 @@ class RemoteHost:
                 return
             known = {field: message[field] for field in MachineFacts.__dataclass_fields__ if field in message}
             self.facts = MachineFacts(**known)
+            self.interface = self.interface or self.facts.interface_of(self.address) or ""
             ready(self)
 
     # --- what is asked of it ---

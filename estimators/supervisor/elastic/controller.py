@@ -177,7 +177,8 @@ class ElasticController:
                 self.roster.hosts,
                 most=self._most_hosts,
                 pipes=local.has_pipes(self._backend.spec),
-                start=lambda slots: self._add(slots=slots),
+                start=lambda slots, place: self._add(slots=slots, place=place),
+                locate=self._backend.locate,
                 leave=self._leave,
                 stay=self._stay,
                 named=self._begin_all,
@@ -312,6 +313,8 @@ class ElasticController:
             host=host.name,
             exit_code=end.exit_code,
         )
+        if not host.up and not expected:  # it has never come: the next one waits, as after a failure
+            self._exclude(host)
         for worker in host.workers.values():
             if worker.state is not WorkerState.ENDED:
                 self._worker_ended(worker, 128 + signal.SIGKILL, None if expected else lost, of_host=True)
@@ -329,7 +332,10 @@ class ElasticController:
     def _replace(self, lost: Host) -> None:
         """Another host in the place of one that was lost, under a name of its own."""
         if len(self.roster.taking_part) < self._most_hosts:
-            name = self._add(slots=lost.slots)
+            place = self._outside.place_of(lost.name) if self._outside is not None else None
+            if self._outside is not None and place is None:
+                return  # it is not named any more
+            name = self._add(slots=lost.slots, place=place)
             if self._outside is not None:
                 self._outside.replaced(lost.name, name)
 
@@ -475,7 +481,8 @@ class ElasticController:
     def _exclude(self, host: Host) -> float:
         """Leave a host out after a failure, for so many seconds."""
         now = time.monotonic()
-        host.excluded_until = self._exclusion.failed(host.name, now)
+        place = self._outside.place_of(host.name) if self._outside is not None else None
+        host.excluded_until = self._exclusion.failed(place or host.name, now)
         return host.excluded_until - now
 
     def _settle(self) -> None:
@@ -673,8 +680,8 @@ class ElasticController:
             )
         return [self._add() for _ in range(count)]
 
-    def _add(self, slots: int | None = None) -> str:
-        """A spare host takes part, or another one is started."""
+    def _add(self, slots: int | None = None, place: str | None = None) -> str:
+        """A spare host takes part, or another one is started, where discovery says if it does."""
         spare = self.roster.spare
         if spare is not None and slots in (None, spare.slots):
             spare.spare = False
@@ -687,14 +694,16 @@ class ElasticController:
             self._spares_from = time.monotonic() + _SPARE_PAUSE_S
             self._later(_SPARE_PAUSE_S + 0.1, self._keep_spares)
             return spare.name
-        return self._start_host(spare=False, slots=slots or self._strategy.processes_per_host)
+        return self._start_host(spare=False, slots=slots or self._strategy.processes_per_host, place=place)
 
-    def _start_host(self, *, spare: bool, slots: int) -> str:
+    def _start_host(self, *, spare: bool, slots: int, place: str | None = None) -> str:
         name = self._backend.next_host()
         self.roster.hosts[name] = Host(name, slots=slots, spare=spare)
         if not spare:
             self._job.event("host_added", name=name)
             self._job.say(f"{name} is being added")
+        if place is not None:
+            self._backend.locate(name, place)
         self._backend.add_host(name)
         self._note()
         return name
@@ -778,6 +787,8 @@ class ElasticController:
         self._note()
         self._offer()
         self._finish_leaving(host)
+        if not host.up:
+            self._backend.withdraw(host.name)
 
     def _stay(self, host: Host) -> bool:
         """A host that is about to leave is wanted again: it stays, if its workers are still members."""

@@ -22,7 +22,8 @@ class Outside:
         hosts: The job's hosts, by name; those that it starts with stand for the first that are named.
         most: How many there may be.
         pipes: Whether a channel is in Pipe mode, where the readers of a host are as many as the strategy says.
-        start: Starts a host with so many slots, and returns its name.
+        start: Starts a host with so many slots on the machine of a name outside, and returns its own name.
+        locate: Says on which machine a host is to be that the job starts with.
         leave: Lets a host leave.
         stay: Has a host that is about to leave stay, and returns whether it does.
         named: Called when hosts have been named: until then none of the job's is to begin.
@@ -39,7 +40,8 @@ class Outside:
         *,
         most: int,
         pipes: bool,
-        start: Callable[[int], str],
+        start: Callable[[int, str], str],
+        locate: Callable[[str, str], None],
         leave: Callable[[Host], None],
         stay: Callable[[Host], bool],
         named: Callable[[], None],
@@ -50,6 +52,7 @@ class Outside:
         self._most = most
         self._readers = strategy.processes_per_host if pipes else None
         self._start = start
+        self._locate = locate
         self._leave = leave
         self._stay = stay
         self._named = named
@@ -82,6 +85,10 @@ class Outside:
     def awaits(self, host: str) -> bool:
         """Whether a host has not been named yet, and is not to begin before."""
         return host in self._unnamed
+
+    def place_of(self, host: str) -> str | None:
+        """For whom a host stands now."""
+        return next((name for name, of in self._names.items() if of == host), None)
 
     def name_of(self, host: str) -> str | None:
         """For whom a host stands, or stood last; None if it never did."""
@@ -131,8 +138,9 @@ class Outside:
                 host = self._hosts[self._unnamed.pop(0)]
                 host.slots = self._usable(name, slots)
                 self._names[name] = host.name
+                self._locate(host.name, name)
             elif sum(self._counts(host) for host in self._hosts.values()) < self._most:
-                self._names[name] = self._start(self._usable(name, slots))
+                self._names[name] = self._start(self._usable(name, slots), name)
         self._slots = dict(found)
         self.answered = True
         self._known = self._known or bool(found)

@@ -266,3 +266,29 @@ def test_plan_and_doctor_know_the_backend(make: clusters.Make) -> None:
     assert "connect 10." in str(plan)
     found = {finding.name: finding for finding in doctor.backends(dict(os.environ), {})}
     assert found["netns"].state.value == "ok"
+
+
+def test_a_machine_that_says_it_will_be_taken_is_an_interruption(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    job = make.start(
+        """
+        import os, signal, sys, time
+        import aid
+        if os.environ["FLEETFIT_ATTEMPT"] == "1":
+            sys.exit(0)
+        def save(*_):
+            aid.mark("saved")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        aid.mark("ready-0")
+        time.sleep(300)
+        """,
+        ready=1,
+        options={**make._options, "backend_options": {**make._options["backend_options"], "notice": 20}},
+    )
+    busy = next(machine for machine in fleet.machines if machine.processes())
+    os.kill(int(next(line for line in busy.processes() if line.endswith("agent host ")).split()[0]), signal.SIGTERM)
+    make.marked("saved")
+    clusters.await_terminal(job, 30)
+    assert job.status == "Completed"
+    told = [event for event in job.record.events() if event.kind == "interrupted"]
+    assert [(event.data["target"], event.data["notice_s"]) for event in told] == [("algo-1", 20)]

@@ -80,9 +80,18 @@ def victim(snapshot: clusters.Snapshot, name: str) -> clusters.Process:
     if kind == "rank":
         return snapshot.rank(int(number))
     if kind == "wrapper":
-        rank = snapshot.rank(int(number))
-        parent = int(Path(f"/proc/{rank.pid}/stat").read_text().rpartition(")")[2].split()[1])
-        return next(one for one in snapshot.members if one.pid == parent)
+        (started,) = [event for event in snapshot.job.record.events("process_started") if event.rank == int(number)]
+        told = {
+            "OMPI_COMM_WORLD_RANK": number,
+            "FLEETFIT_PROCESS": started.data["name"],
+        }  # by mpirun, or by the toolkit
+        return next(
+            one
+            for one in snapshot.members
+            if one.kind == "wrapper"
+            and one.host == started.host
+            and any(one.environ.get(variable) == value for variable, value in told.items())
+        )
     return snapshot.find(kind, f"algo-{number}" if number else None)
 
 

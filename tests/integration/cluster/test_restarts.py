@@ -32,6 +32,7 @@ attempt = int(os.environ["FLEETFIT_ATTEMPT"])
 holds = os.environ.get("HOLD", "").split()
 hold = int(holds[attempt]) if attempt < len(holds) else None
 place = os.path.join(os.environ["SM_CHECKPOINT_DIR"], "step")
+led = os.path.join(aid.MARKS, f"step-{attempt}")
 start = int(open(place).read()) if os.path.exists(place) else 0
 old = os.path.exists(os.path.join(os.environ["SM_MODEL_DIR"], "old"))
 open(os.path.join(os.environ["SM_MODEL_DIR"], "old"), "w").close()
@@ -52,7 +53,8 @@ for step in range(start + 1, int(os.environ.get("END", 30)) + 1):
         with open(place + ".part", "w") as file:
             file.write(str(step))
         os.rename(place + ".part", place)
-    while not os.path.exists(place) or int(open(place).read()) < step:
+        aid.mark(f"step-{attempt}", step)
+    while not os.path.exists(led) or int(open(led).read() or 0) < step:  # other hosts may not see rank 0's folder
         time.sleep(0.005)
     print("step", step, flush=True)
     while step == hold:
@@ -109,7 +111,9 @@ def test_a_gang_starts_again_after_a_kill_and_on_fewer_hosts_after_the_loss_of_o
         (3, ["algo-2"]),
     ]
     # They went on from the checkpoint; nothing else of /opt/ml is kept, as on SageMaker.
-    assert [found[number]["start"] for number in (2, 4, 6)] == [8, 12, 18]
+    assert [found[number]["start"] for number in (2, 4)] == [8, 12]
+    # A machine that is gone has what it saved last with it.
+    assert found[6]["start"] == 18 or (make.has_machines and 12 <= found[6]["start"] < 18)
     assert not any(one["old"] for one in found)
     assert steps(job) == ["Starting", "Training", *["Restarting", "Training"] * 3, "Uploading", "Completed"]
     assert told(job, "chaos", "restart", "removed") == [
@@ -207,6 +211,9 @@ def test_a_job_that_lost_its_supervisor_is_resumed(make: clusters.Make, home: Pa
     clusters.until(lambda: "step 5" in clusters.printed(job), 30)
     with pytest.raises(ConfigurationError, match="only a job that failed, was stopped or lost its supervisor"):
         job.resume()
+    # From a machine a checkpoint takes a moment to come.
+    saved = job.record.checkpoints_dir / "step"
+    clusters.until(lambda: saved.is_file() and saved.read_text() == "5")
     snapshot = clusters.Snapshot(job)
     snapshot.supervisor.kill()
     clusters.await_terminal(job)

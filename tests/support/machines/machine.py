@@ -1,8 +1,9 @@
 """What runs on a machine of the fleet from its start, as sshd would: for each connection, the agent of a host.
 
-    python machine.py ADDRESS PORT HIDDEN PYTHON PACKAGE
+    python machine.py ADDRESS PORT HIDDEN PYTHON PACKAGE [SSHD WORD…]
 
-It is started in a network and a mount namespace of its own; the token comes in by standard input.
+It is started in a network and a mount namespace of its own; the token comes in by standard input. sshd itself runs
+there too, if its command line is given.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 
 def mount(target: str) -> None:
@@ -20,7 +22,7 @@ def mount(target: str) -> None:
 
 
 def main() -> None:
-    address, port, hidden, python, package = sys.argv[1:]
+    address, port, hidden, python, package, *sshd = sys.argv[1:]
     token = sys.stdin.buffer.readline()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # with the tests
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
@@ -34,6 +36,15 @@ def main() -> None:
         file.write(f"127.0.0.1 localhost\n{address} {name}\n")
     subprocess.run(["mount", "--bind", "/tmp/.hosts", "/etc/hosts"], check=True)
     server = socket.create_server((address, int(port)))
+    if sshd:
+        with_us = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # noqa: E731
+        subprocess.Popen(sshd, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=with_us)
+        while True:
+            try:
+                socket.create_connection((address, 22)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     environment = {
         "PATH": f"{os.path.dirname(python)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from estimators.backends.docker.containers import IMAGE
 from estimators.backends.docker.images import base as bases
-from estimators.backends.docker.images import wheelhouse
 from estimators.backends.docker.images.toolkit import SKIPPED, package, toolkit_digest
-from estimators.provision import pipe_reader
+from estimators.provision import pipe_reader, wheelhouse
 from estimators.provision.packages import Installation
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
-from container.toolkit.network import _address, shared_network
+from container.system import interfaces
+from container.toolkit.network import shared_network
 
 
 def test_the_interface_that_has_the_address() -> None:
-    found = {name: _address(name) for _, name in socket.if_nameindex()}
+    found = interfaces.addresses()
     assert any(address is not None and address.ip.is_loopback for address in found.values())
     for name, address in found.items():
         if address is not None and not address.ip.is_loopback:

@@ -28,6 +28,7 @@ class NetnsProvider:
         self._job = spec.name
         self._options = options.backend_options
         self._taken: dict[str, int] = {}  # host -> the lock on its machine
+        self._hosts: dict[str, RemoteHost] = {}
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -49,6 +50,7 @@ class NetnsProvider:
 
     def acquire(self, name: str, ready: Callable[[Host], None], failed: Callable[[str], None]) -> None:
         """Connect to a machine that nobody has."""
+        notice = self._options.get("notice")  # in how many seconds a machine is taken whose agent gets a signal
         for machine in _machines(self._options):
             lock = os.open(machine["lock"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -60,7 +62,7 @@ class NetnsProvider:
             sock.sendall(machine["token"].encode() + b"\n")
             self._taken[name] = lock
             connection = sock.detach()
-            RemoteHost(
+            self._hosts[name] = RemoteHost(
                 self._loop,
                 name,
                 connection,
@@ -72,6 +74,7 @@ class NetnsProvider:
                 ready=ready,
                 failed=failed,
                 silence=float(self._options.get("silence", SILENCE_S)),
+                on_signal=(lambda number: self._hosts[name].on_notice(notice)) if notice else None,
             )
             return
         failed("no machine of the fleet is free and reachable")

@@ -1,0 +1,145 @@
+"""``agent notices``: says when a spot host is wanted back, as the instance metadata service tells it.
+
+    python -m container agent notices --imds http://169.254.169.254 --every 5
+
+Each notice is a line of JSON on standard output, said once: ``{"notice": "interruption", "in_s": 118.2}`` (when the
+host goes), ``{"notice": "rebalance"}`` (that it may), and ``{"notice": "silence", "text": …}`` where nobody answers. It
+ends when its input does. The service is asked in its second version only, whose answers need a token.
+"""
+
+from __future__ import annotations
+
+import datetime
+import http.client
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+#: How long a token is good for, and how long an answer may take, in seconds.
+_TOKEN_S, _TIMEOUT_S = 21_600, 2.0
+_TOKEN = "/latest/api/token"
+#: The documents of a spot instance; each is not found until there is a notice.
+_INTERRUPTION = "/latest/meta-data/spot/instance-action"
+_REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+#: After how many questions without an answer that is said.
+_SILENT_AFTER = 3
+#: How long before it goes a host is told that is told without a time, in seconds.
+_NOTICE_S = 120.0
+
+
+class Metadata:
+    """The instance metadata service.
+
+    Args:
+        url: Where it is: ``http://HOST[:PORT]``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._place = url.partition("://")[2].rstrip("/")
+        self._token = ""
+
+    def read(self, path: str) -> str | None:
+        """Return a document; None where there is none.
+
+        Raises:
+            OSError: nobody answers, or with an error.
+        """
+        if not self._token:
+            self._renew()
+        status, text = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+        if status == 401:  # the token is too old
+            self._renew()
+            status, text = self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+        if status == 404:
+            return None
+        if status != 200:
+            raise OSError(f"{path}: status {status}")
+        return text
+
+    def _renew(self) -> None:
+        status, text = self._ask("PUT", _TOKEN, {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)})
+        if status != 200:
+            raise OSError(f"{_TOKEN}: status {status}")
+        self._token = text.strip()
+
+    def _ask(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(self._place, timeout=_TIMEOUT_S)
+        try:
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read(65536).decode("utf-8", "replace")
+        except http.client.HTTPException as error:
+            raise OSError(f"{path}: {error!r}") from error
+        finally:
+            connection.close()
+
+
+class Notices:
+    """What there is to say, each thing once.
+
+    Args:
+        read: Returns a document, as :meth:`Metadata.read`.
+        now: The time, in seconds since the epoch.
+    """
+
+    def __init__(self, read: Callable[[str], str | None], now: Callable[[], float] = time.time) -> None:
+        self._read = read
+        self._now = now
+        self._said: set[str] = set()
+        self._unanswered = 0
+
+    def look(self) -> list[dict[str, Any]]:
+        """Ask once and return what is new."""
+        try:
+            action, rebalance = self._read(_INTERRUPTION), self._read(_REBALANCE)
+        except OSError as error:
+            self._unanswered += 1
+            if self._unanswered == _SILENT_AFTER:
+                return [{"notice": "silence", "text": f"the instance metadata service does not answer ({error})"}]
+            return []
+        self._unanswered = 0
+        found = []
+        if action is not None:
+            found += self._once({"notice": "interruption", "in_s": round(self._seconds(action), 1)})
+        if rebalance is not None:
+            found += self._once({"notice": "rebalance"})
+        return found
+
+    def _once(self, notice: dict[str, Any]) -> list[dict[str, Any]]:
+        if notice["notice"] in self._said:
+            return []
+        self._said.add(notice["notice"])
+        return [notice]
+
+    def _seconds(self, action: str) -> float:
+        """In how many seconds the host goes; where that cannot be, its clock is wrong, and it is the usual time."""
+        try:
+            moment = datetime.datetime.fromisoformat(str(json.loads(action)["time"]).replace("Z", "+00:00"))
+            seconds = moment.timestamp() - self._now()
+        except (ValueError, KeyError, TypeError):
+            return _NOTICE_S
+        return seconds if 0 <= seconds <= _NOTICE_S else _NOTICE_S
+
+
+def main(argv: Sequence[str]) -> int:
+    """Watch until the input ends.
+
+    Returns:
+        0; 2 for a wrong command line.
+    """
+    options = dict(zip(argv[::2], argv[1::2], strict=False))
+    if len(argv) % 2 or set(options) != {"--imds", "--every"}:
+        print("usage: python -m container agent notices --imds URL --every SECONDS", file=sys.stderr)
+        return 2
+    every = float(options["--every"])
+    notices = Notices(Metadata(options["--imds"]).read)
+    while True:
+        for notice in notices.look():
+            print(json.dumps(notice), flush=True)
+        ready, _, _ = select.select([0], [], [], every)
+        if ready and not os.read(0, 4096):
+            return 0

@@ -1,0 +1,197 @@
+"""What a job may ask of EC2: ``RunOptions(backend_options=…)``."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract.names import shown, unknown
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import TrainingJobSpec
+
+#: What instance types begin with here.
+PREFIX = "ec2."
+#: Where a public parameter says which image is the newest: Ubuntu without and with a GPU's driver. Both have Python
+#: 3.12 and cloud-init; the login is ``ubuntu``.
+PLAIN_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{architecture}/hvm/ebs-gp3/ami-id"
+GPU_IMAGE = "/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+
+_TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
+_ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+-az\d+|[a-z0-9-]{4,40}")
+_TAG_LIMIT = 40  # of the fifty that AWS allows, some are ours
+_TEXTS = ("region", "profile", "ami", "user", "instance_profile", "python", "caller_address", "imds", "reach")
+_SECONDS = {"capacity_timeout": 0, "boot_timeout": 10, "lease": 10, "first_lease": 20, "silence": 1, "poll": 0.2}
+_MONEY = ("max_price_per_hour", "budget", "on_demand_price")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ec2Options:
+    """``RunOptions(backend_options={…})`` of jobs on EC2. Money is in US dollars, time in seconds.
+
+    Attributes:
+        region: The region; None: as boto3 finds it.
+        profile: A profile of AWS's configuration files.
+        types: Further instance types that will do, beside the job's own: ``["g5.xlarge", "g4dn.2xlarge"]``.
+        zones: The availability zones that may be used; empty: all of the region.
+        subnets: The subnets that may be used, of one VPC; empty: the default VPC's.
+        ami: An image (``ami-…``) or the SSM parameter that names it; None: Ubuntu 24.04, for GPUs with their driver.
+        user: Who logs in there.
+        reach: Which address of a host the caller connects to, ``public`` or ``private``.
+        ssh_from: The networks that may connect to the hosts' ssh port; empty: only this machine's address, as
+            ``checkip.amazonaws.com`` sees it.
+        on_demand_base: With spot capacity, how many hosts are on demand all the same.
+        on_demand_fallback: Whether hosts are taken on demand where there is no spot capacity.
+        max_price_per_hour: What all hosts may cost together in an hour; where they would cost more, the job is stopped.
+        budget: What the job may cost in all; when that is spent, it is stopped as by ``max_run``.
+        on_demand_price: A host's price on demand, for types whose price is not known.
+        volume_gb: The size of the hosts' disk; None: as the image says.
+        instance_profile: The instance profile whose role the hosts have; None: no role.
+        tags: More tags for everything that is made.
+        python: The hosts' interpreter; see ``instance_type="ssh"``.
+        requirements: What the hosts' environment holds; see ``instance_type="ssh"``.
+        caller_address: Where the hosts reach this machine, if not where their ssh connection comes from.
+        capacity_timeout: How long capacity is waited for; with ``max_wait``, that counts instead.
+        boot_timeout: How long a host may take from its launch until it can be logged in to.
+        lease: How long a host runs on when nobody is connected to it any more.
+        first_lease: How long a host waits for the first connection after its boot.
+        silence: After how long without a sign of life a host is lost.
+        poll: How often EC2 is asked about the hosts while some are awaited; five times that otherwise.
+        imds: Where hosts find the instance metadata service.
+    """
+
+    region: str | None = None
+    profile: str | None = None
+    types: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    subnets: tuple[str, ...] = ()
+    ami: str | None = None
+    user: str = "ubuntu"
+    reach: str = "public"
+    ssh_from: tuple[str, ...] = ()
+    on_demand_base: int = 0
+    on_demand_fallback: bool = False
+    max_price_per_hour: float | None = None
+    budget: float | None = None
+    on_demand_price: float | None = None
+    volume_gb: int | None = None
+    instance_profile: str | None = None
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    python: str | None = None
+    requirements: tuple[str, ...] | None = None
+    caller_address: str | None = None
+    capacity_timeout: float = 300.0
+    boot_timeout: float = 300.0
+    lease: float = 30.0
+    first_lease: float = 120.0
+    silence: float = 15.0
+    poll: float = 2.0
+    imds: str = "http://169.254.169.254"
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Ec2Options:
+        """Read ``backend_options``.
+
+        Raises:
+            ConfigurationError: an unknown option, or a value that makes no sense.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise ConfigurationError(unknown("backend option", name, known))
+            if value is not None:
+                values[name] = _read(name, value)
+        return cls(**values)
+
+
+def _read(name: str, value: Any) -> Any:
+    where = f"backend_options: {name!r}"
+    if name in _TEXTS:
+        if not isinstance(value, str) or not value:
+            raise ConfigurationError(f"{where} must be a string, got {shown(value)}.")
+        return _text(where, name, value)
+    if name in ("types", "zones", "subnets", "ssh_from", "requirements"):
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list | tuple) or not all(isinstance(item, str) and item for item in items):
+            raise ConfigurationError(f"{where} must be a list of strings, got {shown(value)}.")
+        return tuple(dict.fromkeys(_text(where, name, item) for item in items))
+    if name == "tags":
+        return _tags(where, value)
+    if name == "on_demand_fallback":
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{where} must be True or False, got {shown(value)}.")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(f"{where} must be a number, got {shown(value)}.")
+    if name in ("on_demand_base", "volume_gb"):
+        least, most = (0, 10_000) if name == "on_demand_base" else (1, 65_536)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise ConfigurationError(f"{where} must be a whole number from {least} to {most:,}, got {shown(value)}.")
+        return value
+    if name in _MONEY:
+        if not 0 < value < 1e9:
+            raise ConfigurationError(f"{where} must be an amount in US dollars above 0, got {shown(value)}.")
+        return float(value)
+    if not _SECONDS[name] <= value <= 7 * 86_400:
+        raise ConfigurationError(
+            f"{where} must be a number of seconds from {_SECONDS[name]} to 604,800, got {shown(value)}."
+        )
+    return float(value)
+
+
+def _text(where: str, name: str, value: str) -> str:
+    if name == "types":
+        value = value.removeprefix(PREFIX)
+        if _TYPE.fullmatch(value) is None:
+            raise ConfigurationError(f"{where}: {shown(value)} is no instance type such as 'g5.xlarge'.")
+    elif name == "zones" and _ZONE.fullmatch(value) is None:
+        raise ConfigurationError(f"{where}: {shown(value)} is no availability zone such as 'eu-west-1a'.")
+    elif name == "subnets" and re.fullmatch(r"subnet-[0-9a-f]+", value) is None:
+        raise ConfigurationError(f"{where}: {shown(value)} is no subnet such as 'subnet-0123456789abcdef0'.")
+    elif name == "ami" and re.fullmatch(r"ami-[0-9a-f]+|/[\w./-]+", value) is None:
+        raise ConfigurationError(
+            f"{where}: {shown(value)} is neither an image ('ami-…') nor an SSM parameter ('/aws/service/…')."
+        )
+    elif name == "user" and re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", value) is None:
+        raise ConfigurationError(f"{where}: {shown(value)} is no login name.")
+    elif name == "reach" and value not in ("public", "private"):
+        raise ConfigurationError(unknown(where, value, ("public", "private")))
+    elif name == "imds" and re.fullmatch(r"http://[\w.:\[\]-]+", value) is None:
+        raise ConfigurationError(f"{where}: {shown(value)} is no address such as 'http://169.254.169.254'.")
+    elif name == "ssh_from":
+        try:
+            return str(ipaddress.ip_network(value))
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: {error}; write a network such as '203.0.113.7/32'.") from None
+    return value
+
+
+def _tags(where: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(key, str) and isinstance(text, str) for key, text in value.items()
+    ):
+        raise ConfigurationError(f"{where} must be a dict of strings, got {shown(value)}.")
+    if len(value) > _TAG_LIMIT:
+        raise ConfigurationError(f"{where} has {len(value)} tags; AWS takes {_TAG_LIMIT} beside fleetfit's own.")
+    for key, text in value.items():
+        if not key or len(key) > 128 or len(text) > 256 or key.lower().startswith(("aws:", "fleetfit:")):
+            raise ConfigurationError(
+                f"{where}: {shown(key)} cannot be a tag: names have 1 to 128 characters and begin with neither aws: "
+                "nor fleetfit:, values have at most 256."
+            )
+    return dict(value)
+
+
+def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...]:
+    """Return EC2's names of the instance types that the job may run on, its own first.
+
+    Raises:
+        ConfigurationError: the job's own is none of EC2's form.
+    """
+    own = (spec.instance_type or "").removeprefix(PREFIX)
+    if _TYPE.fullmatch(own) is None:
+        raise ConfigurationError(f"{shown(spec.instance_type)} is no type of EC2's; write one such as 'ec2.g5.xlarge'.")
+    return tuple(dict.fromkeys((own, *options.types)))

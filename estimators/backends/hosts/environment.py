@@ -1,0 +1,333 @@
+"""The Python environment that jobs run in on a host, made there once: without root, and without an index there.
+
+Its packages are those of the environment here, or what a job asks for. They are named by what is in them, so that a
+host has them or not. The host's own Python of the same minor version makes the environment, with uv, which is sent
+there. The host's index serves the packages if it has one; otherwise their wheels are sent from here.
+
+    python -m estimators.backends.hosts.environment
+
+does so as a program of its own, which reads from standard input how to reach the host, and prints what it does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from container.system.files import cache_root
+from estimators.backends.hosts.shipping import CACHE
+from estimators.provision import uv, wheelhouse
+from estimators.provision.errors import ProvisionError
+from estimators.provision.locks import exclusive
+from estimators.provision.packages import Installation
+
+#: How often it is said how much has been sent, in seconds.
+_SAY_EVERY_S = 5.0
+
+#: ``$1``: the environment's name, ``$2``: the Python wanted (``3.11``), ``$3``: uv's version. Prints what there is.
+_LOOK = f"""
+b="{CACHE}"
+echo "processor $(uname -m)"
+test -x "$b/$1/bin/python" && echo ready
+test -x "$b/uv-$3" && echo uv
+for p in "python$2" python3 python "$HOME/.local/bin/python$2" "$HOME/.pyenv/shims/python$2" "/opt/python$2/bin/python3"
+do
+  q=$(command -v "$p" 2>/dev/null) || continue
+  v=$("$q" -I -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.executable)' 2>/dev/null) || continue
+  echo "python $v"
+done
+mkdir -p "$b" && chmod 700 "$b"
+echo "free $(df -Pk "$b" | tail -n 1 | awk '{{print $4}}')"
+"""
+#: ``$1``: where the file goes, below our folder there. It comes in, packed.
+_TAKE_PROGRAM = f"""
+set -e; umask 077; b="{CACHE}"; t="$b/.$1.$$"
+trap 'rm -f "$t"' EXIT
+gzip -dc > "$t"; chmod 700 "$t"; mv "$t" "$b/$1"
+"""
+#: ``$1``: a folder below ours. A tar comes in.
+_TAKE_WHEELS = f"""
+set -e; umask 077; b="{CACHE}"; mkdir -p "$b/$1"; tar -xf - -C "$b/$1"
+"""
+#: ``$1``: the environment's name, ``$2``: the Python to make it with, ``$3``: uv's version, ``$4``: the folder of
+#: wheels, ``$5``: how packages are found; then the requirements. It appears whole or not at all.
+_MAKE = f"""
+set -e; umask 077; b="{CACHE}"; n="$1"; p="$2"; u="$b/uv-$3"; w="$b/$4"; how="$5"; shift 5
+t="$b/.$n.$$"
+trap 'rm -rf "$t"' EXIT
+export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=15 UV_HTTP_RETRIES=1 UV_LINK_MODE=copy
+mkdir -p "$w"
+"$u" -q venv --relocatable --no-project --python "$p" "$t"
+"$u" pip install --no-deps --python "$t/bin/python" $how --find-links "$w" "$@"
+"$t/bin/python" -I -c 'import sys'
+mv -T "$t" "$b/$n" 2>/dev/null || test -x "$b/$n/bin/python"
+rm -rf "$w"
+"""
+
+
+class HostError(Exception):
+    """A host cannot have the environment; the message says why, and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Environment:
+    """What is to be on a host.
+
+    Attributes:
+        name: Its name there: made from what is in it.
+        python: The minor version of its Python, ``3.11``.
+        processor: The kind of processor that its packages are for.
+        wheels: Its packages.
+    """
+
+    name: str
+    python: str
+    processor: str
+    wheels: wheelhouse.Wheels
+
+    @classmethod
+    def of(cls, requirements: Sequence[str] | None) -> Environment:
+        """Say what an environment with these requirements is; None: with what is installed here.
+
+        Raises:
+            ProvisionError: what is installed here is not enough to train with.
+        """
+        if requirements is None:
+            wheels = wheelhouse.of_environment(_here(), horovod_too=False)
+        else:
+            wheels = wheelhouse.of_requirements(requirements)
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        processor = platform.machine()
+        name = f"env-{wheels.key}-{python}-{processor}"
+        return cls(name=name, python=python, processor=processor, wheels=wheels)
+
+
+def _here() -> Installation:
+    return Installation.of_venv(Path(sys.prefix))
+
+
+class Shell:
+    """Runs scripts on a host, by a command line that takes one more word: ``ssh HOST``, say.
+
+    Args:
+        words: The command line.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(words)
+
+    def run(
+        self,
+        script: str,
+        *arguments: str,
+        feed: Callable[[IO[bytes]], None] | None = None,
+        on_line: Callable[[str], None] = lambda line: None,
+    ) -> tuple[int, list[str]]:
+        """Run a script of ``sh`` and return its exit status and what it printed.
+
+        Args:
+            script: The script.
+            arguments: Its ``$1`` and so on.
+            feed: Writes what it reads.
+            on_line: Told each line as it comes.
+        """
+        argv = [*self._words, shlex.join(["sh", "-c", script, "sh", *arguments])]
+        lines: list[str] = []
+        with subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            assert process.stdout is not None
+            if feed is not None:
+                assert process.stdin is not None
+                try:
+                    feed(process.stdin)
+                    process.stdin.close()
+                except BrokenPipeError:  # it says why
+                    pass
+            for raw in process.stdout:
+                line = raw.decode("utf-8", "replace").rstrip()
+                lines.append(line)
+                on_line(line)
+        return process.returncode, lines
+
+
+def prepare(shell: Shell, environment: Environment, say: Callable[[str], None]) -> None:
+    """Make the environment on a host, unless it is there.
+
+    Args:
+        shell: Reaches the host.
+        environment: What is to be there.
+        say: Told what is being done.
+
+    Raises:
+        HostError: the host has another processor or no such Python, no room, or a step failed.
+        ProvisionError: the wheels are not to be had here.
+    """
+    found = _look(shell, environment)
+    if found.ready:
+        say("its environment is there")
+        return
+    began = time.monotonic()
+    wheels = wheelhouse.fetch(environment.wheels, _here(), on_detail=lambda text: say(f"wheels here: {text}"))
+    files = sorted(wheels.glob("*.whl"))
+    size = sum(path.stat().st_size for path in files)
+    if found.free is not None and found.free < 5 * size:
+        raise HostError(
+            f"its disk has {found.free >> 20} MiB free, and the environment needs some {5 * size >> 20} MiB; make room "
+            "in ~/.cache/fleetfit there, or set XDG_CACHE_HOME"
+        )
+    if not found.uv:
+        say(f"sending uv {uv.VERSION}")
+        packed = _packed_uv()
+        code, lines = shell.run(_TAKE_PROGRAM, f"uv-{uv.VERSION}", feed=lambda pipe: _copy(packed, pipe))
+        _check(code, lines, "uv could not be brought there")
+    folder = f"wheels-{environment.name}"
+    own = environment.wheels.own
+    if own is not None:
+        _send(shell, folder, [wheels / own.name], say)
+    pins = [_pin(path) for path in files]
+
+    def make(how: str) -> tuple[int, list[str]]:
+        words = (environment.name, found.python, uv.VERSION, folder, how)
+        return shell.run(_MAKE, *words, *pins)
+
+    say(f"installing {len(files)} packages from its index")
+    code, lines = make("--quiet")
+    if code != 0:
+        say(f"its index does not serve them ({_last(lines)}); sending the wheels, {size >> 20} MiB")
+        _send(shell, folder, files, say)
+        say(f"installing {len(files)} packages")
+        code, lines = make("--no-index")
+    _check(code, lines, "the packages could not be installed")
+    say(f"its environment is ready after {time.monotonic() - began:.0f} s")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Found:
+    ready: bool
+    uv: bool
+    python: str
+    free: int | None
+
+
+def _look(shell: Shell, environment: Environment) -> _Found:
+    code, lines = shell.run(_LOOK, environment.name, environment.python, uv.VERSION)
+    _check(code, lines, "it could not be looked at")
+    known: dict[str, list[str]] = {}
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        known.setdefault(word, []).append(rest)
+    processor = known.get("processor", ["?"])[-1]
+    if processor != environment.processor:
+        raise HostError(
+            f"it has a processor of kind {processor}, and this machine's packages are for {environment.processor}; "
+            "make an environment there yourself, and name its interpreter: backend_options={'python': …}"
+        )
+    pythons = dict(reversed([text.split(" ", 1) for text in known.get("python", ()) if " " in text]))
+    if environment.python not in pythons:
+        there = f"Python {', '.join(sorted(pythons))}" if pythons else "no Python"
+        raise HostError(
+            f"it has {there}, and this machine's packages are for {environment.python}; install python"
+            f"{environment.python} there, or name an interpreter: backend_options={{'python': …}}"
+        )
+    free = known.get("free", [""])[-1]
+    return _Found(
+        ready="ready" in known,
+        uv="uv" in known,
+        python=pythons[environment.python],
+        free=int(free) << 10 if free.isdecimal() else None,
+    )
+
+
+def _check(code: int, lines: Sequence[str], what: str) -> None:
+    if code != 0:
+        raise HostError(f"{what}: {_last(lines) or f'exit status {code}'}")
+
+
+def _last(lines: Sequence[str]) -> str:
+    """Return the line that says most: uv ends its reasons with hints."""
+    told = [line.strip() for line in lines if line.strip()]
+    caused = [line for line in told if re.search(r"error|Caused by|╰─▶|not found|denied|No space", line)]
+    return (caused or told or [""])[-1].removeprefix("╰─▶").strip()
+
+
+def _pin(wheel: Path) -> str:
+    name, version = wheel.name.split("-")[:2]
+    return f"{name}=={version}"
+
+
+def _packed_uv() -> Path:
+    """Return uv as it is sent; it is packed once."""
+    packed = cache_root() / "uv" / f"{uv.VERSION}.gz"
+    with exclusive(cache_root() / "locks" / "uv-packed.lock"):
+        if not packed.exists():
+            program = uv.program(cache_root() / "logs" / "uv.log")
+            staged = packed.with_suffix(".part")
+            with open(program, "rb") as source, gzip.open(staged, "wb", compresslevel=4) as target:
+                while block := source.read(1 << 20):
+                    target.write(block)
+            staged.rename(packed)
+    return packed
+
+
+def _copy(source: Path, target: IO[bytes]) -> None:
+    with source.open("rb") as file:
+        while block := file.read(1 << 20):
+            target.write(block)
+
+
+def _send(shell: Shell, folder: str, files: Sequence[Path], say: Callable[[str], None]) -> None:
+    whole = sum(path.stat().st_size for path in files)
+
+    def feed(pipe: IO[bytes]) -> None:
+        sent, said = 0, time.monotonic()
+        with tarfile.open(fileobj=pipe, mode="w|") as archive:
+            for path in files:
+                info = tarfile.TarInfo(path.name)
+                info.size = path.stat().st_size
+                with path.open("rb") as file:
+                    archive.addfile(info, file if info.size else io.BytesIO())
+                sent += info.size
+                if time.monotonic() - said > _SAY_EVERY_S:
+                    said = time.monotonic()
+                    say(f"{sent >> 20} of {whole >> 20} MiB sent")
+
+    code, lines = shell.run(_TAKE_WHEELS, folder, feed=feed)
+    _check(code, lines, "the wheels could not be brought there")
+
+
+def main() -> int:
+    """Make an environment; the last line of standard error says why it could not be.
+
+    Returns:
+        0, or 1 if it could not be made.
+    """
+    asked = json.load(sys.stdin)
+    try:
+        prepare(Shell(asked["words"]), Environment.of(asked.get("requirements")), lambda text: print(text, flush=True))
+    except HostError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except ProvisionError as error:
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

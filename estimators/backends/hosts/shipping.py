@@ -1,0 +1,75 @@
+"""What a host needs of ours before anything can run there: our ``container`` package, sent from here.
+
+It lies in the user's cache there, under a name that is made from its content, so that a host has it or not, and jobs
+of several versions do not meet. Nothing is installed, and nobody has to be root.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import container
+
+#: Where everything of ours is on a host, in a shell's words.
+CACHE = "${XDG_CACHE_HOME:-$HOME/.cache}/fleetfit/hosts"
+#: What the shell at the other end exits with where our code, or the interpreter, is not there.
+NO_CODE, NO_PYTHON = 90, 91
+
+#: Starts a program of ours. ``$1``: the code's name; ``$2``: the interpreter, an absolute path, a name in PATH, or
+#: the name of an environment of ours; then the program's words. ``$0`` is said when all is there.
+START = (
+    f'b="{CACHE}"; c="$b/$1"; p="$2"; shift 2; '
+    f'case "$p" in env-*) p="$b/$p/bin/python";; esac; '
+    f'test -d "$c" || exit {NO_CODE}; '
+    f'p=$(command -v "$p") || exit {NO_PYTHON}; '
+    'PATH="${p%/*}:$PATH"; export PATH; echo "$0"; '
+    'exec "$p" -I "$c/container/__main__.py" "$@"'
+)
+#: Takes the code: ``$1`` is its name; a tar comes in. Two that do so at once do not see each other.
+TAKE_CODE = (
+    f'set -e; umask 077; b="{CACHE}"; mkdir -p "$b"; t=$(mktemp -d "$b/.code-XXXXXX"); '
+    'trap \'rm -rf "$t"\' EXIT; tar -xzf - -C "$t"; mv -T "$t" "$b/$1" 2>/dev/null || test -d "$b/$1"'
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Code:
+    """Our package.
+
+    Attributes:
+        name: What it is called on a host: made from its content.
+        files: Its files' names and contents.
+    """
+
+    name: str
+    files: tuple[tuple[str, bytes], ...]
+
+    def archive(self) -> bytes:
+        """Return a gzipped tar of it; the same files make the same archive."""
+        packed = io.BytesIO()
+        with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as zipped:
+            with tarfile.open(fileobj=zipped, mode="w") as archive:
+                for name, content in self.files:
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
+        return packed.getvalue()
+
+
+@functools.cache
+def code() -> Code:
+    """Read our ``container`` package."""
+    package = Path(next(iter(container.__path__)))
+    paths = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    files = tuple((f"container/{path.relative_to(package)}", path.read_bytes()) for path in paths)
+    digest = hashlib.sha256()
+    for name, content in files:
+        digest.update(f"{name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return Code(name=f"code-{digest.hexdigest()[:20]}", files=files)

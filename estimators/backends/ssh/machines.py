@@ -1,0 +1,280 @@
+"""Which machines there are: a list, a host file, ``$FLEETFIT_HOSTS``, or those that the fleet has been given."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract.names import cut, shown, unknown
+from container.system import files
+from estimators.backends.ssh.connection import Destination, SshSettings
+from estimators.job.errors import ConfigurationError
+from estimators.records.record import jobs_folder
+
+#: The variable that names machines, ``h1:4,h2:4``, or a host file.
+VARIABLE = "FLEETFIT_HOSTS"
+#: What a fleet is called that has no name.
+DEFAULT_FLEET = "default"
+
+_FORM = "a host is written as 'host', 'user@host', 'host:slots' or '[IPv6 address]:slots'"
+_HOST = re.compile(
+    r"(?:(?P<user>[^@\s]+)@)?(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^@\s:\[\]]+))(?::(?P<slots>\d+))?"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine of a fleet.
+
+    Attributes:
+        destination: What ssh connects to.
+        slots: How many processes of a job it takes; None for as many as a job wants there.
+        address: Where the other machines reach it; None: where ssh reached it.
+    """
+
+    destination: Destination
+    slots: int | None = None
+    address: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages and files: its host, with the port if it has one of its own."""
+        port = self.destination.port
+        return self.destination.host if port is None else f"{self.destination.host}:{port}"
+
+
+def parse(text: str, where: str) -> Machine:
+    """Read ``[user@]host[:slots]``.
+
+    Args:
+        text: The words.
+        where: Where they stand, for the error.
+
+    Raises:
+        ConfigurationError: they are of another form.
+    """
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ConfigurationError(f"{where}: {text!r} is no host; {_FORM}.")
+    slots = found["slots"]
+    if slots is not None and int(slots) == 0:
+        raise ConfigurationError(f"{where}: {text!r} has no slots; leave the host out instead.")
+    destination = Destination(host=found["six"] or found["host"], user=found["user"])
+    return Machine(destination=destination, slots=int(slots) if slots is not None else None)
+
+
+def _from_dict(given: Mapping[str, Any], where: str) -> Machine:
+    known = ("host", "user", "port", "slots", "address")
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(unknown(f"key of a host in {where}", name, known))
+    for name, kind in (("host", str), ("user", str), ("address", str), ("port", int), ("slots", int)):
+        value = given.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise ConfigurationError(f"{where}: {name!r} must be a {kind.__name__}, got {shown(value)}.")
+    if "host" not in given:
+        raise ConfigurationError(f"{where}: {shown(dict(given))} has no 'host'.")
+    slots = given.get("slots")
+    if slots is not None and slots < 1:
+        raise ConfigurationError(f"{where}: 'slots' must be at least 1, got {slots}.")
+    destination = Destination(host=given["host"], user=given.get("user"), port=given.get("port"))
+    return Machine(destination=destination, slots=slots, address=given.get("address"))
+
+
+def parse_list(given: Any, where: str) -> tuple[Machine, ...]:
+    """Read a list of hosts, each a text or a dict.
+
+    Raises:
+        ConfigurationError: it is no list, has a host twice, or one of no known form.
+    """
+    if isinstance(given, str):
+        given = [part.strip() for part in given.split(",") if part.strip()]
+    if not isinstance(given, list | tuple):
+        raise ConfigurationError(
+            f"{where} must be a list of hosts such as ['node-1', 'ann@node-2:4'], got {shown(given)}."
+        )
+    machines = []
+    for entry in given:
+        if isinstance(entry, Mapping):
+            machines.append(_from_dict(entry, where))
+        elif isinstance(entry, str):
+            machines.append(parse(entry, where))
+        else:
+            raise ConfigurationError(f"{where}: {shown(entry)} is no host; {_FORM}.")
+    return _once(machines, where)
+
+
+def parse_file(text: str, where: str) -> tuple[Machine, ...]:
+    """Read a host file: OpenMPI's (``host slots=4``), Horovod's (``host:4``) or one host a line.
+
+    Raises:
+        ConfigurationError: a line is of none of these forms, or a host stands there twice.
+    """
+    machines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        place = f"{where}, line {number}"
+        machine = parse(words[0], place)
+        for word in words[1:]:
+            name, equals, value = word.partition("=")
+            if not equals or name not in ("slots", "max_slots", "max-slots", "address"):
+                raise ConfigurationError(f"{place}: {cut(word, 80)!r} is not slots=N, max_slots=N or address=ADDRESS.")
+            if name == "address":
+                machine = dataclasses.replace(machine, address=value)
+            elif not value.isdecimal() or int(value) == 0:
+                raise ConfigurationError(f"{place}: {cut(word, 80)!r}: a number from 1 on is needed.")
+            elif name == "slots":
+                machine = dataclasses.replace(machine, slots=int(value))
+        machines.append(machine)
+    return _once(machines, where)
+
+
+def read_file(path: Path, where: str) -> tuple[Machine, ...]:
+    """Read a host file by its path.
+
+    Raises:
+        ConfigurationError: it cannot be read, or see :func:`parse_file`.
+    """
+    try:
+        text = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{where}: the host file {path} cannot be read: {error}.") from None
+    return parse_file(text, str(path))
+
+
+def _once(machines: Iterable[Machine], where: str) -> tuple[Machine, ...]:
+    seen: dict[str, Machine] = {}
+    for machine in machines:
+        if machine.name in seen:
+            raise ConfigurationError(
+                f"{where}: {machine.name!r} stands there twice; name each host once, with its slots."
+            )
+        seen[machine.name] = machine
+    return tuple(seen.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SshOptions:
+    """``RunOptions(backend_options={…})`` of jobs on machines that ssh reaches.
+
+    Attributes:
+        hosts: The machines; None: those of ``host_file``, of ``$FLEETFIT_HOSTS``, or of the fleet.
+        host_file: A file that names them.
+        python: The interpreter for toolkit and scripts, as an absolute path on the machines or a name in their PATH;
+            None: one that is made there.
+        requirements: What the environment that is made there holds; None: what is installed here.
+        ssh_config: A configuration in place of ``~/.ssh/config``.
+        fleet: The name under which host keys, and machines added by ``fleetfit hosts add``, are kept.
+        caller_address: Where the machines reach this one, if not where ssh comes from.
+        silence: After how many seconds without a sign of life a machine is lost.
+    """
+
+    hosts: tuple[Machine, ...] | None = None
+    host_file: Path | None = None
+    python: str | None = None
+    requirements: tuple[str, ...] | None = None
+    ssh_config: Path | None = None
+    fleet: str = DEFAULT_FLEET
+    caller_address: str | None = None
+    silence: float = 15.0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> SshOptions:
+        """Read ``backend_options``.
+
+        Raises:
+            ConfigurationError: an unknown option, or a value that makes no sense.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise ConfigurationError(unknown("backend option", name, known))
+            if value is None:
+                continue
+            where = f"backend_options: {name!r}"
+            if name == "hosts":
+                values[name] = parse_list(value, where)
+            elif name == "requirements":
+                if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+                    raise ConfigurationError(
+                        f"{where} must be a list such as ['tensorflow==2.21.*'], got {shown(value)}."
+                    )
+                values[name] = tuple(value)
+            elif name == "silence":
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
+                    raise ConfigurationError(f"{where} must be a number of seconds from 1 to 3600, got {shown(value)}.")
+                values[name] = float(value)
+            else:
+                if not isinstance(value, str) or not value:
+                    raise ConfigurationError(f"{where} must be a string, got {shown(value)}.")
+                values[name] = Path(value).expanduser() if name in ("host_file", "ssh_config") else value
+        if "fleet" in values and re.fullmatch(r"[A-Za-z0-9][\w.-]{0,62}", values["fleet"]) is None:
+            name = shown(values["fleet"])
+            raise ConfigurationError(
+                f"backend_options: 'fleet' must be a name of letters, digits, '-', '_' and '.', got {name}."
+            )
+        if values.get("hosts") is not None and "host_file" in values:
+            raise ConfigurationError(
+                "backend_options: 'hosts' and 'host_file' both say which hosts there are: give one."
+            )
+        if "python" in values and "requirements" in values:
+            raise ConfigurationError(
+                "backend_options: 'python' names an environment that is there, and 'requirements' what to put into one "
+                "that is made: give one."
+            )
+        return cls(**values)
+
+    def machines(self) -> tuple[Machine, ...]:
+        """Return the machines, from the first place that names some.
+
+        Raises:
+            ConfigurationError: a file of them is not there, or is wrong.
+        """
+        if self.hosts is not None:
+            return self.hosts
+        if self.host_file is not None:
+            return read_file(self.host_file, "backend_options: 'host_file'")
+        if given := os.environ.get(VARIABLE, "").strip():
+            return read_file(Path(given), f"${VARIABLE}") if "/" in given else parse_list(given, f"${VARIABLE}")
+        path = hosts_file(self.fleet)
+        return read_file(path, f"fleet {self.fleet!r}") if path.exists() else ()
+
+    def settings(self) -> SshSettings:
+        """Return how ssh reaches them."""
+        return SshSettings(known_hosts=folder(self.fleet) / "known_hosts", config=self.ssh_config)
+
+
+def folder(fleet: str) -> Path:
+    """Return the folder of what is kept of a fleet."""
+    return jobs_folder().parent / "fleets" / fleet
+
+
+def hosts_file(fleet: str) -> Path:
+    """Return the file of the machines that ``fleetfit hosts add`` has added."""
+    return folder(fleet) / "hosts"
+
+
+def save(fleet: str, machines: Iterable[Machine]) -> None:
+    """Write a fleet's file of machines.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    lines = []
+    for machine in machines:
+        if machine.destination.port is not None:
+            raise ConfigurationError(f"{machine.name}: put the port into the ssh configuration; a host file has none.")
+        user = f"{machine.destination.user}@" if machine.destination.user else ""
+        host = f"[{machine.destination.host}]" if ":" in machine.destination.host else machine.destination.host
+        slots = f" slots={machine.slots}" if machine.slots is not None else ""
+        lines.append(f"{user}{host}{slots}{f' address={machine.address}' if machine.address else ''}\n")
+    path = hosts_file(fleet)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    files.replace(path, "".join(lines).encode())

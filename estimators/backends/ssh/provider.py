@@ -1,0 +1,375 @@
+"""The provider: hosts on machines that ssh reaches."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from container.contract.strategies import ElasticHorovod
+from container.system.loop import Loop
+from estimators.backends.hosts import shipping
+from estimators.backends.hosts.environment import Environment
+from estimators.backends.hosts.provider import Finding, Host, Placement
+from estimators.backends.hosts.remote import RemoteHost
+from estimators.backends.ssh.connection import Child, Connection, Connections, Finished
+from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
+from estimators.job.errors import ConfigurationError
+from estimators.job.fleets import Capabilities
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.provision.errors import ProvisionError
+
+#: How long after the end of what a connection carries its own end, and why, is told, in seconds.
+_WHY_S = 0.1
+
+Ready = Callable[[Host], None]
+Failed = Callable[[str], None]
+
+
+class SshProvider:
+    """Hosts on machines that ssh reaches; see :class:`estimators.backends.hosts.provider.HostProvider`."""
+
+    name: ClassVar[str] = "ssh"
+    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True)
+
+    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
+        self._loop = loop
+        self._spec = spec
+        self._options = SshOptions.of(options.backend_options)
+        self._machines = list(self._options.machines())
+        self._connections = Connections(loop, self._options.settings())
+        self._open: dict[str, Connection] = {}  # machine -> its connection, also between attempts
+        self._locks: dict[str, int] = {}  # machine -> the lock on it
+        self._taken: dict[str, Machine] = {}  # host -> its machine
+        self._starts: dict[str, int] = {}  # host -> how often it was started
+        self._losses: dict[str, int] = {}  # machine -> how often it was lost
+        self._places: dict[str, str] = {}  # host -> the machine that discovery has named for it
+        #: What makes environments now.
+        self.preparing: list[Child] = []
+        #: Takes what a host is being prepared with.
+        self.tell: Callable[[str], None] = lambda text: None
+        self.protected: set[int] = set()
+        self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
+
+    @classmethod
+    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+        """Refuse a job of more hosts or processes than the machines take."""
+        try:
+            given = SshOptions.of(options.backend_options)
+            machines = given.machines()
+        except ConfigurationError as error:
+            return [str(error)]
+        if _discovers(spec):
+            strategy = spec.strategy
+            assert isinstance(strategy, ElasticHorovod)
+            if strategy.spares:
+                return [
+                    "spare hosts need machines of a list; with discovery, who is named takes part. Leave spares out."
+                ]
+            return []
+        if not machines:
+            return [
+                "there are no hosts. Name them with RunOptions(backend_options={'hosts': ['node-1', 'ann@node-2']}), "
+                "a 'host_file', $FLEETFIT_HOSTS or `fleetfit hosts add`."
+            ]
+        processes = _processes(spec)
+        small = [machine for machine in machines if machine.slots is not None and machine.slots < processes]
+        fitting = len(machines) - len(small)
+        if spec.instance_count > fitting:
+            text = f"instance_count={spec.instance_count}, and the fleet has {fitting} machines"
+            if small:
+                text += (
+                    f" with at least processes_per_host={processes} slots; too small are "
+                    f"{', '.join(f'{machine.name} ({machine.slots})' for machine in small)}"
+                )
+            return [f"{text}; add some."]
+        return []
+
+    @classmethod
+    def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
+        """Say where the job would run."""
+        given = SshOptions.of(options.backend_options)
+        fitting = [machine for machine in given.machines() if _fits(machine, spec)]
+        places = dict(zip(spec.hosts, fitting, strict=False))
+        config = ("-F", str(given.ssh_config)) if given.ssh_config is not None else ()
+
+        def connect(host: str) -> tuple[str, ...]:
+            machine = places.get(host)
+            words = machine.destination.words() if machine is not None else ["--", "HOST"]
+            return ("ssh", *config, *(word for word in words if word != "--"))
+
+        cache = "~/.cache/fleetfit/hosts"
+        return Placement(
+            base_dir=lambda host: f"/tmp/fleetfit-hosts/{spec.name}/hosts/{host}/ml",
+            python=given.python or f"{cache}/env/bin/python",
+            package=f"{cache}/{shipping.code().name}/container",
+            connect=connect,
+        )
+
+    # --- hosts ---
+
+    def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
+        """Start an agent on a machine that nobody has; where discovery names machines, on the one that it names."""
+        acquisition = _Acquisition(self, name, ready, failed)
+        if _discovers(self._spec) and name not in self._places:
+            self._waiting[name] = acquisition
+            return
+        self._loop.call_later(0, acquisition.next)
+
+    def locate(self, name: str, place: str) -> None:
+        """Say which machine is to be a host's; it is the name that discovery has for it."""
+        self._places[name] = place
+        if (acquisition := self._waiting.pop(name, None)) is not None:
+            acquisition.next()
+
+    def choose(self, host: str, tried: list[str]) -> tuple[Machine | None, str]:
+        """Return a machine for a host and lock it, or say why there is none."""
+        if host in self._places:
+            try:
+                machines = [parse(self._places[host], "discovery")]
+            except ConfigurationError as error:
+                return None, str(error)
+            known = {machine.name: machine for machine in self._machines}
+            machines = [known.get(machine.name, machine) for machine in machines]
+        else:
+            machines = [machine for machine in self._machines if _fits(machine, self._spec)]
+            machines.sort(key=lambda machine: self._losses.get(machine.name, 0))
+        busy = []
+        for machine in machines:
+            if machine.name in tried or machine.name in self._locks:
+                continue
+            lock, owner = _lock(self._options.fleet, machine.name, self._spec.name)
+            if lock is None:
+                busy.append(f"{machine.name} ({owner})")
+                continue
+            self._locks[machine.name] = lock
+            self._taken[host] = machine
+            return machine, ""
+        if busy:
+            return None, f"no machine is free: other jobs have {', '.join(busy)}. Wait for them, or add hosts"
+        if tried:
+            return None, ""
+        return None, "no machine is free: this job has all of them. Add hosts"
+
+    def give_up(self, host: str) -> None:
+        """A host's machine is not its any more."""
+        machine = self._taken.pop(host, None)
+        if machine is not None:
+            lock = self._locks.pop(machine.name, None)
+            if lock is not None:
+                os.close(lock)
+
+    def connect(self, machine: Machine, ready: Callable[[Connection], None], failed: Failed) -> None:
+        """Give the connection to a machine; one that is there already is used again."""
+        known = self._open.get(machine.name)
+        if known is not None and known.ended is None:
+            ready(known)
+            return
+
+        def connected(connection: Connection) -> None:
+            self._open[machine.name] = connection
+            ready(connection)
+
+        self._connections.open(machine.destination, connected, failed)
+
+    def root(self, host: str) -> str:
+        """Return a folder for a host that no agent has had: one that is cut off may still remove its own."""
+        count = self._starts[host] = self._starts.get(host, 0) + 1
+        job = self._spec.name if count == 1 else f"{self._spec.name}.{count}"
+        return f"{job}/hosts/{host}"
+
+    def lost(self, machine: Machine, connection: Connection, reason: str) -> str:
+        """A machine is gone: another one is taken first from now on, and a new connection made.
+
+        Returns:
+            Why: what ended the connection, if that has ended, or else the reason.
+        """
+        self._losses[machine.name] = self._losses.get(machine.name, 0) + 1
+        text = connection.ended or reason
+        connection.close()
+        return text
+
+    @functools.cached_property
+    def environment(self) -> str:
+        """The name of the environment that a job runs in on its machines.
+
+        Raises:
+            ProvisionError: what is installed here is not enough.
+        """
+        return Environment.of(self._options.requirements).name
+
+    @property
+    def loop(self) -> Loop:
+        """The supervisor's loop."""
+        return self._loop
+
+    @property
+    def options(self) -> SshOptions:
+        """What the job asks of its machines."""
+        return self._options
+
+    def release(self, host: Host) -> None:
+        """Let others have the machine."""
+        self.give_up(host.name)
+        self._places.pop(host.name, None)
+
+    def close(self) -> None:
+        """Close all connections, at which everything ends on the machines."""
+        self._waiting.clear()
+        for child in self.preparing:
+            child.kill()
+        for host in list(self._taken):
+            self.give_up(host)
+        self._connections.close()
+
+    @classmethod
+    def diagnose(cls) -> list[Finding]:
+        """Say whether there is ssh, and which machines the default fleet has."""
+        from estimators.backends.ssh import diagnosis
+
+        return diagnosis.findings()
+
+
+class _Acquisition:
+    """One host that is being started: machines are tried until one will do."""
+
+    def __init__(self, provider: SshProvider, name: str, ready: Ready, failed: Failed) -> None:
+        self._provider = provider
+        self._name = name
+        self._ready = ready
+        self._failed = failed
+        self._tried: list[str] = []
+        self._reasons: list[str] = []
+        self._sent = self._prepared = False
+
+    def next(self) -> None:
+        machine, reason = self._provider.choose(self._name, self._tried)
+        if machine is None:
+            self._failed("; ".join([*self._reasons, *([reason] if reason else [])]))
+            return
+        self._tried.append(machine.name)
+        self._sent = self._prepared = False
+        self._provider.connect(
+            machine, lambda connection: self._start(machine, connection), lambda text: self._not(machine, text)
+        )
+
+    def _not(self, machine: Machine, text: str) -> None:
+        self._reasons.append(f"{machine.name}: {text}")
+        self._provider.give_up(self._name)
+        self.next()
+
+    def _start(self, machine: Machine, connection: Connection) -> None:
+        options = self._provider.options
+
+        def started(read: int, write: int) -> None:
+            SshHost(
+                self._provider.loop,
+                self._name,
+                read,
+                write,
+                why=lambda reason: self._provider.lost(machine, connection, reason),
+                root=self._provider.root(self._name),
+                address=machine.address or connection.address,
+                caller_address=options.caller_address or connection.caller_address,
+                interface="",
+                ready=self._ready,
+                failed=lambda text: self._not(machine, text),
+                silence=options.silence,
+            )
+
+        def failed(finished: Finished) -> None:
+            if finished.code == shipping.NO_CODE and not self._sent:
+                self._sent = True
+                self._send_code(machine, connection)
+            elif finished.code == shipping.NO_PYTHON and options.python is not None:
+                self._not(machine, f"it has no {options.python}; name an interpreter that is there")
+            elif finished.code == shipping.NO_PYTHON and not self._prepared:
+                self._prepared = True
+                self._prepare(machine, connection)
+            else:
+                self._not(machine, connection.ended or f"the agent could not be started: {finished.last_line}")
+
+        try:
+            python = options.python or self._provider.environment
+        except ProvisionError as error:
+            self._not(machine, f"no environment can be made there: {error}")
+            return
+        words = [shipping.code().name, python, "agent", "host"]
+        connection.start(words, started, failed, script=shipping.START)
+
+    def _prepare(self, machine: Machine, connection: Connection) -> None:
+        """Have the environment made there by a program of its own, as that takes long."""
+        requirements = self._provider.options.requirements
+        asked = {"words": connection.words, "requirements": requirements and list(requirements)}
+        said = bytearray()
+
+        def say(data: bytes) -> None:
+            said.extend(data)
+            *lines, rest = bytes(said).split(b"\n")
+            said[:] = rest
+            for line in lines:
+                self._provider.tell(f"{machine.name}: {line.decode('utf-8', 'replace')}")
+
+        def ended(code: int, errors: str) -> None:
+            if code == 0:
+                self._start(machine, connection)
+            else:
+                lines = errors.strip().splitlines()
+                self._not(machine, connection.ended or (lines[-1] if lines else f"preparing it ended with {code}"))
+
+        argv = [sys.executable, "-m", "estimators.backends.hosts.environment"]
+        self._provider.preparing.append(Child(self._provider.loop, argv, say, ended, source=json.dumps(asked).encode()))
+
+    def _send_code(self, machine: Machine, connection: Connection) -> None:
+        def sent(finished: Finished) -> None:
+            if finished.code == 0:
+                self._start(machine, connection)
+            else:
+                self._not(machine, f"our code could not be brought there: {finished.last_line}")
+
+        code = shipping.code()
+        connection.run(["sh", "-c", shipping.TAKE_CODE, "sh", code.name], sent, source=code.archive())
+
+
+class SshHost(RemoteHost):
+    """A host whose connection is ssh's: why that ended is why the host is lost."""
+
+    def __init__(self, *arguments: object, why: Callable[[str], str], **more: object) -> None:
+        self._why = why
+        super().__init__(*arguments, **more)  # type: ignore[arg-type]
+
+    def _lost(self, reason: str) -> None:
+        self._loop.call_later(_WHY_S, lambda: super(SshHost, self)._lost(self._why(reason)))
+
+
+def _discovers(spec: TrainingJobSpec) -> bool:
+    return isinstance(spec.strategy, ElasticHorovod) and spec.strategy.discovery is not None
+
+
+def _fits(machine: Machine, spec: TrainingJobSpec) -> bool:
+    return machine.slots is None or machine.slots >= _processes(spec)
+
+
+def _processes(spec: TrainingJobSpec) -> int:
+    return spec.strategy.ranks_per_host if spec.strategy is not None else 1
+
+
+def _lock(fleet: str, machine: str, job: str) -> tuple[int | None, str]:
+    """Lock a machine for a job of this user here; or return whose it is."""
+    path = folder(fleet) / "locks" / machine.replace("/", "_")
+    Path(path.parent).mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(lock, 200).decode("utf-8", "replace")
+        os.close(lock)
+        return None, owner
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, job.encode(), 0)
+    return lock, ""

@@ -1,0 +1,239 @@
+"""``fleetfit hosts``: the machines that jobs reach by ssh."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console, parsing
+
+if TYPE_CHECKING:
+    from estimators.backends.ssh.checking import Report
+    from estimators.backends.ssh.machines import Machine, SshOptions
+
+_EXAMPLES = """\
+examples:
+  fleetfit hosts add node-1 ann@node-2 --slots 4     machines for jobs that name none
+  fleetfit hosts list
+  fleetfit hosts check                               what they are, and whether they reach each other
+  fleetfit hosts prepare                             make the environment there, before the first job
+  fleetfit hosts shell node-1
+  fleetfit hosts remove node-2
+
+Hosts are those of $FLEETFIT_HOSTS, or those that were added. They are logged in to as `ssh HOST` does; names, keys,
+jump hosts and agents are those of ~/.ssh/config.
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    hosts = subparsers.add_parser(
+        "hosts", help="machines that jobs reach by ssh", epilog=_EXAMPLES, formatter_class=formatter,
+        description="Lists, checks, adds, removes and prepares the machines on which jobs run over ssh.",
+    )  # fmt: skip
+    commands = hosts.add_subparsers(title="commands", metavar="COMMAND", dest="what", required=True)
+
+    def command(name: str, run: Any, text: str, *, names: str = "", config: bool = True) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = commands.add_parser(
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
+        )
+        if names:
+            made.add_argument("hosts", nargs=names, metavar="HOST", help="[user@]host[:slots]")
+        made.add_argument("--fleet", default="default", metavar="NAME", help="the fleet's name (default: %(default)s)")
+        if config:
+            made.add_argument("--host-file", metavar="FILE", help="take the hosts from a file, as mpirun's")
+            made.add_argument("--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
+        made.set_defaults(run=run)
+        return made
+
+    command("list", run_list, "list the machines").add_argument("--json", action="store_true", help="as JSON")
+    check = command(
+        "check", run_check, "look at the machines: Python, cores, GPUs, disk, clocks, and who reaches whom", names="*"
+    )
+    check.add_argument("--json", action="store_true", help="as JSON")
+    added = command("add", run_add, "add machines to the fleet", names="+", config=False)
+    added.add_argument("--slots", type=parsing.whole, metavar="N", help="processes of a job that each takes")
+    command("remove", run_remove, "remove machines from the fleet", names="+", config=False)
+    prepare = command("prepare", run_prepare, "make the Python environment on the machines", names="*")
+    prepare.add_argument(
+        "--requirement", action="append", metavar="SPEC", help="what is in it; may be repeated (default: what is here)"
+    )
+    command("shell", run_shell, "log in to a machine as jobs do").add_argument("host", metavar="HOST")
+
+
+def options(args: argparse.Namespace, *, named: bool = True) -> SshOptions:
+    """Return what the command line says of the machines.
+
+    Args:
+        args: The arguments.
+        named: Whether those may be hosts.
+    """
+    from estimators.backends.ssh.machines import SshOptions
+
+    hosts = list(getattr(args, "hosts", None) or []) if named else []
+    return SshOptions.of(
+        {
+            "fleet": args.fleet,
+            "hosts": hosts or None,
+            "host_file": None if hosts else getattr(args, "host_file", None),
+            "ssh_config": getattr(args, "ssh_config", None),
+            "requirements": getattr(args, "requirement", None),
+        }
+    )
+
+
+def _machines(chosen: SshOptions) -> tuple[Machine, ...]:
+    from estimators.job.errors import ConfigurationError
+
+    machines = chosen.machines()
+    if not machines:
+        raise ConfigurationError(
+            "there are no hosts. Name some, set $FLEETFIT_HOSTS, or add some with `fleetfit hosts add HOST…`."
+        )
+    return machines
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """List the machines."""
+    machines = options(args).machines()
+    if args.json:
+        console.out_json(
+            [
+                {"host": one.name, "user": one.destination.user, "slots": one.slots, "address": one.address}
+                for one in machines
+            ]
+        )
+        return Exit.OK
+    for one in machines:
+        console.out(
+            f"{one.destination}{f'  slots={one.slots}' if one.slots else ''}{f'  {one.address}' if one.address else ''}"
+        )
+    if not machines:
+        console.say("no hosts; `fleetfit hosts add HOST…` adds some.")
+    return Exit.OK
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Look at the machines."""
+    from estimators.backends.ssh import checking
+
+    chosen = options(args)
+    reports = checking.check(chosen.settings(), _machines(chosen), on_step=console.say)
+    if args.json:
+        console.out_json([to_dict(report) for report in reports])
+    else:
+        for line in lines(reports):
+            console.out(line)
+    return Exit.FAILED if any(report.warnings() for report in reports) else Exit.OK
+
+
+def to_dict(report: Report) -> dict[str, Any]:
+    """Return a report in JSON's types."""
+    return {
+        "host": report.machine.name,
+        "address": report.address,
+        **report.facts,
+        "clock_s": report.clock,
+        "unreachable": report.unreachable,
+        "warnings": report.warnings(),
+    }
+
+
+def lines(reports: list[Report]) -> list[str]:
+    """Return reports as text: a line for each host, and one for each thing that is in the way."""
+    told = []
+    for report in reports:
+        warnings = report.warnings()
+        mark = "ok" if not warnings else "--"
+        text = ""
+        if facts := report.facts:
+            gpus = f", {facts['gpus']} GPUs" if facts["gpus"] else ""
+            clock = f", clock {report.clock:+.2f} s" if report.clock is not None else ""
+            text = (
+                f"  {report.address}  {facts['processor']}, {facts['cpus']} cores{gpus}, {facts['disk'] / 1e9:.0f} GB "
+                f"free, Python {', '.join(facts['pythons'])}{clock}"
+            )
+        told.append(f"{mark}  {report.machine.name}{text}")
+        told += [f"      {warning}." for warning in warnings]
+    there = sum(bool(report.facts) for report in reports)
+    if there > 1 and not any(report.unreachable for report in reports):
+        told.append(f"All {there} reach each other.")
+    return told
+
+
+def run_add(args: argparse.Namespace) -> int:
+    """Add machines to the fleet."""
+    import dataclasses
+
+    from estimators.backends.ssh import machines
+
+    path = machines.hosts_file(args.fleet)
+    known = {one.name: one for one in (machines.read_file(path, "fleet") if path.exists() else ())}
+    for one in options(args).hosts or ():
+        known[one.name] = dataclasses.replace(one, slots=one.slots or args.slots)
+    machines.save(args.fleet, known.values())
+    console.say(f"{len(known)} hosts: {', '.join(known)}. `fleetfit hosts check` looks at them.")
+    return Exit.OK
+
+
+def run_remove(args: argparse.Namespace) -> int:
+    """Remove machines from the fleet."""
+    from container.contract.names import unknown
+    from estimators.backends.ssh import machines
+    from estimators.job.errors import ConfigurationError
+
+    path = machines.hosts_file(args.fleet)
+    known = {one.name: one for one in (machines.read_file(path, "fleet") if path.exists() else ())}
+    for one in options(args).hosts or ():
+        if one.name not in known:
+            raise ConfigurationError(unknown(f"host of fleet {args.fleet!r}", one.name, known))
+        del known[one.name]
+    machines.save(args.fleet, known.values())
+    console.say(f"{len(known)} hosts are left{''.join(f' {name}' for name in known)}.")
+    return Exit.OK
+
+
+def run_prepare(args: argparse.Namespace) -> int:
+    """Make the environment on the machines, one after the other."""
+    from estimators.backends.hosts import environment
+    from estimators.provision.errors import ProvisionError
+
+    chosen = options(args)
+    settings = chosen.settings()
+    settings.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    failed = 0
+    machines = _machines(chosen)
+    try:
+        wanted = environment.Environment.of(chosen.requirements)
+    except ProvisionError as error:
+        console.say(f"{error}")
+        return Exit.FAILED
+    for one in machines:
+        shell = environment.Shell([*settings.words(), *one.destination.words()])
+        try:
+            environment.prepare(shell, wanted, lambda text, one=one: console.say(f"{one.name}: {text}"))  # type: ignore[misc]
+        except (environment.HostError, ProvisionError) as error:
+            failed += 1
+            console.say(f"{one.name}: {error}.")
+    return Exit.FAILED if failed else Exit.OK
+
+
+def run_shell(args: argparse.Namespace) -> int:
+    """Log in to a machine, with the fleet's host keys."""
+    from estimators.backends.ssh.machines import parse
+
+    chosen = options(args)
+    known = {one.name: one for one in chosen.machines()}
+    machine = known.get(args.host) or parse(args.host, "HOST")
+    config = ["-F", str(chosen.ssh_config)] if chosen.ssh_config is not None else []
+    files = f'UserKnownHostsFile="{chosen.settings().known_hosts}" "~/.ssh/known_hosts"'
+    argv = ["ssh", *config, "-o", files, *machine.destination.words()]
+    sys.stdout.flush()
+    try:
+        os.execvp(argv[0], argv)
+    except FileNotFoundError:
+        console.say("ssh is not installed on this machine; install it (apt-get install openssh-client).")
+        return Exit.FAILED

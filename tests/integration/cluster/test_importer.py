@@ -1,0 +1,297 @@
+"""Ranks that are forked from the host's importer: what a script sees is what it sees without one, and nothing stays."""
+
+from __future__ import annotations
+
+import json
+import signal
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import clusters
+import pytest
+
+from estimators import TrainingJob
+
+#: A module that is installed, and says in which process it was imported.
+SLOWLY = """
+import os
+import numpy
+print("slowly was imported", flush=True)
+PID = os.getpid()
+"""
+
+
+@pytest.fixture(autouse=True)
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of installed modules."""
+    folder = tmp_path / "library"
+    folder.mkdir()
+    (folder / "slowly.py").write_text(SLOWLY)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("FLEETFIT_FORK", "1")
+    return folder
+
+
+def told(job: TrainingJob, what: str) -> list[Any]:
+    """What the job's importers told under a name."""
+    return [event.data[what] for event in job.record.events("importer") if what in event.data]
+
+
+#: Reports all that a process has from those who started it, and from its interpreter.
+LOOK = """
+'''Words.'''
+from __future__ import annotations
+import ctypes, faulthandler, gc, hashlib, inspect, json, multiprocessing, os, random, resource, signal, sys, threading
+import slowly
+import numpy
+import aid
+
+def of_main():
+    main = vars(sys.modules["__main__"])
+    return {name: str(value).partition(" object at ")[0] for name, value in main.items()
+            if name.startswith("__") and name != "__warningregistry__"}
+
+def death_signal():
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)
+    return number.value
+
+def spawned():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(abs, (-2,))
+
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+seen = {
+    "argv": sys.argv,
+    "command": open("/proc/self/cmdline").read(),
+    "core": open("/proc/self/coredump_filter").read(),
+    "cwd": os.getcwd(),
+    "death": death_signal(),
+    "descriptors": [str(fd) for fd in (0, 1, 2) if os.get_inheritable(fd)],
+    "environment": dict(os.environ),
+    "faulthandler": faulthandler.is_enabled(),
+    "flags": str(sys.flags),
+    "frames": len(inspect.stack()),
+    "gc": [gc.isenabled(), gc.get_threshold()],
+    "group": os.getpgid(0) == os.getpid(),
+    "handlers": {number: str(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()},
+    "hook": sys.excepthook.__qualname__,
+    "limits": [resource.getrlimit(number) for number in range(16)],
+    "main": of_main(),
+    "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+    "name": status["Name"],
+    "nice": os.nice(0),
+    "open": sorted(os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] for fd in (0, 1, 2)),
+    "original": sys.orig_argv,
+    "path": sys.path,
+    "finders": [getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path],
+    "session": os.getsid(0) == os.getsid(os.getppid()),
+    "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
+    "streams": [
+        (stream.name, stream.encoding, stream.errors, stream.line_buffering, stream.write_through, stream.seekable(),
+         stream.isatty())
+        for stream in (sys.stdin, sys.stdout, sys.stderr)
+    ],
+    "threads": threading.active_count(),
+    "umask": os.umask(0o022),
+    "warnings": sys.warnoptions,
+    "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
+    "importer": [name for name in sys.modules if "fleetfit" in name],
+}
+if __name__ == "__main__":
+    aid.report(
+        forked=slowly.PID != os.getpid(),
+        seen=seen,
+        spawned=spawned(),
+        random=[random.random(), numpy.random.rand()],
+        key=hashlib.sha256(multiprocessing.current_process().authkey).hexdigest(),
+    )
+"""
+
+
+def comparable(job: TrainingJob, seen: dict[str, Any]) -> dict[str, Any]:
+    """What was seen, without what differs from job to job."""
+    text = json.dumps(seen).replace(job.name, "JOB")
+    values: dict[str, Any] = json.loads(text)
+    environment = values["environment"]
+    environment.pop("FLEETFIT_FORK", None)
+    for name, value in environment.items():
+        if name.startswith(("PMIX_", "OMPI_MCA_orte", "OMPI_MCA_ess")) or "fleetfit-" in value:
+            environment[name] = "…"
+    environment["FLEETFIT_EVENTS"] = environment["SM_TRAINING_ENV"] = "…"
+    return values
+
+
+@pytest.mark.parametrize("shape", [{"hosts": 2, "processes": 1}, {"hosts": 1, "processes": 2}, {"hosts": 1}])
+def test_a_script_sees_what_it_sees_without_one(shape: dict[str, int], make: clusters.Make) -> None:
+    with_one = make.run(LOOK, **shape)
+    without = make.run(LOOK, environment={"FLEETFIT_FORK": "0"}, **shape)
+    forked, spawned = clusters.reports(with_one), clusters.reports(without)
+    assert sorted(forked) == sorted(spawned) == list(range(shape["hosts"] * shape.get("processes", 1)))
+    assert not told(with_one, "unfit") + told(with_one, "refused") and told(without, "imported") == []
+    for rank, said in forked.items():
+        assert (said["forked"], spawned[rank]["forked"]) == (True, False)
+        assert comparable(with_one, said["seen"]) == comparable(without, spawned[rank]["seen"])
+        assert said["spawned"] == 2
+        printed = [clusters.printed(job, rank).count("slowly was imported") for job in (with_one, without)]
+        assert printed == [2, 2]  # by the rank, and by the process that it spawns
+    if len(forked) > 1:
+        for name in ("random", "key"):
+            assert forked[0][name] != forked[1][name]
+
+
+ENDS = {
+    "exception": 'def fail():\n    raise ValueError("no such thing")\nfail()',
+    "exit": "import sys\nsys.exit(7)",
+    "abort": "import os\nos.abort()",
+    "exit functions": "import atexit\natexit.register(print, 'a last word', flush=True)\nraise SystemExit(3)",
+    "syntax": "exec('(')",
+}
+
+
+@pytest.mark.parametrize("code", ENDS.values(), ids=ENDS)
+def test_it_ends_as_without_one(code: str, make: clusters.Make) -> None:
+    ends = []
+    for fork in ("1", "0"):
+        job = make.start(f"import slowly\n{code}\n", environment={"FLEETFIT_FORK": fork})
+        assert clusters.await_terminal(job) == "Failed"
+        reason = str(job.describe()["FailureReason"]).replace(job.name, "JOB")
+        printed = [line.replace(job.name, "JOB") for line in clusters.printed(job)]
+        codes = [event.data["exit_code"] for event in job.record.events("process_ended")]
+        ends.append((reason, printed, codes, bool(told(job, "imported"))))
+    assert ends[0][:3] == ends[1][:3]
+    assert (ends[0][3], ends[1][3]) == (True, False)
+
+
+#: What a module does at its import -> why no rank is forked from who has imported it.
+UNFIT = {
+    "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()": "threads",
+    "import subprocess\nHELPER = subprocess.Popen(['sleep', '9'])": "processes",
+    "import socket\nPAIR = socket.socketpair()": "socket:",
+    "import signal\nsignal.setitimer(signal.ITIMER_REAL, 100)": "a timer",
+    "import helper": "helper",
+}
+
+
+@pytest.mark.parametrize(("act", "why"), UNFIT.items(), ids=UNFIT.values())
+def test_a_module_that_a_fork_would_break_is_imported_by_each_rank(
+    act: str, why: str, make: clusters.Make, library: Path
+) -> None:
+    (library / "slowly.py").write_text(f"{SLOWLY}\n{act}\n")
+    script = "import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n"
+    job = make.run(script, files={"helper.py": ""})
+    assert clusters.reports(job)[0]["forked"] is False
+    assert why in told(job, "unfit")[0]
+
+
+def test_a_rank_whose_variables_were_looked_at_imports_by_itself(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text(SLOWLY + 'RANK = os.environ.get("OMPI_COMM_WORLD_RANK")\n')
+    script = "import slowly\nimport aid\naid.report(rank=slowly.RANK)\n"
+    job = make.run(script, processes=2)
+    assert {rank: said["rank"] for rank, said in clusters.reports(job).items()} == {0: "0", 1: "1"}
+    assert told(job, "refused") == ["OMPI_COMM_WORLD_RANK differs"] * 2
+
+
+def test_what_a_module_sets_is_set_in_the_rank(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text(SLOWLY + 'os.environ["SET"] = os.environ.get("FIRST", "") + "!"\n')
+    script = 'import os\nos.environ["FIRST"] = "1"\nimport slowly\nimport aid\naid.report(set=os.environ["SET"])\n'
+    job = make.run(script)
+    assert clusters.reports(job)[0]["set"] == "1!" and told(job, "imported")
+
+
+GOING = """
+import slowly
+import os, subprocess, time
+import aid
+helper = subprocess.Popen(["sleep", "300"])
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("kind", ["importer", "wrapper", "rank", "toolkit"])
+def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.Make) -> None:
+    job = make.start(GOING, hosts=2, processes=1, ready=2)
+    snapshot = clusters.Snapshot(job)
+    assert [one.kind for one in snapshot.members].count("importer") == 2
+    snapshot.find(kind, "algo-2").kill()
+    snapshot.await_end()
+    assert clusters.await_terminal(job) == "Failed"
+    assert "algo-2" in job.describe()["FailureReason"]
+    clusters.until(lambda: not snapshot.files_left(), 5)
+
+
+def test_sigterm_reaches_the_script(make: clusters.Make) -> None:
+    script = """
+    import slowly
+    import signal, sys, time
+    import aid
+    signal.signal(signal.SIGTERM, lambda *given: sys.exit(print("saved", flush=True)))
+    aid.mark(f"ready-{aid.RANK}")
+    time.sleep(300)
+    """
+    job = make.start(script, hosts=2, processes=1, ready=2)
+    snapshot = clusters.Snapshot(job)
+    job.stop()
+    assert clusters.await_terminal(job) == "Stopped"
+    snapshot.await_end()
+    assert clusters.printed(job).count("saved") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_can_be_ended_while_modules_are_imported(
+    number: signal.Signals, make: clusters.Make, library: Path
+) -> None:
+    (library / "slowly.py").write_text(
+        textwrap.dedent("""
+        import os, time
+        open(os.path.join(os.environ["MARKS"], "importing"), "w").close()
+        time.sleep(300)
+        """)
+    )
+    job = clusters.fit(make("import slowly\n", hosts=2, processes=1), wait=False)
+    make.marked("importing")
+    snapshot = clusters.Snapshot(job)
+    if number == signal.SIGTERM:
+        clusters.until(lambda: len([one for one in clusters.Snapshot(job).members if one.kind == "wrapper"]) == 2)
+        snapshot = clusters.Snapshot(job)
+        job.stop()
+        assert clusters.await_terminal(job) == "Stopped"
+    else:
+        snapshot.supervisor.kill()
+    snapshot.await_end()
+
+
+def test_imports_that_take_long_are_no_hang_and_no_late_start(make: clusters.Make, library: Path) -> None:
+    for name in ("one", "two", "three"):
+        (library / f"{name}.py").write_text("import time\ntime.sleep(1.2)\n")
+    (library / "slowly.py").write_text(f"import one, two, three\n{SLOWLY}")
+    script = "import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n"
+    job = make.run(script, processes=2, options={"start_timeout": 2.0}, hang_timeout=2.0)
+    assert {said["forked"] for said in clusters.reports(job).values()} == {True}
+    (started,) = [event.time_ns for event in job.record.events("phase") if event.data["name"] == "ranks_started"]
+    (imported,) = [event.time_ns for event in job.record.events("importer")]
+    assert started < imported  # the time is the import's, and not the launch's
+
+
+def test_an_import_that_hangs_is_told_for_each_rank(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text("import time\ndef wait_for_ever():\n    time.sleep(300)\nwait_for_ever()\n")
+    job = clusters.fit(make("import slowly\n", processes=2, hang_timeout=2.0), wait=False)
+    assert clusters.await_terminal(job, 60) == "Failed" and job.failure is not None
+    lines = str(job.failure.places).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["algo-1, rank 0", "algo-1, rank 1"]
+    assert all("importing" in line for line in lines)
+
+
+def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text(
+        textwrap.dedent("""
+        import os, signal
+        PID = os.getpid()
+        if "OMPI_COMM_WORLD_RANK" not in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
+        """)
+    )
+    job = make.run("import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n", processes=2)
+    assert {said["forked"] for said in clusters.reports(job).values()} == {False}

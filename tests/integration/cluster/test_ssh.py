@@ -1,0 +1,155 @@
+"""Jobs on machines that ssh reaches: what only ssh has. What all clusters hold, they hold here too (:mod:`places`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import zipfile
+from pathlib import Path
+
+import clusters
+import fleet as fleets
+import places
+import pytest
+
+from container.system.files import cache_root
+from estimators import MPI
+
+pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
+
+WAITS = """
+import time
+import aid
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def make(fleet: fleets.Fleet, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs reach the machines by ssh."""
+    return places.on_ssh(fleet, tmp_path, home)
+
+
+def changed(make: clusters.Make, **options: object) -> dict[str, object]:
+    return {"backend_options": {**make._options["backend_options"], **options}}
+
+
+def reason(make: clusters.Make, **settings: object) -> str:
+    """Why a job fails."""
+    job = make("pass", **settings).fit(wait=False)  # type: ignore[arg-type]
+    clusters.await_terminal(job, 60)
+    assert job.status == "Failed"
+    return str(job.describe()["FailureReason"])
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "ssh", "agent"])
+def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_is_killed(
+    victim: str, make: clusters.Make, fleet: fleets.Fleet
+) -> None:
+    job = make.start(
+        """
+        import subprocess, sys, time
+        import aid
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        hosts=2,
+        processes=2,
+        ready=4,
+    )
+    busy = [machine for machine in fleet.machines if machine.processes()]
+    assert len(busy) == 2
+    if victim == "supervisor":
+        clusters.supervisor(job).kill()
+    elif victim == "ssh":
+        below = clusters.below(clusters.supervisor(job).pid)
+        masters = [process for process in below if "ControlMaster=yes" in process.argv]
+        assert len(masters) == 2
+        masters[1].kill()
+    else:
+        agent = next(line for line in busy[0].processes() if line.endswith("agent host "))
+        os.kill(int(agent.split()[0]), signal.SIGKILL)
+    clusters.until(lambda: not any(machine.processes() for machine in busy), 5)
+    clusters.await_terminal(job, 10)
+    assert job.status == "Failed"
+    if victim != "supervisor":
+        assert "was lost: " in str(job.describe()["FailureReason"])
+    if victim == "agent":
+        for machine in busy:  # nobody is left there to remove it
+            machine.tidy()
+
+
+def test_a_machine_that_does_not_answer_leaves_its_place_to_another(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    hosts = ["no-such-host.invalid", *make._options["backend_options"]["hosts"]]
+    job = make.run("import aid\naid.report()", hosts=2, options=changed(make, hosts=hosts))
+    assert job.status == "Completed"
+    assert len(clusters.reports(job)) == 2
+    text = reason(make, options=changed(make, hosts=["no-such-host.invalid", {"host": hosts[1], "port": 1}]))
+    assert "no-such-host.invalid: nobody knows the name" in text
+    assert f"{hosts[1]}:1: nothing listens at its ssh port" in text
+
+
+def test_an_interpreter_that_is_not_there_is_named(make: clusters.Make) -> None:
+    assert "it has no /no/such/python" in reason(make, options=changed(make, python="/no/such/python"))
+
+
+def test_two_jobs_do_not_share_a_machine(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
+    first = make.start(WAITS, ready=1, options=two)
+    second = make.run("import aid\naid.report()", options=two)
+    assert second.status == "Completed"
+    text = reason(make, hosts=2, options=two)
+    assert f"other jobs have {fleet.machines[0].address} ({first.name})" in text
+    first.stop()
+    clusters.await_terminal(first, 20)
+    assert make.run("pass", hosts=2, options=two).status == "Completed"
+
+
+def test_too_few_machines_or_slots_are_refused_by_name(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FLEETFIT_HOSTS", raising=False)
+    with pytest.raises(Exception, match="instance_count=5, and the fleet has 4 machines"):
+        make.run("pass", hosts=5)
+    small = changed(make, hosts=["h1:1", "h2:2"])
+    with pytest.raises(Exception, match=r"at least processes_per_host=2 slots; too small are h1 \(1\)"):
+        make.run("pass", hosts=2, distribution=MPI(processes_per_host=2), options=small)
+    with pytest.raises(Exception, match="there are no hosts"):
+        make.run("pass", options=changed(make, hosts=None))
+
+
+def test_plan_says_how_hosts_are_reached(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    plan = str(make("pass", hosts=2).plan())
+    assert f"ssh -F {make._options['backend_options']['ssh_config']} {fleet.machines[0].address}" in plan
+
+
+def test_an_environment_is_made_once_without_root_index_or_network(
+    make: clusters.Make, fleet: fleets.Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small one; the wheel is one of a folder here, and the machines have no way to an index."""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "uv").symlink_to(cache_root() / "uv")
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    wheel = tmp_path / "wheels" / "greeting-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("greeting.py", "WORD = 'hello'\n")
+        archive.writestr("greeting-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+        archive.writestr("greeting-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("greeting-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    wanted = changed(make, python=None, requirements=["greeting==1.0"])
+    script = "import sys, aid, greeting\naid.report(word=greeting.WORD, prefix=sys.prefix)"
+    first = make.run(script, hosts=2, options=wanted)
+    assert first.status == "Completed", first.describe()["FailureReason"]
+    for said in clusters.reports(first).values():
+        assert said["word"] == "hello"
+        assert said["prefix"].startswith("/tmp/home/.cache/fleetfit/hosts/env-")
+    steps = [entry["StatusMessage"] for entry in first.describe()["SecondaryStatusTransitions"]]
+    assert any("its environment is ready after" in step for step in steps), steps
+    again = make.run(script, hosts=2, options=wanted)
+    steps = [entry["StatusMessage"] for entry in again.describe()["SecondaryStatusTransitions"]]
+    assert not any("environment" in step for step in steps), steps
+    text = reason(make, options=changed(make, python=None, requirements=["no-such-package==9"]))
+    assert "no-such-package" in text

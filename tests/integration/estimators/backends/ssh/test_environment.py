@@ -1,0 +1,71 @@
+"""What a host must be for an environment to be made there; the host is a shell here, in a home of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimators.backends.hosts import environment
+from estimators.backends.hosts.environment import Environment, HostError, Shell, prepare
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(["env", "-u", "XDG_CACHE_HOME", f"HOME={tmp_path}", "sh", "-c"])
+
+
+@pytest.fixture
+def wanted() -> Environment:
+    return Environment.of(["greeting==1.0"])
+
+
+def test_an_environment_is_named_by_what_is_in_it(wanted: Environment) -> None:
+    assert Environment.of(["greeting==1.0"]) == wanted
+    assert Environment.of(["greeting==1.1"]).name != wanted.name
+    assert wanted.python == f"3.{sys.version_info[1]}" and wanted.processor == platform.machine()
+
+
+def test_another_processor_or_python_is_refused_by_name(shell: Shell, wanted: Environment) -> None:
+    with pytest.raises(HostError, match=f"processor of kind {platform.machine()}, .* are for sparc64"):
+        prepare(shell, dataclasses.replace(wanted, processor="sparc64"), print)
+    with pytest.raises(HostError, match=r"it has Python 3\..*, and .* are for 3\.99; install python3\.99 there"):
+        prepare(shell, dataclasses.replace(wanted, python="3.99"), print)
+
+
+def test_one_that_is_there_is_taken(shell: Shell, wanted: Environment, tmp_path: Path) -> None:
+    python = tmp_path / ".cache" / "fleetfit" / "hosts" / wanted.name / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    said: list[str] = []
+    prepare(shell, wanted, said.append)
+    assert said == ["its environment is there"]
+
+
+def test_a_full_disk_is_told_before_anything_is_sent(
+    shell: Shell, wanted: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with (wheels / "greeting-1.0-py3-none-any.whl").open("wb") as file:
+        file.truncate(8 << 40)
+    monkeypatch.setattr(environment.wheelhouse, "fetch", lambda *arguments, **options: wheels)
+    with pytest.raises(HostError, match="MiB free, and the environment needs"):
+        prepare(shell, wanted, print)
+
+
+def test_a_step_that_fails_leaves_nothing_half_made(
+    shell: Shell, wanted: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "greeting-1.0-py3-none-any.whl").write_bytes(b"no wheel at all")
+    monkeypatch.setattr(environment.wheelhouse, "fetch", lambda *arguments, **options: wheels)
+    monkeypatch.setenv("UV_OFFLINE", "1")  # the host has no index
+    with pytest.raises(HostError, match=r"the packages could not be installed: .*greeting"):
+        prepare(shell, wanted, print)
+    hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
+    assert [path.name for path in hosts.iterdir() if "env-" in path.name and "wheels" not in path.name] == []

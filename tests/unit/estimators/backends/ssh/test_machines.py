@@ -1,0 +1,97 @@
+"""Which machines there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators.backends.ssh import machines
+from estimators.backends.ssh.machines import SshOptions, parse_file, parse_list
+from estimators.job.errors import ConfigurationError
+
+
+def shape(found: tuple[machines.Machine, ...]) -> list[tuple[str | None, str, int | None, str | None]]:
+    return [(one.destination.user, one.destination.host, one.slots, one.address) for one in found]
+
+
+def test_a_list_has_hosts_logins_slots_and_addresses() -> None:
+    given = [
+        "h1",
+        "ann@h2:4",
+        "[fe80::1]:2",
+        "10.0.0.1",
+        {"host": "h3", "user": "bob", "port": 2222, "slots": 3, "address": "10.0.0.3"},
+    ]
+    found = parse_list(given, "x")
+    assert shape(found) == [
+        (None, "h1", None, None), ("ann", "h2", 4, None), (None, "fe80::1", 2, None), (None, "10.0.0.1", None, None),
+        ("bob", "h3", 3, "10.0.0.3"),
+    ]  # fmt: skip
+    assert [one.name for one in found] == ["h1", "h2", "fe80::1", "10.0.0.1", "h3:2222"]
+    assert shape(parse_list("h1:2, h2", "x")) == [(None, "h1", 2, None), (None, "h2", None, None)]
+
+
+def test_a_file_is_openmpis_horovods_or_a_list() -> None:
+    text = "# the lab\nh1 slots=4\n\nann@h2 slots=2 max_slots=8  # the small one\nh3:6\n10.0.0.9\nh4 address=10.1.0.4\n"
+    assert shape(parse_file(text, "hosts")) == [
+        (None, "h1", 4, None), ("ann", "h2", 2, None), (None, "h3", 6, None), (None, "10.0.0.9", None, None),
+        (None, "h4", None, "10.1.0.4"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("h1 slots=x", "line 1: 'slots=x'"),
+        ("h1\nh2 cpu=4", "line 2: 'cpu=4' is not slots=N"),
+        ("h1 slots=0", "from 1 on"),
+        ("h1\nh1", "twice"),
+        ("-oProxyCommand=x", "is no name of a host"),
+        ("h1:0", "no slots"),
+        ("a b c", "is not slots=N"),
+    ],
+)
+def test_a_wrong_line_is_named(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        parse_file(text, "hosts")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"host": []}, "unknown backend option 'host'. Did you mean 'hosts'"),
+        ({"hosts": {"a": 1}}, "must be a list of hosts"),
+        ({"hosts": [1]}, "1 is no host"),
+        ({"hosts": [{"name": "a"}]}, "unknown key of a host"),
+        ({"hosts": [{"host": "a", "slots": True}]}, "must be a int|must be an int"),
+        ({"hosts": [{"host": "a", "port": 70000}]}, "70000 is no port"),
+        ({"hosts": ["a"], "host_file": "f"}, "give one"),
+        ({"python": "/p", "requirements": []}, "give one"),
+        ({"silence": 0}, "from 1 to 3600"),
+        ({"python": 3}, "must be a string"),
+        ({"fleet": "../x"}, "must be a name"),
+        ({"requirements": "numpy"}, "must be a list"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        SshOptions.of(options)
+
+
+def test_the_first_place_that_names_hosts_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path))
+    monkeypatch.delenv(machines.VARIABLE, raising=False)
+    assert SshOptions.of({}).machines() == ()
+    machines.save("default", parse_list(["ann@added:2", {"host": "b", "address": "10.0.0.1"}], "x"))
+    assert shape(SshOptions.of({}).machines()) == [("ann", "added", 2, None), (None, "b", None, "10.0.0.1")]
+    assert SshOptions.of({"fleet": "other"}).machines() == ()
+    monkeypatch.setenv(machines.VARIABLE, "env1:2,env2")
+    assert [one.name for one in SshOptions.of({}).machines()] == ["env1", "env2"]
+    (tmp_path / "file").write_text("filed slots=2\n")
+    monkeypatch.setenv(machines.VARIABLE, str(tmp_path / "file"))
+    assert [one.name for one in SshOptions.of({}).machines()] == ["filed"]
+    assert [one.name for one in SshOptions.of({"hosts": ["given"]}).machines()] == ["given"]
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        SshOptions.of({"host_file": str(tmp_path / "none")}).machines()
