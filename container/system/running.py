@@ -77,11 +77,7 @@ class Runner:
         on_errors: Callable[[bytes], None] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> RunningProcess:
-        """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`.
-
-        Raises:
-            OSError: it could not be started.
-        """
+        """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`."""
         environment = {**self._environment, **env}
         input_read, input_write = os.pipe()
         output_read, output_write = os.pipe()
@@ -116,12 +112,14 @@ class Runner:
                 new_session=session,
                 new_group=True,
             )
-        except OSError:
+        except OSError as error:
             for fd in (input_write, output_read, errors_read):
                 if fd >= 0:
                     os.close(fd)
             _tidy(folder)
-            raise
+            end = ProcessEnd(error=f"{error.filename or argv[0]}: {error.strerror}")
+            self._loop.call_later(0.0, lambda: on_exit(end))
+            return RunningProcess(self._loop, -1, -1, None)
         finally:
             for fd in {input_read, output_write, errors_write}:
                 os.close(fd)
@@ -219,13 +217,14 @@ class RunningProcess:
     def __init__(self, loop: Loop, pid: int, input_fd: int, runtime: Path | None) -> None:
         self._loop = loop
         self.pid = pid
-        self.ended = False
+        self.ended = pid < 0
         self._runtime = runtime
         self._input = input_fd
         self._unwritten = bytearray()
         self._closing = False
         self.outputs: dict[int, tuple[Callable[[], bool], Callable[[], None]]] = {}
-        os.set_blocking(input_fd, False)
+        if input_fd >= 0:
+            os.set_blocking(input_fd, False)
 
     def write(self, data: bytes) -> None:
         """Give it something to read."""

@@ -145,6 +145,16 @@ class Backend(abc.ABC):
     def running(self) -> bool:
         """Whether a host runs whose end will still be told."""
 
+    @property
+    def attempt(self) -> int:
+        """The number of this start of the job."""
+        return 0
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether what ends now was told to."""
+        return False
+
     @abc.abstractmethod
     def start(self, attempt: int) -> None:
         """Prepare the inputs, then start every host."""
