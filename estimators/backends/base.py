@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -66,6 +66,40 @@ class Callbacks:
     described: Callable[[Mapping[str, Any]], None]
     attempt: Callable[[int], None]
     over: Callable[[Mapping[str, Any], Failure | None], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """What a job whose supervisor is gone has left outside its record and its processes.
+
+    Attributes:
+        kind: What it is: ``container``, ``network``, ``host``.
+        name: What it is called where it is.
+        job: The job.
+        remove: Removes it; raises a :class:`~estimators.job.errors.BackendError` if it cannot be.
+    """
+
+    kind: str
+    name: str
+    job: str
+    remove: Callable[[], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What ``fleetfit doctor`` has found out.
+
+    Attributes:
+        name: What was looked at.
+        ok: Whether it will do; None where that cannot be told from here.
+        text: What was found.
+        remedy: What to do about it.
+    """
+
+    name: str
+    ok: bool | None
+    text: str
+    remedy: str = ""
 
 
 class HeadStart(Protocol):
@@ -139,6 +173,16 @@ class Backend(abc.ABC):
     def head_start(cls, spec: TrainingJobSpec, record: Path) -> HeadStart | None:
         """What a caller that waits can do for the job while its supervisor loads, if there is something."""
         return None
+
+    @classmethod
+    def leftovers(cls) -> Sequence[Leftover]:
+        """Return what jobs have left where their hosts were, for ``fleetfit clean``; nothing where nobody answers."""
+        return ()
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        """Return what ``fleetfit doctor`` should say of it."""
+        return ()
 
     @property
     @abc.abstractmethod

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import enum
 import fcntl
-import importlib.util
 import os
 import re
 import secrets
@@ -26,12 +25,14 @@ from container.contract.names import cut, shown
 from container.system import locks, unused
 from container.system.files import cache_root, names_in
 from container.system.removing import remove_tree
+from estimators import backends
+from estimators.job import fleets
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.leftovers import Leftover
+    from estimators.backends.base import Leftover
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -53,6 +54,7 @@ class ItemKind(enum.Enum):
     FOLDER = "folder"
     CONTAINER = "container"
     NETWORK = "network"
+    HOST = "host"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class Item:
         bytes: What it occupies on disk, or a process's resident memory.
         why: Why it is listed.
         process: The process, for what is one.
-        leftover: What it is on the container engine, for what is there.
+        leftover: What a backend has found, for what it has.
     """
 
     kind: ItemKind
@@ -161,7 +163,7 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
     items: list[Item] = []
     if selection.leftovers:
         items += leftover_processes(home)
-        items += leftover_containers()
+        items += left_by_backends()
         items += _unused_pools(home)
         items += [
             Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
@@ -326,20 +328,17 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
     return items
 
 
-def leftover_containers() -> list[Item]:
-    """Containers and networks of jobs whose supervisor is gone, on an engine that Docker's SDK reaches."""
-    if importlib.util.find_spec("docker") is None:
-        return []
-    from estimators.backends.docker import leftovers
-
+def left_by_backends() -> list[Item]:
+    """What jobs whose supervisor is gone have left where their hosts were."""
     return [
         Item(
-            kind=ItemKind(found.kind),
-            name=found.name,
-            why=f"left of job {found.job}, whose supervisor is gone",
-            leftover=found,
+            kind=ItemKind(left.kind),
+            name=left.name,
+            why=f"left of job {left.job}, whose supervisor is gone",
+            leftover=left,
         )
-        for found in leftovers.find()
+        for backend in dict.fromkeys(backends.load(name) for name in fleets.names())
+        for left in backend.leftovers()
     ]
 
 
@@ -374,7 +373,12 @@ def remove(items: Iterable[Item]) -> list[Removal]:
 
     A job that has begun to run in between, a process number that now is another process's: both are left alone.
     """
-    first = (ItemKind.PROCESS, ItemKind.CONTAINER, ItemKind.NETWORK)  # a network goes when nothing is in it
+    first = (
+        ItemKind.PROCESS,
+        ItemKind.HOST,
+        ItemKind.CONTAINER,
+        ItemKind.NETWORK,
+    )  # a network goes when nothing is in it
     ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
     return [_remove(item) for item in ordered]
 
@@ -384,9 +388,7 @@ def _remove(item: Item) -> Removal:
         if item.process is not None:
             _kill(item.process)
         elif item.leftover is not None:
-            from estimators.backends.docker import leftovers
-
-            leftovers.remove(item.leftover)
+            item.leftover.remove()
         elif item.path is not None and item.kind is ItemKind.JOB:
             _remove_job(item.path)
         elif item.path is not None:

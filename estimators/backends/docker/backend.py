@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import signal
 import socket
@@ -24,7 +25,7 @@ from container.system.host_machine import gpu_count
 from container.system.removing import remove_tree
 from container.system.running import Runner
 from estimators.backends import local
-from estimators.backends.base import Backend, HostEnd
+from estimators.backends.base import Backend, HostEnd, Leftover
 from estimators.backends.docker import checking, containers, job_secrets, naming, ownership, warm
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
@@ -97,6 +98,15 @@ class DockerBackend(Backend):
             EngineError: the engine or the image is not there.
         """
         checking.check(spec, options)
+
+    @classmethod
+    def leftovers(cls) -> Sequence[Leftover]:
+        """Containers and networks on an engine that Docker's SDK reaches."""
+        if importlib.util.find_spec("docker") is None:
+            return ()
+        from estimators.backends.docker import leftovers
+
+        return leftovers.find()
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop, Timer
 from container.system.running import Runner
 from estimators.backends import config, local
-from estimators.backends.base import Backend, Callbacks, HostEnd
+from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
 from estimators.backends.hosts.platform import Done, Platform, Then, each, problem
 from estimators.backends.hosts.provider import Host, HostProcess, HostProvider, ProcessEnd
 from estimators.job.errors import UnsupportedError
@@ -75,6 +75,17 @@ class HostCluster(Backend):
                 raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
         for refusal in cls.provider_type.validate(spec, options):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
+
+    @classmethod
+    def leftovers(cls) -> Sequence[Leftover]:
+        """What the provider finds, if it looks."""
+        find = getattr(cls.provider_type, "leftovers", None)
+        return find() if find is not None else ()
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        """What the provider says."""
+        return cls.provider_type.diagnose()
 
     def provide(self) -> HostProvider:
         """Make the provider."""

@@ -15,6 +15,8 @@ from typing import ClassVar, Protocol
 
 from container.system.loop import Loop
 from container.system.running import ProcessEnd as ProcessEnd
+from estimators.backends.base import Finding as Finding
+from estimators.backends.base import Leftover as Leftover
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -80,23 +82,6 @@ class Placement:
     mpirun: str | None = "mpirun"
     connect: Callable[[str], Sequence[str]] = lambda host: ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What ``fleetfit doctor`` has found out.
-
-    Attributes:
-        name: What was looked at.
-        ok: Whether it will do.
-        text: What was found.
-        remedy: What to do about it.
-    """
-
-    name: str
-    ok: bool
-    text: str
-    remedy: str = ""
 
 
 class HostProcess(Protocol):
@@ -190,6 +175,9 @@ class Host(Protocol):
 
 class HostProvider(Protocol):
     """Where hosts come from: one for each job, in its supervisor.
+
+    One whose hosts can be left over when everything of a job is killed has a class method ``leftovers``, too, which
+    returns a list of :class:`Leftover` for ``fleetfit clean``.
 
     Args:
         loop: The supervisor's loop.
