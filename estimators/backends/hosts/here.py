@@ -68,7 +68,6 @@ class LocalHost:
         pass_fds: Sequence[int] = (),
     ) -> RunningProcess:
         """Run a process."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self._runner.run(
             argv,
             env,
