@@ -49,11 +49,6 @@ class Callbacks:
         failed: The backend cannot go on; every host that runs has to be ended.
         outputs_collected: The outputs are in place, or the failure that prevented it.
         note: Values to keep with the status, under fleetfit's own key.
-        described: How the job stands where it lives, in DescribeTrainingJob's shape; for backends with ``elsewhere``,
-            as are the following.
-        attempt: The job was started again there, for this time (from 1).
-        over: It is over there: the last description, and where it failed what is known of the cause. Everything that it
-            printed has been given.
     """
 
     secondary_status: Callable[[str, str], None]
@@ -63,6 +58,19 @@ class Callbacks:
     failed: Callable[[Failure], None]
     outputs_collected: Callable[[Failure | None], None]
     note: Callable[[Mapping[str, Any]], None]
+
+
+@dataclasses.dataclass(kw_only=True)
+class ServiceCallbacks(Callbacks):
+    """How a managed service tells the supervisor of a job.
+
+    Attributes:
+        described: How the job stands there, in DescribeTrainingJob's shape.
+        attempt: The job was started again there, for this time (from 1).
+        over: It is over there: the last description, and where it failed what is known of the cause. Everything that it
+            printed has been given.
+    """
+
     described: Callable[[Mapping[str, Any]], None]
     attempt: Callable[[int], None]
     over: Callable[[Mapping[str, Any], Failure | None], None]
@@ -132,10 +140,6 @@ class Backend(abc.ABC):
     elastic = False
     #: Whether the hosts' processes may run as other users than the caller, in containers say.
     other_users = False
-    #: Whether jobs live on somebody else's machines: they outlive their supervisor, which follows them and can be
-    #: started again, and their status is what is told there. ``running`` then says whether the job is (about to be)
-    #: there.
-    elsewhere = False
 
     def __init__(
         self, loop: Loop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
@@ -262,3 +266,18 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def cleanup(self) -> None:
         """Remove everything that is not part of the record. The last call, also after failures; must be quick."""
+
+
+class ManagedService(Backend):
+    """Follows one job on a service of somebody else's.
+
+    The job outlives its supervisor, which follows it and can be started again, and its status is what is told there.
+    :attr:`running` says whether the job is there, or may be; no host of it can be ended from here, nothing has to be
+    collected, and it is never started again from here.
+    """
+
+    callbacks: ServiceCallbacks
+
+    def collect_outputs(self) -> None:
+        """They are where the service puts them."""
+        self.callbacks.outputs_collected(None)
