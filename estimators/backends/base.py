@@ -49,6 +49,8 @@ class Callbacks:
         failed: The backend cannot go on; every host that runs has to be ended.
         outputs_collected: The outputs are in place, or the failure that prevented it.
         note: Values to keep with the status, under fleetfit's own key.
+        limit: The job has reached a limit of the backend's, with the words for it, and is to be stopped as by
+            ``max_run``.
     """
 
     secondary_status: Callable[[str, str], None]
@@ -58,6 +60,7 @@ class Callbacks:
     failed: Callable[[Failure], None]
     outputs_collected: Callable[[Failure | None], None]
     note: Callable[[Mapping[str, Any]], None]
+    limit: Callable[[str], None]
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -81,16 +84,16 @@ class Leftover:
     """What a job whose supervisor is gone has left outside its record and its processes.
 
     Attributes:
-        kind: What it is: ``container``, ``network``, ``host``.
         name: What it is called where it is.
         job: The job.
-        remove: Removes it; raises a :class:`~estimators.job.errors.BackendError` if it cannot be.
+        remove: Removes it; raises an OSError or a :class:`~estimators.job.errors.BackendError` if it cannot be.
+        kind: What it is: ``container``, ``network``, ``host``.
     """
 
-    kind: str
     name: str
     job: str
     remove: Callable[[], None]
+    kind: str = "host"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

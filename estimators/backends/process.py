@@ -7,7 +7,7 @@ between them runs over loopback with a token made for the job.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from container.system.loop import Loop
@@ -28,6 +28,8 @@ class ProcessProvider:
 
     tell: Callable[[str], None]
     protected: set[int]
+    limit: Callable[[str], None]
+    note: Callable[[Mapping[str, object]], None]
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
         #: Makes a host; the backend sets it.

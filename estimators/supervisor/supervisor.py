@@ -130,6 +130,7 @@ class Supervisor:
                 described=self._mirror.described,
                 attempt=self._restarted_there,
                 over=self._over_there,
+                limit=self._limit_reached,
             ),
         )
         self._backend.umask = umask
@@ -298,6 +299,10 @@ class Supervisor:
     def _max_run_reached(self) -> None:
         seconds = self._attempt.spec.stopping.max_run_s
         self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, f"The job ran for max_run, {seconds} s, and was stopped.")
+        self._stop_within(self._options.stop_grace)
+
+    def _limit_reached(self, text: str) -> None:
+        self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, text)
         self._stop_within(self._options.stop_grace)
 
     def _max_wait_reached(self) -> None:

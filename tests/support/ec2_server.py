@@ -44,11 +44,13 @@ class Ec2Server:
         faults: What is asked before each request, the first answer counts.
         capacity: What pools have left: (type, zone) -> instances; what is not named has enough.
         asked: The operations so far with their parameters.
+        lost_answers: How many of CreateFleet's next answers are lost on their way.
         subnets: Zone -> its subnet.
     """
 
     def __init__(self, network: str = "10.201.7.0") -> None:
         self.faults: list[Fault] = []
+        self.lost_answers = 0
         self.capacity: dict[tuple[str, str], int] = {}
         self.asked: list[tuple[str, Form]] = []
         self._answers: dict[str, bytes] = {}
@@ -208,6 +210,9 @@ class Ec2Server:
                 count=1,
             )
         self._answers[token] = answer
+        if self.lost_answers:
+            self.lost_answers -= 1
+            return _reply(start, 500, _error("InternalError", "An internal error has occurred."))[0]
         return _reply(start, 200, answer)[0]
 
 

@@ -58,6 +58,7 @@ class HostCluster(Backend):
         self._provider = self.provide()
         self._provider.tell = self._tell
         self._provider.protected = self.protected
+        self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
         self._here: LocalPlatform | None = None
         self._members: dict[str, _Member] = {}
         self._token = ""
@@ -237,7 +238,8 @@ class HostCluster(Backend):
         """A host is gone."""
         if self._closed:
             return
-        failure = Failure(cause=Cause.HOST_LOST, message=f"the host was lost: {reason}.", host=member.name)
+        what = "the host was lost" if member.host is not None else "there is no host for it"
+        failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
         elastic = launchers.of(self.spec.strategy).membership_changes
         others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
         if member.trains or member.joins or (elastic and member.preparing and others):

@@ -474,6 +474,7 @@ class Connection:
         failed: Callable[[Finished], None],
         *,
         script: str = 'echo "$0"; exec "$@"',
+        on_end: Callable[[Finished], None] = lambda finished: None,
     ) -> None:
         """Start a program there that is spoken to over its standard input and output.
 
@@ -482,6 +483,7 @@ class Connection:
         Args:
             argv: Its words.
             script: How it is started from them, for ``sh``; it prints ``$0`` before the program begins.
+            on_end: Called with what it complained of when it ends after it has begun.
             started: Called with the descriptors to read from and to write to, which belong to the callee then. When
                 they are closed, or the connection ends, the program sees the end of its input.
             failed: Called if it ends before it has begun: it was not found.
@@ -496,10 +498,13 @@ class Connection:
         def ended(code: int, errors: str) -> None:
             if child is not None:
                 self._children.discard(child)
-            if not begun:
+            finished = Finished(code=code, output=b"", errors=errors)
+            if begun:
+                on_end(finished)
+            else:
                 forget()
                 if not self._closed:
-                    failed(Finished(code=code, output=b"", errors=errors))
+                    failed(finished)
 
         def forget() -> None:
             with contextlib.suppress(OSError):

@@ -95,6 +95,17 @@ def test_an_interpreter_that_is_not_there_is_named(make: clusters.Make) -> None:
     assert "it has no /no/such/python" in reason(make, options=changed(make, python="/no/such/python"))
 
 
+def test_an_agent_that_cannot_run_there_says_why(make: clusters.Make, tmp_path: Path, fleet: fleets.Fleet) -> None:
+    broken = fleet.marks / "python"  # a place that the machines see
+    broken.write_text("#!/bin/sh\necho 'SyntaxError: this Python is too old' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    try:
+        text = reason(make, options=changed(make, python=str(broken)))
+    finally:
+        broken.unlink()
+    assert "SyntaxError: this Python is too old" in text
+
+
 def test_two_jobs_do_not_share_a_machine(make: clusters.Make, fleet: fleets.Fleet) -> None:
     two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
     first = make.start(WAITS, ready=1, options=two)
