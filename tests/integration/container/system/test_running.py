@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from container.system import processes
+from container.system import folders, processes
 from container.system.loop import Loop
 from container.system.running import ProcessEnd, Runner
 
@@ -48,18 +48,19 @@ def test_every_byte_comes_before_the_end_is_told(loop: Loop, tmp_path: Path) -> 
 def test_what_cannot_be_started_is_told_later_and_leaves_nothing(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(folders, "root", lambda: str(tmp_path))
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
     ends: list[ProcessEnd] = []
     runner = Runner(loop, os.environ)
     for argv, folder in ((["/nothing/there"], tmp_path), (["true"], tmp_path / "gone")):
         runner.run(argv, {}, print, ends.append, cwd=folder, lifeline="LIFE", runtime="RUN")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setattr(folders, "root", lambda: str(tmp_path / "gone"))
     runner.run(["true"], {}, print, ends.append, cwd=tmp_path, runtime="RUN")
     assert ends == []
     until(loop, lambda: len(ends) == 3)
     assert [end.error and end.error.rpartition(": ")[2] for end in ends] == ["No such file or directory"] * 3
-    assert not runner.running and not list(tmp_path.iterdir()) and set(os.listdir("/proc/self/fd")) == before
+    assert not runner.running and not list(tmp_path.iterdir()) and len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_a_killed_leader_left_is_ended_and_others_are_not(loop: Loop, tmp_path: Path) -> None:
