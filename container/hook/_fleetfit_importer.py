@@ -214,7 +214,7 @@ def _import(plan, toolkit):  # type: ignore[no-untyped-def]
             gc.set_threshold(*thresholds)
         sys.meta_path.remove(finder)
         values.clear()
-        values.update(noted)
+        values.update(list(noted.items()))  # which looks at none by its name
         os.environ._data = values  # type: ignore[attr-defined]
     if finder.asked_for:
         raise Unfit(f"the script's folder has a module {finder.asked_for}")
