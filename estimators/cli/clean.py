@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import enum
 import fcntl
-import importlib.util
 import os
 import re
 import secrets
@@ -26,15 +25,15 @@ from container.contract.names import cut, shown
 from container.system import locks, unused
 from container.system.files import cache_root, names_in
 from container.system.removing import remove_tree
+from estimators import backends
 from estimators.job import fleets
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.leftovers import Leftover
+    from estimators.backends.base import Leftover
     from estimators.backends.ec2 import leftovers as ec2
-    from estimators.backends.hosts.provider import Leftover as HostLeftover
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -71,8 +70,7 @@ class Item:
         bytes: What it occupies on disk, or a process's resident memory.
         why: Why it is listed.
         process: The process, for what is one.
-        leftover: What it is on the container engine, for what is there.
-        host: What it is where hosts are from, for what is there.
+        leftover: What a backend has found, for what it has.
         fleet: Which instances and other things of EC2, for what is there.
     """
 
@@ -83,7 +81,6 @@ class Item:
     bytes: int = 0
     process: psutil.Process | None = None
     leftover: Leftover | None = None
-    host: HostLeftover | None = None
     fleet: ec2.Leftover | None = None
 
 
@@ -172,8 +169,7 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
     items: list[Item] = []
     if selection.leftovers:
         items += leftover_processes(home)
-        items += leftover_containers()
-        items += leftover_hosts(home)
+        items += left_by_backends(home)
         items += _unused_pools(home)
         items += [
             Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
@@ -360,42 +356,16 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
     return items
 
 
-def leftover_containers() -> list[Item]:
-    """Containers and networks of jobs whose supervisor is gone, on an engine that Docker's SDK reaches."""
-    if importlib.util.find_spec("docker") is None:
-        return []
-    from estimators.backends.docker import leftovers
-
-    return [
-        Item(
-            kind=ItemKind(found.kind),
-            name=found.name,
-            why=f"left of job {found.job}, whose supervisor is gone",
-            leftover=found,
-        )
-        for found in leftovers.find()
-    ]
-
-
-def leftover_hosts(home: str | Path | None = None) -> list[Item]:
-    """What jobs of this home that have no supervisor any more have left where their hosts were from."""
-    from estimators import backends
-    from estimators.backends.hosts.cluster import HostCluster
-
-    elsewhere = (
-        name
-        for name in fleets.names()
-        if not (fleets.capabilities(name).shared_machine or fleets.capabilities(name).managed)
-    )
+def left_by_backends(home: str | Path | None = None) -> list[Item]:
+    """What jobs whose supervisor is gone have left where their hosts were; hosts, of jobs of this home alone."""
     items = []
-    for backend in map(backends.load, elsewhere):
-        if not issubclass(backend, HostCluster) or not hasattr(backend.provider_type, "leftovers"):
-            continue
-        for found in backend.provider_type.leftovers():
-            record = jobs_folder(home) / found.job
-            if record.is_dir() and not JobRecord(record).is_supervised():
-                why = f"left of job {found.job}, whose supervisor is gone"
-                items.append(Item(kind=ItemKind.HOST, name=found.name, why=why, host=found))
+    for backend in dict.fromkeys(map(backends.load, fleets.names())):
+        for left in backend.leftovers():
+            kind, record = ItemKind(left.kind), jobs_folder(home) / left.job
+            if kind is ItemKind.HOST and (not record.is_dir() or JobRecord(record).is_supervised()):
+                continue
+            why = f"left of job {left.job}, whose supervisor is gone"
+            items.append(Item(kind=kind, name=left.name, why=why, leftover=left))
     return items
 
 
@@ -430,7 +400,12 @@ def remove(items: Iterable[Item]) -> list[Removal]:
 
     A job that has begun to run in between, a process number that now is another process's: both are left alone.
     """
-    first = (ItemKind.PROCESS, ItemKind.CONTAINER, ItemKind.NETWORK)  # a network goes when nothing is in it
+    first = (
+        ItemKind.PROCESS,
+        ItemKind.HOST,
+        ItemKind.CONTAINER,
+        ItemKind.NETWORK,
+    )  # a network goes when nothing is in it
     ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
     return [_remove(item) for item in ordered]
 
@@ -440,11 +415,7 @@ def _remove(item: Item) -> Removal:
         if item.process is not None:
             _kill(item.process)
         elif item.leftover is not None:
-            from estimators.backends.docker import leftovers
-
-            leftovers.remove(item.leftover)
-        elif item.host is not None:
-            item.host.remove()
+            item.leftover.remove()
         elif item.fleet is not None:
             from estimators.backends.ec2 import leftovers as ec2_leftovers
 

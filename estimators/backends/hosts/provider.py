@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Protocol
 
 from container.system.loop import Loop
 from container.system.running import ProcessEnd as ProcessEnd
+from estimators.backends.base import Finding as Finding
+from estimators.backends.base import Leftover as Leftover
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -82,41 +84,6 @@ class Placement:
     connect: Callable[[str], Sequence[str]] = lambda host: ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What ``fleetfit doctor`` has found out.
-
-    Attributes:
-        name: What was looked at.
-        ok: Whether it will do.
-        text: What was found.
-        remedy: What to do about it.
-    """
-
-    name: str
-    ok: bool
-    text: str
-    remedy: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """What a job has left where its hosts were from, for ``fleetfit clean``.
-
-    Attributes:
-        name: What it is called there.
-        job: The job.
-        remove: Removes it.
-
-    Raises:
-        OSError: by ``remove``, with the reason.
-    """
-
-    name: str
-    job: str
-    remove: Callable[[], None]
 
 
 class HostProcess(Protocol):
@@ -210,6 +177,9 @@ class Host(Protocol):
 
 class HostProvider(Protocol):
     """Where hosts come from: one for each job, in its supervisor.
+
+    One whose hosts can be left over when everything of a job is killed has a class method ``leftovers``, too, which
+    returns a list of :class:`Leftover` for ``fleetfit clean``.
 
     Args:
         loop: The supervisor's loop.

@@ -314,8 +314,8 @@ def test_what_is_left_in_the_queue_is_found_by_clean(make: clusters.Make, slurm_
     for process in (supervisor, *clusters.below(supervisor.pid)):
         process.kill_if_alive()  # with what would have cancelled it
     clusters.until(lambda: not waiting.record.is_supervised(), 10)
-    [found] = clean.leftover_hosts()
-    assert found.host is not None and found.host.job == waiting.name  # and not what runs
+    [found] = [item for item in clean.left_by_backends() if item.kind is clean.ItemKind.HOST]
+    assert found.leftover is not None and found.leftover.job == waiting.name  # and not what runs
     [removal] = clean.remove([found])
     assert removal.error is None
     clusters.until(lambda: len(slurm_cluster.queue()) == 1, 10)
