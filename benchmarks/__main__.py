@@ -31,8 +31,10 @@ BENCHMARKS = {
     "elastic": ("benchmarks.elastic", "run"),
     "elastic-steps": ("benchmarks.elastic_steps", "run"),
     "elastic-commits": ("benchmarks.elastic_steps", "run_commits"),
+    "ssh": ("benchmarks.ssh", "run"),
     "service": ("benchmarks.service", "run"),
     "containers-steps": ("benchmarks.containers", "run_steps"),
+    "slurm": ("benchmarks.slurm", "run"),
 }
 #: What runs if nothing is named: some ten minutes.
 DEFAULT = ("launch", "steps")

@@ -224,24 +224,20 @@ class _Resident:
 
         def ended(end: ProcessEnd) -> None:
             del self._running[number]
-            self._link.send({"op": "exit", "id": number, "code": end.exit_code, "signal": end.signal})
+            said = {"op": "exit", "id": number, "code": end.exit_code, "signal": end.signal, "error": end.error}
+            self._link.send(said)
 
-        try:
-            process = self._runner.run(
-                [str(word) for word in message["argv"]],
-                {str(name): str(value) for name, value in message["env"].items()},
-                lambda data: self._link.send(output, data),
-                ended,
-                cwd=cwd,
-                lifeline=message.get("lifeline"),
-                listener=message.get("listener"),
-                runtime=message.get("runtime"),
-                session=bool(message.get("session")),
-                tidies=bool(message.get("tidies")),
-                on_errors=(lambda data: self._link.send(errors, data)) if message.get("apart") else None,
-            )
-        except OSError as error:
-            self._link.send({"op": "exit", "id": number, "error": f"{error.filename or ''}: {error.strerror}"})
-            return
-        self._running[number] = process
+        process = self._running[number] = self._runner.run(
+            [str(word) for word in message["argv"]],
+            {str(name): str(value) for name, value in message["env"].items()},
+            lambda data: self._link.send(output, data),
+            ended,
+            cwd=cwd,
+            lifeline=message.get("lifeline"),
+            listener=message.get("listener"),
+            runtime=message.get("runtime"),
+            session=bool(message.get("session")),
+            tidies=bool(message.get("tidies")),
+            on_errors=(lambda data: self._link.send(errors, data)) if message.get("apart") else None,
+        )
         self._link.send({"op": "started", "id": number, "pid": process.pid})

@@ -77,24 +77,28 @@ class Runner:
         on_errors: Callable[[bytes], None] | None = None,
         pass_fds: Sequence[int] = (),
     ) -> RunningProcess:
-        """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`.
-
-        Raises:
-            OSError: it could not be started.
-        """
+        """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`."""
         environment = {**self._environment, **env}
-        input_read, input_write = os.pipe()
-        output_read, output_write = os.pipe()
-        errors_read, errors_write = os.pipe() if on_errors is not None else (-1, output_write)
+        folder: Path | None = None
+        fds: list[int] = []
+        try:
+            if runtime:
+                folder = folders.make() / "host"
+                folder.mkdir(mode=0o700)
+                environment[runtime] = str(folder)
+            for _ in range(3 if on_errors is not None else 2):
+                fds += os.pipe()
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            _tidy(folder)
+            return self._not_started(error, argv, on_exit)
+        input_read, input_write, output_read, output_write = fds[:4]
+        errors_read, errors_write = fds[4:] or (-1, output_write)
         passed = list(pass_fds)
         if lifeline:
             environment[lifeline] = str(input_read)
             passed.append(input_read)
-        folder: Path | None = None
-        if runtime:
-            folder = folders.make() / "host"
-            folder.mkdir(mode=0o700)
-            environment[runtime] = str(folder)
         taken: socket.socket | None = None
         if listener:
             taken, self._listener = self._listener, None
@@ -116,12 +120,12 @@ class Runner:
                 new_session=session,
                 new_group=True,
             )
-        except OSError:
+        except OSError as error:
             for fd in (input_write, output_read, errors_read):
                 if fd >= 0:
                     os.close(fd)
             _tidy(folder)
-            raise
+            return self._not_started(error, argv, on_exit)
         finally:
             for fd in {input_read, output_write, errors_write}:
                 os.close(fd)
@@ -135,6 +139,13 @@ class Runner:
         leads = bool(lifeline)
         self._loop.on_child(pid, lambda status: self._ended(process, status, on_exit, leads=leads))
         return process
+
+    def _not_started(
+        self, error: OSError, argv: Sequence[str], on_exit: Callable[[ProcessEnd], None]
+    ) -> RunningProcess:
+        end = ProcessEnd(error=f"{error.filename or argv[0]}: {error.strerror}")
+        self._loop.call_later(0.0, lambda: on_exit(end))
+        return RunningProcess(self._loop, -1, -1, None)
 
     def _follow(self, process: RunningProcess, fd: int, on_output: Callable[[bytes], None]) -> None:
         os.set_blocking(fd, False)
@@ -219,13 +230,14 @@ class RunningProcess:
     def __init__(self, loop: Loop, pid: int, input_fd: int, runtime: Path | None) -> None:
         self._loop = loop
         self.pid = pid
-        self.ended = False
+        self.ended = pid < 0
         self._runtime = runtime
         self._input = input_fd
         self._unwritten = bytearray()
         self._closing = False
         self.outputs: dict[int, tuple[Callable[[], bool], Callable[[], None]]] = {}
-        os.set_blocking(input_fd, False)
+        if input_fd >= 0:
+            os.set_blocking(input_fd, False)
 
     def write(self, data: bytes) -> None:
         """Give it something to read."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,11 +49,8 @@ class Callbacks:
         failed: The backend cannot go on; every host that runs has to be ended.
         outputs_collected: The outputs are in place, or the failure that prevented it.
         note: Values to keep with the status, under fleetfit's own key.
-        described: How the job stands where it lives, in DescribeTrainingJob's shape; for backends with ``elsewhere``,
-            as are the following.
-        attempt: The job was started again there, for this time (from 1).
-        over: It is over there: the last description, and where it failed what is known of the cause. Everything that it
-            printed has been given.
+        limit: The job has reached a limit of the backend's, with the words for it, and is to be stopped as by
+            ``max_run``.
     """
 
     secondary_status: Callable[[str, str], None]
@@ -63,9 +60,57 @@ class Callbacks:
     failed: Callable[[Failure], None]
     outputs_collected: Callable[[Failure | None], None]
     note: Callable[[Mapping[str, Any]], None]
+    limit: Callable[[str], None]
+
+
+@dataclasses.dataclass(kw_only=True)
+class ServiceCallbacks(Callbacks):
+    """How a managed service tells the supervisor of a job.
+
+    Attributes:
+        described: How the job stands there, in DescribeTrainingJob's shape.
+        attempt: The job was started again there, for this time (from 1).
+        over: It is over there: the last description, and where it failed what is known of the cause. Everything that it
+            printed has been given.
+    """
+
     described: Callable[[Mapping[str, Any]], None]
     attempt: Callable[[int], None]
     over: Callable[[Mapping[str, Any], Failure | None], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """What a job whose supervisor is gone has left outside its record and its processes.
+
+    Attributes:
+        name: What it is called where it is.
+        job: The job.
+        remove: Removes it; raises an OSError or a :class:`~estimators.job.errors.BackendError` if it cannot be.
+        kind: What it is: ``container``, ``network``, ``host``.
+    """
+
+    name: str
+    job: str
+    remove: Callable[[], None]
+    kind: str = "host"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What ``fleetfit doctor`` has found out.
+
+    Attributes:
+        name: What was looked at.
+        ok: Whether it will do; None where that cannot be told from here.
+        text: What was found.
+        remedy: What to do about it.
+    """
+
+    name: str
+    ok: bool | None
+    text: str
+    remedy: str = ""
 
 
 class HeadStart(Protocol):
@@ -98,10 +143,6 @@ class Backend(abc.ABC):
     elastic = False
     #: Whether the hosts' processes may run as other users than the caller, in containers say.
     other_users = False
-    #: Whether jobs live on somebody else's machines: they outlive their supervisor, which follows them and can be
-    #: started again, and their status is what is told there. ``running`` then says whether the job is (about to be)
-    #: there.
-    elsewhere = False
 
     def __init__(
         self, loop: Loop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
@@ -140,10 +181,30 @@ class Backend(abc.ABC):
         """What a caller that waits can do for the job while its supervisor loads, if there is something."""
         return None
 
+    @classmethod
+    def leftovers(cls) -> Sequence[Leftover]:
+        """Return what jobs have left where their hosts were, for ``fleetfit clean``; nothing where nobody answers."""
+        return ()
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        """Return what ``fleetfit doctor`` should say of it."""
+        return ()
+
     @property
     @abc.abstractmethod
     def running(self) -> bool:
         """Whether a host runs whose end will still be told."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of this start of the job."""
+        return 0
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether what ends now was told to."""
+        return False
 
     @abc.abstractmethod
     def start(self, attempt: int) -> None:
@@ -208,3 +269,18 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def cleanup(self) -> None:
         """Remove everything that is not part of the record. The last call, also after failures; must be quick."""
+
+
+class ManagedService(Backend):
+    """Follows one job on a service of somebody else's.
+
+    The job outlives its supervisor, which follows it and can be started again, and its status is what is told there.
+    :attr:`running` says whether the job is there, or may be; no host of it can be ended from here, nothing has to be
+    collected, and it is never started again from here.
+    """
+
+    callbacks: ServiceCallbacks
+
+    def collect_outputs(self) -> None:
+        """They are where the service puts them."""
+        self.callbacks.outputs_collected(None)

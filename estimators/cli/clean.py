@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import enum
 import fcntl
-import importlib.util
 import os
 import re
 import secrets
@@ -26,12 +25,15 @@ from container.contract.names import cut, shown
 from container.system import locks, unused
 from container.system.files import cache_root, names_in
 from container.system.removing import remove_tree
+from estimators import backends
+from estimators.job import fleets
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.leftovers import Leftover
+    from estimators.backends.base import Leftover
+    from estimators.backends.ec2 import leftovers as ec2
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -53,6 +55,8 @@ class ItemKind(enum.Enum):
     FOLDER = "folder"
     CONTAINER = "container"
     NETWORK = "network"
+    HOST = "host"
+    FLEET = "fleet"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,8 @@ class Item:
         bytes: What it occupies on disk, or a process's resident memory.
         why: Why it is listed.
         process: The process, for what is one.
-        leftover: What it is on the container engine, for what is there.
+        leftover: What a backend has found, for what it has.
+        fleet: Which instances and other things of EC2, for what is there.
     """
 
     kind: ItemKind
@@ -76,6 +81,7 @@ class Item:
     bytes: int = 0
     process: psutil.Process | None = None
     leftover: Leftover | None = None
+    fleet: ec2.Leftover | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,6 +95,7 @@ class Selection:
         jobs: Jobs by name, whatever their age.
         caches: Whether to remove the caches.
         leftovers: Whether to look for what a crashed machine left.
+        ec2: The region of EC2 in which to look for fleets without a job; "": as boto3 finds it; None: not there.
     """
 
     older_than_s: float | None = None
@@ -97,6 +104,7 @@ class Selection:
     jobs: tuple[str, ...] = ()
     caches: bool = False
     leftovers: bool = True
+    ec2: str | None = None
 
     @property
     def takes_jobs(self) -> bool:
@@ -161,17 +169,39 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
     items: list[Item] = []
     if selection.leftovers:
         items += leftover_processes(home)
-        items += leftover_containers()
+        items += left_by_backends(home)
         items += _unused_pools(home)
         items += [
             Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
             for path in unused.unused_folders(when)
         ]
         items += _asides(home, when)
+    if selection.ec2 is not None:
+        items += leftover_fleets(selection.ec2 or None, home)
     items += _jobs(selection, home, when)
     if selection.caches:
         items += caches()
     return items
+
+
+def leftover_fleets(region: str | None, home: str | Path | None = None) -> list[Item]:
+    """Instances and what was made for them on EC2, of jobs of these records that do not run any more."""
+    from estimators.backends.ec2 import leftovers as ec2_leftovers
+
+    def running(job: str) -> bool:
+        try:
+            return JobRecord.open(job, home).is_supervised()
+        except JobNotFoundError:
+            return False
+
+    found = []
+    for leftover in ec2_leftovers.find(region, running):
+        remains = leftover.remains
+        count = len(remains.instances)
+        held = [f"{count} instance{'s' if count != 1 else ''}", *remains.others]
+        why = f"{', '.join(held)} in {leftover.region}; its job does not run"
+        found.append(Item(kind=ItemKind.FLEET, name=remains.job or remains.fleet, why=why, fleet=leftover))
+    return found
 
 
 # --- jobs ---
@@ -326,21 +356,17 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
     return items
 
 
-def leftover_containers() -> list[Item]:
-    """Containers and networks of jobs whose supervisor is gone, on an engine that Docker's SDK reaches."""
-    if importlib.util.find_spec("docker") is None:
-        return []
-    from estimators.backends.docker import leftovers
-
-    return [
-        Item(
-            kind=ItemKind(found.kind),
-            name=found.name,
-            why=f"left of job {found.job}, whose supervisor is gone",
-            leftover=found,
-        )
-        for found in leftovers.find()
-    ]
+def left_by_backends(home: str | Path | None = None) -> list[Item]:
+    """What jobs whose supervisor is gone have left where their hosts were; hosts, of jobs of this home alone."""
+    items = []
+    for backend in dict.fromkeys(map(backends.load, fleets.names())):
+        for left in backend.leftovers():
+            kind, record = ItemKind(left.kind), jobs_folder(home) / left.job
+            if kind is ItemKind.HOST and (not record.is_dir() or JobRecord(record).is_supervised()):
+                continue
+            why = f"left of job {left.job}, whose supervisor is gone"
+            items.append(Item(kind=kind, name=left.name, why=why, leftover=left))
+    return items
 
 
 def _unused_pools(home: str | Path | None) -> list[Item]:
@@ -374,7 +400,12 @@ def remove(items: Iterable[Item]) -> list[Removal]:
 
     A job that has begun to run in between, a process number that now is another process's: both are left alone.
     """
-    first = (ItemKind.PROCESS, ItemKind.CONTAINER, ItemKind.NETWORK)  # a network goes when nothing is in it
+    first = (
+        ItemKind.PROCESS,
+        ItemKind.HOST,
+        ItemKind.CONTAINER,
+        ItemKind.NETWORK,
+    )  # a network goes when nothing is in it
     ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
     return [_remove(item) for item in ordered]
 
@@ -384,9 +415,11 @@ def _remove(item: Item) -> Removal:
         if item.process is not None:
             _kill(item.process)
         elif item.leftover is not None:
-            from estimators.backends.docker import leftovers
+            item.leftover.remove()
+        elif item.fleet is not None:
+            from estimators.backends.ec2 import leftovers as ec2_leftovers
 
-            leftovers.remove(item.leftover)
+            ec2_leftovers.remove(item.fleet)
         elif item.path is not None and item.kind is ItemKind.JOB:
             _remove_job(item.path)
         elif item.path is not None:

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from estimators.cli import Exit, console, horovodrun, jobnames, parsing
+from estimators.job import fleets
 
 _RESIZE_EXAMPLES = """\
 examples:
@@ -22,6 +23,7 @@ examples:
   fleetfit horovodrun -np 2 python train.py --epochs 4
   fleetfit horovodrun -np 4 -H server1:2,server2:2 python train.py
   fleetfit horovodrun -np 8 --min-np 4 --max-np 12 --slots 4 --host-discovery-script discover_hosts.sh python train.py
+  fleetfit horovodrun -t ssh -np 4 -H server1:2,server2:2 python train.py
 """
 
 
@@ -44,10 +46,11 @@ def add(subparsers: Any) -> None:
     resize.set_defaults(run=run_resize)
 
     run = subparsers.add_parser(
-        "horovodrun", help="horovodrun's options, on local hosts", epilog=_HOROVODRUN_EXAMPLES,
+        "horovodrun", help="horovodrun's options, here or over ssh", epilog=_HOROVODRUN_EXAMPLES,
         formatter_class=formatter,
         description="Runs a command as horovodrun does, as a job: elastic with --min-np, --max-np or "
-        "--host-discovery-script, static under MPI without. Each host is a process group of this machine.",
+        "--host-discovery-script, static under MPI without. Each host is a process group of this machine; with "
+        "`-t ssh` it is a machine.",
     )  # fmt: skip
     run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
     run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="go on while there are N")
@@ -70,7 +73,9 @@ def add(subparsers: Any) -> None:
         help="how long to exclude a host, in seconds",
     )
     named = run.add_mutually_exclusive_group()
-    named.add_argument("-H", "--hosts", metavar="H:N,…", help="hosts and their slots; all run on this machine")
+    named.add_argument(
+        "-H", "--hosts", metavar="H:N,…", help="hosts and their slots; all run on this machine, unless with -t ssh"
+    )
     named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="the same in a file of lines `HOST slots=N`")
     controller = run.add_mutually_exclusive_group()
     controller.add_argument("--gloo", action="store_true", help="use Gloo: for elastic jobs only")
@@ -81,6 +86,13 @@ def add(subparsers: Any) -> None:
     run.add_argument("--binding-args", metavar="OPTIONS", default="", help="options of mpirun for binding processes")
     run.add_argument("--disable-cache", action="store_true", help="ignored: nothing is cached between runs")
     horovodrun.add(run)
+    run.add_argument(
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        help=f"where the hosts are: here, or ssh (default: {fleets.DEFAULT})",
+    )  # fmt: skip
+    run.add_argument(
+        "--backend-option", metavar="NAME=VALUE", action="append", default=[], help="as of `fleetfit train`"
+    )
     run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py …")
     run.set_defaults(run=run_horovodrun, commands=subparsers)
 
@@ -164,11 +176,23 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
                 line += ["--option", f"{name}={list(value) if isinstance(value, list | tuple) else value}"]
     elif options := " ".join(filter(None, (args.mpi_args, args.binding_args))):
         line += ["--option", f"custom_mpi_options={options}"]
+    line += ["--instance-type", args.instance_type]
+    for option in args.backend_option:
+        line += ["--backend-option", option]
+    if args.hosts is not None and not _here(args):
+        line += ["--backend-option", f"hosts={args.hosts}"]
+    elif args.hostfile is not None and not _here(args):
+        line += ["--backend-option", f"host_file={os.path.abspath(args.hostfile)}"]
     for name, value in horovodrun.environment(args).items():
         line += ["--env", f"{name}={value}"]
     given: argparse.Namespace = args.commands.choices["train"].parse_args(line)
     given.script_arguments = words[1:]  # as the command line takes them off, to the letter
     return given
+
+
+def _here(args: argparse.Namespace) -> bool:
+    """Whether the hosts are of this machine."""
+    return fleets.capabilities(args.instance_type).shared_machine
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
@@ -234,7 +258,7 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{count} on {name}" for name, count in counts.items())
         raise ConfigurationError(f"{option}: that is {said}, and hosts are alike here: give each as many processes.")
-    if set(counts) - {"localhost", "127.0.0.1"}:
+    if _here(args) and set(counts) - {"localhost", "127.0.0.1"}:
         stands = ", ".join(f"algo-{number} for {name}" for number, name in enumerate(counts, 1))
         console.say(f"hosts are process groups of this machine; {stands}.")
     return len(counts), next(iter(counts.values())), len(counts)

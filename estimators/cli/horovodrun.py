@@ -68,8 +68,12 @@ VARIABLES = (
 
 #: The options, whether they have a value, and what there is in their place.
 REFUSED: tuple[tuple[tuple[str, ...], bool, str], ...] = (
-    (("-p", "--ssh-port"), True, "the hosts are process groups of this machine, which no ssh leads to: leave it out"),
-    (("-i", "--ssh-identity-file"), True, "the hosts are process groups of this machine: leave it out"),
+    (
+        ("-p", "--ssh-port"),
+        True,
+        "hosts of this machine have none, and over ssh its configuration says Port: leave it out",
+    ),
+    (("-i", "--ssh-identity-file"), True, "over ssh its configuration says IdentityFile: leave it out"),
     (
         ("--network-interface", "--network-interfaces"),
         True,

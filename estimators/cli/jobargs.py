@@ -63,6 +63,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"backend (default: {fleets.DEFAULT})"
     )
+    where.add_argument(
+        "--backend-option", metavar="NAME=VALUE", action="append", default=[],
+        help="option of the backend, such as hosts='[\"node-1\", \"node-2\"]' of ssh; may be repeated",
+    )  # fmt: skip
     where.add_argument("--image", metavar="URI", help="container image")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
 
@@ -177,6 +181,8 @@ def _run_options(args: argparse.Namespace) -> RunOptions | None:
     for name in ("on_undistributed", "on_nan"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
+    if args.backend_option:
+        given["backend_options"] = _values("--backend-option", args.backend_option)
     if args.failure_policy:
         given["failure_policy"] = FailurePolicy.from_dict(_values("--failure-policy", args.failure_policy))
     if args.spot_market:

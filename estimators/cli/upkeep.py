@@ -21,6 +21,7 @@ examples:
   fleetfit clean --free 20G               and the oldest jobs, until they held 20 GB
   fleetfit clean --finished               and all finished jobs
   fleetfit clean --job NAME --dry-run     what removing that job would free
+  fleetfit clean --ec2                    and what is left on EC2 of jobs that do not run
   fleetfit clean --caches                 and the caches: built wheels, listings, digests
 
 A running job is never removed.
@@ -62,6 +63,9 @@ def add(subparsers: Any) -> None:
     clean.add_argument("--finished", action="store_true", help="all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="this job; may be repeated")
     clean.add_argument("--caches", action="store_true", help="the caches, which are rebuilt when needed")
+    clean.add_argument(
+        "--ec2", nargs="?", const="", metavar="REGION", help="fleets on EC2 whose jobs do not run any more",
+    )  # fmt: skip
     clean.add_argument("--dry-run", action="store_true", help="show it and remove nothing")
     clean.add_argument("-y", "--yes", action="store_true", help="do not ask")
     clean.set_defaults(run=run_clean)
@@ -105,6 +109,7 @@ def run_clean(args: argparse.Namespace) -> int:
         free_bytes=clean.parse_size(args.free) if args.free is not None else None,
         jobs=tuple(jobnames.resolve_all(args.job)),
         caches=args.caches,
+        ec2=args.ec2,
     )
     items = clean.find(selection)
     offer = "" if selection.takes_jobs or selection.jobs else _offer(clean.finished_jobs())

@@ -325,7 +325,9 @@ def plan_cluster(
         kind = UnsupportedError if "not available" in str(error) else ConfigurationError
         raise kind(str(error)) from error
     plan = dataclasses.replace(
-        plan, hosts=tuple(_with_own_tree(item, environment, place.base_dir(item.name)) for item in plan.hosts)
+        plan,
+        hosts=tuple(_with_own_tree(item, environment, place.base_dir(item.name)) for item in plan.hosts),
+        notes=(*place.notes, *plan.notes),
     )
     return ClusterPlan(
         spec=spec,
@@ -348,6 +350,7 @@ class _Place:
     entry_points: Mapping[str, tuple[str, ...]]
     preparations: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def base_dir(self, host: str) -> str:
         """Return the root of a host's tree."""
@@ -398,6 +401,7 @@ class _Place:
             trees=None,
             entry_points={host: (*placement.connect(host), *toolkit) for host in spec.hosts},
             warnings=placement.warnings,
+            notes=placement.notes,
         )
 
     @classmethod

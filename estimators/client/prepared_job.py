@@ -107,7 +107,7 @@ class Draft:
         if (idle := idle_devices(self.spec)) is not None:
             found.append(idle)
         market = self.settings.run_options.spot_market
-        if self.spec.spot and not self.settings.capabilities.managed and (market is None or not market.interrupts):
+        if self.spec.spot and not self.settings.capabilities.spot and (market is None or not market.interrupts):
             found.append(
                 "use_spot_instances=True: nothing will interrupt this job; RunOptions(spot_market=SpotMarket(…)) "
                 "says when hosts are taken away."

@@ -25,6 +25,7 @@ class Capabilities:
         elastic: Whether hosts can come and go while a job runs.
         simulated: Whether nothing is started, and what hosts print is given beforehand.
         needs_gpus: Whether hosts are asked for because they get this machine's GPUs.
+        spot: Whether spot capacity is bought at a market, which takes hosts back by itself.
     """
 
     managed: bool = False
@@ -35,6 +36,7 @@ class Capabilities:
     elastic: bool = False
     simulated: bool = False
     needs_gpus: bool = False
+    spot: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +55,9 @@ class Fleet:
 
 
 #: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
-#: machines that ssh reaches.
+#: machines that ssh reaches; nodes of a Slurm cluster; EC2.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
-SSH = "ssh"
+SSH, SLURM, EC2 = "ssh", "slurm", "ec2"
 
 #: What an estimator takes where it is told nothing.
 DEFAULT = PROCESSES
@@ -79,9 +81,18 @@ FLEETS: Mapping[str, Fleet] = {
         backend="estimators.backends.ssh.provider:SshProvider",
         capabilities=Capabilities(heartbeats=True, elastic=True),
     ),
+    SLURM: Fleet(
+        backend="estimators.backends.slurm.provider:SlurmProvider",
+        capabilities=Capabilities(heartbeats=True, elastic=True),
+    ),
+    EC2: Fleet(
+        backend="estimators.backends.ec2.provider:Ec2Provider",
+        capabilities=Capabilities(heartbeats=True, elastic=True, spot=True),
+        typed=True,
+    ),
     SAGEMAKER: Fleet(
         backend="estimators.backends.sagemaker.backend:SageMakerBackend",
-        capabilities=Capabilities(managed=True, containers=True),
+        capabilities=Capabilities(managed=True, containers=True, spot=True),
         typed=True,
     ),
 }

@@ -125,6 +125,7 @@ def from_events(
         checkpointing=_checkpointing(events),
         data=_data(spec, provenance),
         spot=bool(spec.spot),
+        paid=status.get(statuses.OWN, {}).get("cost"),
         provenance=_summary(provenance),
         endings=_endings(status),
         warnings=tuple(statuses.noticed(status)),

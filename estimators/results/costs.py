@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from estimators.job import instances
 
@@ -73,4 +75,22 @@ def cost_of(
         per_hour=per_hour,
         source=source,
         at_spot=hosts * training_s / 3600.0 * spot if spot is not None else None,
+    )
+
+
+def paid_cost(paid: Mapping[str, Any]) -> Cost | None:
+    """The price of a job whose hosts were bought for it, from what its backend has noted.
+
+    Returns:
+        None where the price of a host was not known.
+    """
+    if not paid.get("complete"):
+        return None
+    total, hours = float(paid["total"]), float(paid["host_s"]) / 3600.0
+    on_demand = total if paid.get("on_demand") is None else float(paid["on_demand"])
+    return Cost(
+        total=total,
+        on_demand=on_demand,
+        per_hour=on_demand / hours if hours else 0.0,
+        source="the hosts' own prices while they ran",
     )

@@ -178,6 +178,8 @@ class Result:
         checkpointing: What checkpointing took; None without.
         data: Channel -> ``uri``: where it is, and ``digest``: of its contents, or None.
         spot: Whether spot capacity was asked for.
+        paid: What its hosts have cost, where their backend has bought them: ``total`` and ``on_demand`` (for the same
+            time without spot capacity, or None) in US dollars, ``host_s``, ``complete``.
         provenance: Versions, commit and machine.
         endings: Of a job that was started again: how its attempts ended that did not complete, a line each.
         warnings: What was noticed while it ran, a text each; ``job.warnings`` also has what was said before the start.
@@ -215,6 +217,7 @@ class Result:
     checkpointing: Checkpoints | None = None
     data: Mapping[str, Mapping[str, str | None]] = dataclasses.field(default_factory=dict)
     spot: bool = False
+    paid: dict[str, Any] | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     endings: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -330,14 +333,16 @@ class Result:
         """What the job costs, or would have cost.
 
         Args:
-            per_hour: Price of one host per hour. Default: the published on-demand price of the instance type
-                (:mod:`estimators.job.instances`).
+            per_hour: Price of one host per hour. Default: what was paid, where hosts were bought for the job; else
+                the published on-demand price of the instance type (:mod:`estimators.job.instances`).
 
         Returns:
             None while the job runs, and for a type without a price.
         """
-        from estimators.results.costs import cost_of
+        from estimators.results.costs import cost_of, paid_cost
 
+        if self.paid is not None and per_hour is None:
+            return paid_cost(self.paid)
         return cost_of(
             self.instance_type or "",
             hosts=self.hosts,

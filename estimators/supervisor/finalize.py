@@ -100,6 +100,11 @@ def bill(journal: Journal, market: SpotMarket | None, clock: RunClock) -> None:
         seconds = before + billable_seconds(market, clock.relative(time.monotonic()))
         journal.status = statuses.with_billable(journal.status, seconds)
         journal.keep(billed_s=round(seconds, 3))
+    paid: Mapping[str, Any] = journal.own.get("cost") or {}
+    if paid.get("complete") and paid.get("on_demand"):
+        part = min(1.0, float(paid["total"]) / float(paid["on_demand"]))
+        seconds = part * float(journal.status.get("TrainingTimeInSeconds") or 0)
+        journal.status = statuses.with_billable(journal.status, seconds)
 
 
 def tidy() -> None:

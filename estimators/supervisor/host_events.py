@@ -22,8 +22,8 @@ class HostEvents:
         attempts: The job's.
         attempt: Returns the one under way.
         disturber: Returns what disturbs the job on purpose.
-        mirror: How the job stands where it lives, if that is elsewhere.
-        elsewhere: Whether it does.
+        mirror: How the job stands on a managed service.
+        managed: Whether it is on one.
         diverged: Called with the failure of a local job that a metric which is not a number is to end.
 
     Attributes:
@@ -39,7 +39,7 @@ class HostEvents:
         attempt: Callable[[], Attempt],
         disturber: Callable[[], Disturber],
         mirror: Mirror,
-        elsewhere: bool,
+        managed: bool,
         diverged: Callable[[Failure], None] | None,
     ) -> None:
         self._journal = journal
@@ -47,7 +47,7 @@ class HostEvents:
         self._attempt = attempt
         self._disturber = disturber
         self._mirror = mirror
-        self._elsewhere = elsewhere
+        self._managed = managed
         self._diverged = diverged
         self.model: str | None = None
         self.misplaced: dict[str, list[str]] = {}
@@ -66,7 +66,7 @@ class HostEvents:
                 self._journal.output(item, time_ns)
                 self._disturber().output(item)
                 continue
-            if self._elsewhere:  # whose toolkits do not know how often the job was started
+            if self._managed:  # whose toolkits do not know how often the job was started
                 item = dataclasses.replace(item, attempt=self._journal.attempt)
             if item.kind not in wire.UNRECORDED:
                 events.append(item)
@@ -111,5 +111,5 @@ class HostEvents:
             text: What is to be said of it.
         """
         self._warn(event.host, text, event.time_ns)
-        if self._diverged is not None and not self._elsewhere:
+        if self._diverged is not None and not self._managed:
             self._diverged(diverging.failure(text, event.host, event.rank))

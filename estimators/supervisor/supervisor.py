@@ -21,7 +21,7 @@ from container import launchers
 from container.contract.failures import Cause, Failure
 from container.system.loop import Loop, Timer
 from estimators import backends
-from estimators.backends.base import Backend, Callbacks, HostEnd
+from estimators.backends.base import Backend, HostEnd, ManagedService, ServiceCallbacks
 from estimators.backends.trees import checkpoints
 from estimators.job.errors import ConfigurationError, RecordError
 from estimators.job.failure_policy import Ending, Kind
@@ -101,7 +101,7 @@ class Supervisor:
             attempt=lambda: self._attempt,
             disturber=lambda: self._disturber,
             mirror=self._mirror,
-            elsewhere=backend.elsewhere,
+            managed=issubclass(backend, ManagedService),
             diverged=self._diverged if self._options.on_nan == "fail" else None,
         )
         self._streams = HostStreams(self._events.take)
@@ -119,7 +119,7 @@ class Supervisor:
             record,
             self._job,
             self._options,
-            Callbacks(
+            ServiceCallbacks(
                 secondary_status=self._secondary,
                 output=self._streams.feed,
                 host_ended=self._host_ended,
@@ -130,6 +130,7 @@ class Supervisor:
                 described=self._mirror.described,
                 attempt=self._restarted_there,
                 over=self._over_there,
+                limit=self._limit_reached,
             ),
         )
         self._backend.umask = umask
@@ -195,7 +196,7 @@ class Supervisor:
         self._journal.event("phase", name="supervisor_started")
         if self._attempts.number:
             self._journal.event("resume", attempts=self._attempts.to_list())
-        if self._job.spot and self._job.stopping.max_wait_s and not self._backend.elsewhere:
+        if self._job.spot and self._job.stopping.max_wait_s and not self._is_managed:
             self._timers.append(self._loop.call_later(self._job.stopping.max_wait_s, self._max_wait_reached))
         self._start_attempt(self._attempts.number)
         if self._mirror.resumed:
@@ -257,7 +258,7 @@ class Supervisor:
         """Stop the job, giving the script ``grace`` seconds to save (None: what the options say)."""
         if self._stage is Stage.OVER:
             return
-        if self._backend.elsewhere and self._backend.running:
+        if self._is_managed and self._backend.running:
             self._backend.stop()  # whether and how it stops, its status there will say
             return
         self._stop_as(SecondaryStatus.STOPPED, f"Stopped: {reason}.")
@@ -298,6 +299,10 @@ class Supervisor:
     def _max_run_reached(self) -> None:
         seconds = self._attempt.spec.stopping.max_run_s
         self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, f"The job ran for max_run, {seconds} s, and was stopped.")
+        self._stop_within(self._options.stop_grace)
+
+    def _limit_reached(self, text: str) -> None:
+        self._stop_as(SecondaryStatus.MAX_RUNTIME_EXCEEDED, text)
         self._stop_within(self._options.stop_grace)
 
     def _max_wait_reached(self) -> None:
@@ -588,7 +593,11 @@ class Supervisor:
             self._journal.warn(failure.message)
         self._finish()
 
-    # --- jobs that live elsewhere ---
+    # --- jobs on a managed service ---
+
+    @property
+    def _is_managed(self) -> bool:
+        return isinstance(self._backend, ManagedService)
 
     def _restarted_there(self, number: int) -> None:
         self._streams.forget()
@@ -602,7 +611,7 @@ class Supervisor:
         self._finish()
 
     def _sigterm(self) -> None:
-        if self._backend.elsewhere and self._backend.running:
+        if self._is_managed and self._backend.running:
             self._let_go()  # this machine goes down, say: no reason to end a job on others
         else:
             self.stop(None, "the supervisor got SIGTERM")
@@ -659,7 +668,7 @@ class Supervisor:
         if self._attempt.failure is not None or self._stopped_as is not None:
             return []
         found = self._events.misplaced
-        if self._backend.elsewhere and len(found) < len(self._attempt.spec.hosts):
+        if self._is_managed and len(found) < len(self._attempt.spec.hosts):
             return []  # where the outputs are out of sight, a host that tells of none may have saved the model
         if self._events.model is not None or finalize.archive_of(self._attempt.spec) is not None:
             return []

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators import MPI, PreflightWarning, RunOptions, TensorFlow, TrainingJob
+from estimators.backends.slurm import keeper
 from estimators.job.fleets import capabilities
 from estimators.records.record import job_names
 
@@ -370,6 +371,20 @@ def below(*roots: int) -> list[Process]:
 on_machines: Callable[[], list[int]] = list
 
 
+_KEEPER = str(Path(keeper.__file__))
+
+
+def _is_slurms(one: Process) -> bool:
+    """Whether a process is of an allocation, rather than of the job in it: no agent hands Slurm's variables on."""
+    first = one.argv[0] if one.argv else ""
+    return (
+        "SLURM_JOB_ID" in one.environ
+        or first == "srun"
+        or first.startswith("slurmstepd")
+        or one.argv[-1:] == (_KEEPER,)
+    )
+
+
 def marked(name: str) -> list[Process]:
     """Living processes that carry the job's mark, of jobs in this test's home."""
     found = []
@@ -414,8 +429,9 @@ class Snapshot:
         toolkits = {one.pid for one in family if one.kind == "toolkit"}
         forked = {one for one in family if one.pid in toolkits and (_stat(one.pid) or ("", 0, 0))[1] in toolkits}
         found = (process(pid) for pid in on_machines())
-        # A host's agent, which ends after it, is of the machine; each test looks whether it went.
+        # A host's agent, which ends after it, is of the machine; each test looks whether it went. So is an allocation.
         family += [one for one in found if one is not None and "agent" not in one.argv]
+        family = [one for one in family if not _is_slurms(one)]
         collectors = {one for one in family if "provenance" in " ".join(one.argv)}
         collectors |= set(below(*(one.pid for one in collectors)))
         return {*family, *marked(self.job.name)} - collectors - forked

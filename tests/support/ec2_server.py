@@ -44,15 +44,18 @@ class Ec2Server:
         faults: What is asked before each request, the first answer counts.
         capacity: What pools have left: (type, zone) -> instances; what is not named has enough.
         asked: The operations so far with their parameters.
+        lost_answers: How many of CreateFleet's next answers are lost on their way.
         subnets: Zone -> its subnet.
     """
 
     def __init__(self, network: str = "10.201.7.0") -> None:
         self.faults: list[Fault] = []
+        self.lost_answers = 0
         self.capacity: dict[tuple[str, str], int] = {}
         self.asked: list[tuple[str, Form]] = []
         self._answers: dict[str, bytes] = {}
         self._lock = threading.Lock()
+        self._state = threading.RLock()  # moto has nothing for a moment while it is reset
         self._app = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -67,14 +70,15 @@ class Ec2Server:
         """Forget everything, and have a VPC with a subnet in each zone."""
         for written in (self.faults, self.capacity, self.asked, self._answers, self.subnets):
             written.clear()
-        backend = ec2_backends[ACCOUNT][REGION]
-        backend.reset()
-        backend = ec2_backends[ACCOUNT][REGION]
-        vpc = backend.create_vpc(f"{self._network}.0/24").id
-        for number, zone in enumerate((f"{REGION}a", f"{REGION}b"), 1):
-            made = backend.create_subnet(vpc, f"{self._network}.{64 * number}/26", availability_zone=zone)
-            self.subnets[zone] = made.id
-        self.image = next(iter(backend.amis))
+        with self._state:
+            backend = ec2_backends[ACCOUNT][REGION]
+            backend.reset()
+            backend = ec2_backends[ACCOUNT][REGION]
+            vpc = backend.create_vpc(f"{self._network}.0/24").id
+            for number, zone in enumerate((f"{REGION}a", f"{REGION}b"), 1):
+                made = backend.create_subnet(vpc, f"{self._network}.{64 * number}/26", availability_zone=zone)
+                self.subnets[zone] = made.id
+            self.image = next(iter(backend.amis))
         self.client("ssm").put_parameter(Name="/fleetfit/image", Value=self.image, Type="String", Overwrite=True)
 
     @functools.lru_cache(maxsize=8)  # noqa: B019 - it lives as long as the tests
@@ -104,8 +108,9 @@ class Ec2Server:
     @property
     def instances(self) -> list[Any]:
         """moto's own objects of all instances."""
-        backend = ec2_backends[ACCOUNT][REGION]
-        return [one for reservation in list(backend.reservations.values()) for one in list(reservation.instances)]
+        with self._state:
+            backend = ec2_backends[ACCOUNT][REGION]
+            return [one for reservation in backend.reservations.values() for one in reservation.instances]
 
     def running(self) -> list[str]:
         """The instances that would be billed."""
@@ -113,10 +118,11 @@ class Ec2Server:
 
     def end(self, instance: str, reason: str = "Client.InstanceInitiatedShutdown") -> None:
         """End an instance as its own shutdown does, or EC2."""
-        ec2_backends[ACCOUNT][REGION].terminate_instances([instance])
-        for one in self.instances:
-            if one.id == instance:
-                one.state_reason.code = reason
+        with self._state:
+            ec2_backends[ACCOUNT][REGION].terminate_instances([instance])
+            for one in self.instances:
+                if one.id == instance:
+                    one.state_reason.code = reason
 
     def count(self, operation: str) -> int:
         """How often an operation was asked for."""
@@ -139,7 +145,8 @@ class Ec2Server:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        ec2_backends[ACCOUNT][REGION].reset()
+        with self._state:
+            ec2_backends[ACCOUNT][REGION].reset()
 
     # --- requests ---
 
@@ -163,8 +170,8 @@ class Ec2Server:
     def _pass_on(self, environ: dict[str, Any], start: Any, body: bytes) -> Iterable[bytes]:
         environ["wsgi.input"] = io.BytesIO(body)
         environ["CONTENT_LENGTH"] = str(len(body))
-        answer: Iterable[bytes] = self._app(environ, start)
-        return answer
+        with self._state:
+            return list(self._app(environ, start))
 
     def _create_fleet(self, environ: dict[str, Any], start: Any, form: Form) -> bytes:
         token = form.get("ClientToken", "")
@@ -208,6 +215,9 @@ class Ec2Server:
                 count=1,
             )
         self._answers[token] = answer
+        if self.lost_answers:
+            self.lost_answers -= 1
+            return _reply(start, 500, _error("InternalError", "An internal error has occurred."))[0]
         return _reply(start, 200, answer)[0]
 
 

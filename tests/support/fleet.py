@@ -119,7 +119,8 @@ class Machine:
             try:
                 if os.stat(f"/proc/{pid}/ns/net").st_ino == own:
                     words = _words(pid)
-                    if words and "machine.py" not in words and " -D -e -f " not in words:
+                    daemon = "machine.py" in words or " -D -e -f " in words or words.startswith("slurmd -D")
+                    if words and not daemon:
                         found.append(int(pid))
             except OSError:
                 continue

@@ -10,6 +10,7 @@ import clusters
 import fleet as fleets
 import places
 import pytest
+import slurm
 
 from estimators.job import fleets as table
 
@@ -44,7 +45,28 @@ def fleet(machines: fleets.Fleet, home: Path, monkeypatch: pytest.MonkeyPatch) -
         machine.mend()
         clusters.until(lambda machine=machine: not machine.pids(), 10)
         left = [*machine.files("hosts/*"), *machine.files("fleetfit-????????")]
-        assert [path for path in left if "/.cache/" not in path] == []  # what hosts keep for other jobs
+        left = [path for path in left if "/.cache/" not in path]  # what hosts keep for other jobs
+        assert left == [], left
+
+
+@pytest.fixture(scope="session")
+def nodes(machines: fleets.Fleet) -> Iterator[slurm.Cluster]:
+    """A Slurm cluster of the machines; it is there in two seconds."""
+    assert slurm.possible(), "Slurm needs root and Debian's slurm-wlm and munge"
+    with slurm.shared(machines) as made:
+        yield made
+
+
+@pytest.fixture
+def slurm_cluster(
+    nodes: slurm.Cluster, fleet: fleets.Fleet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[slurm.Cluster]:
+    """The cluster, and ``$SLURM_CONF``; after each test its queue is empty, and all nodes are there."""
+    for name, value in nodes.environment.items():
+        monkeypatch.setenv(name, value)
+    yield nodes
+    clusters.kill_everything_of(home)
+    nodes.recover()
 
 
 @pytest.fixture
@@ -58,5 +80,7 @@ def make(place: str, tmp_path: Path, home: Path, request: pytest.FixtureRequest)
     """Makes estimators whose code is given as text."""
     if place == places.PROCESS:
         return clusters.Make(tmp_path)
+    if place == places.SLURM:
+        return places.on_slurm(request.getfixturevalue("slurm_cluster"), tmp_path, home)
     makes = places.on_ssh if place == places.SSH else places.on_fleet
     return makes(request.getfixturevalue("fleet"), tmp_path, home)

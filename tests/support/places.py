@@ -1,7 +1,7 @@
 """Where the tests of clusters run: as processes of this machine, and on machines with files of their own.
 
 Tests that make their jobs with ``make`` run in all places, on machines under the mark ``soak`` but for a sample. On
-those the jobs come by a provider of the tests' own, and by ssh.
+those the jobs come by a provider of the tests' own, by ssh, and by Slurm.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pathlib import Path
 import clusters
 import fleet as fleets
 import pytest
+import slurm
 import sshd
 
-PROCESS, FLEET, SSH = "process", "machines", "ssh"
+PROCESS, FLEET, SSH, SLURM = "process", "machines", "ssh", "slurm"
 #: How many machines there are.
 MACHINES = 4
 
@@ -52,6 +53,8 @@ SSH_SAMPLE = frozenset(
         "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
     }
 )
+#: Likewise on Slurm.
+SLURM_SAMPLE = frozenset({"test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks"})
 #: Those of what only processes of one machine have.
 PROCESS_ONLY = frozenset(
     {
@@ -74,8 +77,13 @@ def of(metafunc: pytest.Metafunc) -> list[object]:
         return [PROCESS]
     needs_root = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
     chosen: list[object] = [PROCESS]
-    for place, sample in ((FLEET, SAMPLE), (SSH, SSH_SAMPLE)):
-        marks = [needs_root] if names & sample else [needs_root, pytest.mark.soak]
+    needs_slurm = pytest.mark.skipif(not slurm.possible(), reason="Slurm needs root and Debian's slurm-wlm and munge")
+    for place, sample, needs in (
+        (FLEET, SAMPLE, needs_root),
+        (SSH, SSH_SAMPLE, needs_root),
+        (SLURM, SLURM_SAMPLE, needs_slurm),
+    ):
+        marks = [needs] if names & sample else [needs, pytest.mark.soak]
         chosen.append(pytest.param(place, marks=marks))
     return chosen
 
@@ -95,6 +103,17 @@ def on_ssh(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clu
         },
         environment={"FLEETFIT_HOME": str(home)},
         marks=fleet.marks / f"{os.getpid()}-{folder.name}",
+    )
+
+
+def on_slurm(cluster: slurm.Cluster, folder: Path, home: Path, **more: object) -> clusters.Make:
+    """Makes estimators whose jobs run on nodes of a Slurm cluster."""
+    return clusters.Make(
+        folder,
+        instance_type="slurm",
+        backend_options={"export": ["PATH", "HOME", "FLEETFIT_HOME"], **more},
+        environment={"FLEETFIT_HOME": str(home)},
+        marks=cluster.fleet.marks / f"{os.getpid()}-{folder.name}",
     )
 
 

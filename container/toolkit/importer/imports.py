@@ -68,11 +68,11 @@ def read(script: Path, folder: Path) -> Imports | None:
         own name beside it.
     """
     roots = (script.parent, folder)
-    names = frozenset(name for root in roots for name in _modules(root))
-    if names & sys.stdlib_module_names:
-        return None
-    reader = _Reader(roots, names)
     try:
+        names = frozenset(name for root in roots for name in _modules(root))
+        if names & sys.stdlib_module_names:
+            return None
+        reader = _Reader(roots, names)
         reader.take(script)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None

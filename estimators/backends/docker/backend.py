@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import signal
 import socket
@@ -22,20 +23,24 @@ from container.system.background import Background
 from container.system.connection import BlockingConnection
 from container.system.host_machine import gpu_count
 from container.system.removing import remove_tree
-from estimators.backends import local, trees
-from estimators.backends.agents import HostAgents, problem
-from estimators.backends.base import Backend, HostEnd
+from container.system.running import Runner
+from estimators.backends import local
+from estimators.backends.base import Backend, HostEnd, Leftover
 from estimators.backends.docker import checking, containers, job_secrets, naming, ownership, warm
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
 from estimators.backends.docker.engine_errors import EngineError
 from estimators.backends.docker.exit_status import end_failure
 from estimators.backends.docker.head_start import Handed, HeadStart
+from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.network import Network
 from estimators.backends.docker.pooling import Pooling, end_in
 from estimators.backends.docker.reapers import Duty, Reapers
 from estimators.backends.docker.relays import Relays
 from estimators.backends.docker.streams import Frames, Plain
+from estimators.backends.hosts.here import LocalHost
+from estimators.backends.hosts.platform import each, problem
+from estimators.backends.trees import checkpoints
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -62,8 +67,9 @@ class DockerBackend(Backend):
         self._background = Background(self.loop)
         self._runtime = folders.make()
         self._hosts: dict[str, _Container] = {}
-        self._agents = HostAgents(self)
-        self._relays = Relays(self._agents)
+        self._runner = Runner(self.loop, os.environ, protected=self.protected)
+        self._platform = MountedPlatform(self, containers.facts(self.options))
+        self._relays = Relays(self._platform)
         #: The caller's variables that say where AWS is.
         self._aws = containers.aws_settings(os.environ)
         self._engine: Engine | None = None
@@ -94,6 +100,15 @@ class DockerBackend(Backend):
         checking.check(spec, options)
 
     @classmethod
+    def leftovers(cls) -> Sequence[Leftover]:
+        """Containers and networks on an engine that Docker's SDK reaches."""
+        if importlib.util.find_spec("docker") is None:
+            return ()
+        from estimators.backends.docker import leftovers
+
+        return leftovers.find()
+
+    @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
         """The engine's facts of the job's image."""
         facts = checking.just_seen(containers.image_of(spec))
@@ -108,6 +123,16 @@ class DockerBackend(Backend):
     def running(self) -> bool:
         """Whether a container runs, or is being started."""
         return self._starting > 0 or any(not host.told for host in self._hosts.values())
+
+    @property
+    def attempt(self) -> int:
+        """The number of this start of the job."""
+        return self._attempt
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether what ends now was told to."""
+        return self._ending
 
     # --- starting ---
 
@@ -124,7 +149,6 @@ class DockerBackend(Backend):
     def _prepare(self) -> None:
         if self._ending:
             return
-        attempt = self._attempt
         self._hosts.clear()
         self._plans_made = ()
         self._let_go()
@@ -141,16 +165,18 @@ class DockerBackend(Backend):
             if self._engine is None:  # the longest part, while the rest is written
                 self._connecting = True
                 self._background.run(self._connect, self._connected, self._engine_failed)
-            for host in self.spec.hosts:
-                if attempt:
-                    trees.clear_tree(self.record, host)
-                links = bool(self._kept)
-                trees.write_mounted_tree(self.record, self.spec, host, containers.facts(self.options), links=links)
             if not self._kept:
                 job_secrets.write({host: self._runtime / host for host in self.spec.hosts})
-            self._agents.bring(attempt, self._inputs_brought)
         except OSError as error:
             self.callbacks.failed(problem(f"the job's files could not be written: {error}"))
+            return
+        self._platform.links = bool(self._kept)
+        hosts = [LocalHost(self._runner, self, host) for host in self.spec.hosts]
+        each(
+            list(enumerate(hosts)),
+            lambda one, then: self._platform.prepare(one[1], one[0], len(hosts), then),
+            self._inputs_brought,
+        )
 
     def _start_reaper(self) -> None:
         what = (warm.POOL_LABEL, self._kept.new_path) if self._kept else (containers.RECORD_LABEL, self.record.path)
@@ -246,7 +272,7 @@ class DockerBackend(Backend):
             return
         engine = self._engine
         self.callbacks.secondary_status("Training", "")
-        self._agents.start_sync()
+        self._platform.start_syncs()
         if self._kept:
             self._start_in_pool(engine)
             return
@@ -302,7 +328,7 @@ class DockerBackend(Backend):
             self.options,
             record=record.path,
             trees={host: tree.base for host, tree in hosts.items()},
-            checkpoints=trees.checkpoints(record, self.spec),
+            checkpoints=checkpoints(record, self.spec),
             secrets={host: self._runtime / host for host in hosts},
             inputs={host: containers.channel_mounts(tree.data, channels) for host, tree in hosts.items()},
             attempt=self._attempt,
@@ -397,11 +423,11 @@ class DockerBackend(Backend):
             )
 
         try:
-            trees.write_mounted_tree(self.record, self.spec, host, containers.facts(self.options))
             job_secrets.write({host: self._runtime / host})
-            self._agents.bring_to(host, start)
         except (OSError, ConfigurationError) as error:
             self.callbacks.failed(problem(f"the files of {host} could not be written: {error}"))
+            return
+        self._platform.prepare(LocalHost(self._runner, self, host), 0, 1, start, joins=True)
 
     # --- following ---
 
@@ -467,7 +493,7 @@ class DockerBackend(Backend):
             self.loop.remove_reader(host.stream.fileno())
             host.attached = False
             host.stream.close()
-        self._agents.host_ended(host.name)
+        self._platform.host_ended(host.name)
         failure = None
         if not self._ending:
             failure = end_failure(
@@ -513,7 +539,7 @@ class DockerBackend(Backend):
     def end_now(self) -> None:
         """The word on which our toolkit ends everything at once; what is left after half a second is killed."""
         self._ending = True
-        self._agents.end_now()
+        self._platform.end_agents()
         if self._handed is not None:
             self._handed.close()
         for host in self._hosts.values():
@@ -542,7 +568,7 @@ class DockerBackend(Backend):
 
     def collect_outputs(self) -> None:
         """Give the files back to the user, then bring the rest of the checkpoints and pack the outputs."""
-        self._give_back(lambda: self._agents.collect(self.callbacks.outputs_collected))
+        self._give_back(lambda: self._platform.collect(self.callbacks.outputs_collected))
 
     def _give_back(self, then: Callable[[], None]) -> None:
         """Containers write as root, or as their image's user: what they wrote becomes the calling user's."""
@@ -563,7 +589,7 @@ class DockerBackend(Backend):
 
     def cleanup(self) -> None:
         """Have the reaper remove the containers and the network; remove the job's own files."""
-        self._agents.cleanup()
+        self._platform.cleanup()
         started = self._starting == 0 and not self._connecting and self._let_go()
         whole = started and bool(self._hosts) and all(host.told for host in self._hosts.values())
         self._reapers.finish(quiet=started, kept=self._kept.finish(whole=whole))

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from pathlib import Path
 
+from estimators.backends.base import Leftover
 from estimators.backends.docker import warm
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
 from estimators.records.record import JobRecord
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """One of them.
-
-    Attributes:
-        kind: ``container`` or ``network``.
-        id: Its id on the engine.
-        name: Its name.
-        job: The job that it was of.
-    """
-
-    kind: str
-    id: str
-    name: str
-    job: str
 
 
 def find() -> list[Leftover]:
@@ -48,18 +32,14 @@ def find() -> list[Leftover]:
             except PermissionError:
                 continue  # another user's
             name = str(item.get("Name") or (item.get("Names") or ["?"])[0]).lstrip("/")
-            found.append(Leftover(kind=kind, id=str(item["Id"]), name=name, job=labels.get(JOB_LABEL, "?")))
+            remove = functools.partial(_remove, kind, str(item["Id"]))
+            found.append(Leftover(kind=kind, name=name, job=labels.get(JOB_LABEL, "?"), remove=remove))
     return found
 
 
-def remove(leftover: Leftover) -> None:
-    """Remove it.
-
-    Raises:
-        EngineError: it cannot be.
-    """
+def _remove(kind: str, name: str) -> None:
     engine = Engine()
-    if leftover.kind == "container":
-        engine.remove_container(leftover.id)
+    if kind == "container":
+        engine.remove_container(name)
     else:
-        engine.remove_network(leftover.id)
+        engine.remove_network(name)

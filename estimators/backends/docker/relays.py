@@ -12,9 +12,9 @@ import socket
 import urllib.parse
 from collections.abc import Mapping
 
-from estimators.backends.agents import HostAgents
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.engine_errors import EngineError
+from estimators.backends.docker.mounted import MountedPlatform
 
 #: The network that Docker has from its start, with an address of this machine.
 _DEFAULT_BRIDGE = "bridge"
@@ -25,11 +25,11 @@ class Relays:
     """What a job's containers need of this machine's loopback.
 
     Args:
-        agents: The job's agents, of which one relays.
+        platform: What serves the job's hosts, of whose agents one relays.
     """
 
-    def __init__(self, agents: HostAgents) -> None:
-        self._agents = agents
+    def __init__(self, platform: MountedPlatform) -> None:
+        self._platform = platform
         self._address: str | None = None
         self._there: dict[str, str] = {}  # URL -> the same for containers
 
@@ -60,14 +60,13 @@ class Relays:
                         raise OSError("the engine has no default bridge")
                     sockets[server] = socket.create_server((self._address, 0), backlog=_BACKLOG)
             targets = {sock.fileno(): _target(server) for server, sock in sockets.items()}
-            if not self._agents.relay(targets, self._there.clear):
-                return
+            self._platform.relay(targets, self._there.clear)
             for url in urls:
                 parts = urllib.parse.urlsplit(url)
                 host, port = sockets[parts.netloc].getsockname()[:2]
                 self._there[url] = parts._replace(netloc=f"{host}:{port}").geturl()
         except OSError as error:  # an engine whose networks are not this machine's (rootless), or without that bridge
-            self._agents.warn(
+            self._platform.warn(
                 f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: "
                 f"{error.strerror or error}. boto3 in a script will not connect to it."
             )

@@ -19,13 +19,14 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTT
 
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.options import GPU_IMAGE, PLAIN_IMAGE, Ec2Options
+from estimators.backends.ec2.prices import Price
 from estimators.backends.ec2.requests import Answer, Lifecycle, Pool, Shortage, Wanted
 from estimators.backends.sagemaker.aws import Aws
 from estimators.job.errors import ConfigurationError
 
 #: Who says what this machine's address looks like from outside.
 _CHECK_IP = "https://checkip.amazonaws.com"
-#: Failures that only say that it is gone already, and such that pass when the instances are gone.
+#: Failures that only say that it is gone already.
 _GONE = ("NotFound", ".Unknown", ".Malformed")
 _GONE_STATES = ("shutting-down", "terminated")
 #: A spot instance's state reasons that mean that EC2 took it.
@@ -84,23 +85,6 @@ class Made:
     template: str
     group: str
     places: tuple[tuple[str, str | None], ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Price:
-    """What a spot host cost from a moment on.
-
-    Attributes:
-        type: The instance type.
-        zone: The zone.
-        since: In seconds since the epoch.
-        per_hour: US dollars.
-    """
-
-    type: str
-    zone: str
-    since: float
-    per_hour: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -367,32 +351,29 @@ class Ec2Api:
         Returns:
             What is still there: a security group goes only when the last instance has.
         """
-        left = []
+        name = resource_name(fleet)
+        # Without it, a request that is still under way launches nothing.
+        templates = [{"Name": "launch-template-name", "Values": [name]}]
+        found = self._ec2.describe_launch_templates(Filters=templates)["LaunchTemplates"]
+        ids = [entry["LaunchTemplateId"] for entry in found]
+        left = [text for one in ids if (text := self._removed("delete_launch_template", LaunchTemplateId=one))]
         there = [one.id for one in self.describe(fleet, known).values() if not one.gone]
         self.terminate(there)
         left += [f"instance {instance_id}" for instance_id in there]
-        name = resource_name(fleet)
-        templates = [{"Name": "launch-template-name", "Values": [name]}]
-        for what, remove in (
-            *(
-                (
-                    f"launch template {found['LaunchTemplateId']}",
-                    lambda found=found: self._ec2.delete_launch_template(LaunchTemplateId=found["LaunchTemplateId"]),
-                )
-                for found in self._ec2.describe_launch_templates(Filters=templates)["LaunchTemplates"]
-            ),
-            (f"key pair {name}", lambda: self._ec2.delete_key_pair(KeyName=name)),
-            *(
-                (f"security group {group}", lambda group=group: self._ec2.delete_security_group(GroupId=group))
-                for group in self._groups(name)
-            ),
-        ):
-            try:
-                remove()
-            except ClientError as error:
-                if not any(word in _code(error) for word in _GONE):
-                    left.append(f"{what} ({_code(error)})")
+        left += filter(None, [self._removed("delete_key_pair", KeyName=name)])
+        left += [
+            text for group in self._groups(name) if (text := self._removed("delete_security_group", GroupId=group))
+        ]
         return left
+
+    def _removed(self, operation: str, **what: str) -> str | None:
+        """Remove something; return what is still there and why."""
+        try:
+            getattr(self._ec2, operation)(**what)
+        except ClientError as error:
+            if not any(word in _code(error) for word in _GONE):
+                return f"{' '.join(what.values())} ({_code(error)})"
+        return None
 
     def _groups(self, name: str) -> list[str]:
         found = self._ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [name]}])
@@ -460,7 +441,7 @@ class Ec2Api:
         return sorted(found, key=lambda price: (price.since, price.type, price.zone))
 
     def on_demand_price(self, type_: str) -> float | None:
-        """Return what a host costs on demand, in US dollars an hour; None where the price list does not say."""
+        """Return what a host costs on demand, in US dollars an hour; None where the price list cannot be asked."""
         wanted = {
             "instanceType": type_,
             "regionCode": self.region,
@@ -471,10 +452,13 @@ class Ec2Api:
         }
         # The price list has an endpoint in a few regions only.
         client = self._aws.session.client("pricing", region_name="us-east-1")
-        answer = client.get_products(
-            ServiceCode="AmazonEC2",
-            Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()],
-        )
+        try:
+            answer = client.get_products(
+                ServiceCode="AmazonEC2",
+                Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()],
+            )
+        except (BotoCoreError, ClientError):  # not everybody may
+            return None
         return read_price([json.loads(text) for text in answer.get("PriceList") or ()])
 
 

@@ -22,7 +22,18 @@ GPU_IMAGE = "/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 _ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+-az\d+|[a-z0-9-]{4,40}")
 _TAG_LIMIT = 40  # of the fifty that AWS allows, some are ours
-_TEXTS = ("region", "profile", "ami", "user", "instance_profile", "python", "caller_address", "imds", "reach")
+_TEXTS = (
+    "region",
+    "profile",
+    "ami",
+    "user",
+    "instance_profile",
+    "python",
+    "caller_address",
+    "imds",
+    "reach",
+    "ssh_config",
+)
 _SECONDS = {"capacity_timeout": 0, "boot_timeout": 10, "lease": 10, "first_lease": 20, "silence": 1, "poll": 0.2}
 _MONEY = ("max_price_per_hour", "budget", "on_demand_price")
 
@@ -39,6 +50,7 @@ class Ec2Options:
         subnets: The subnets that may be used, of one VPC; empty: the default VPC's.
         ami: An image (``ami-…``) or the SSM parameter that names it; None: Ubuntu 24.04, for GPUs with their driver.
         user: Who logs in there.
+        ssh_config: A configuration of ssh, for a jump host say; None: none, not ``~/.ssh/config`` either.
         reach: Which address of a host the caller connects to, ``public`` or ``private``.
         ssh_from: The networks that may connect to the hosts' ssh port; empty: only this machine's address, as
             ``checkip.amazonaws.com`` sees it.
@@ -69,6 +81,7 @@ class Ec2Options:
     subnets: tuple[str, ...] = ()
     ami: str | None = None
     user: str = "ubuntu"
+    ssh_config: str | None = None
     reach: str = "public"
     ssh_from: tuple[str, ...] = ()
     on_demand_base: int = 0

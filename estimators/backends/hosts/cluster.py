@@ -1,7 +1,7 @@
 """A job's hosts, wherever they come from: everything that a backend does, over what a provider offers.
 
-A host has its files to itself. Its tree, the code and local data are pushed to it; what SageMaker's platform does for a
-host, the agent does on the host itself; checkpoints come back while the job runs, models and outputs at its end.
+Where hosts have their files to themselves, what they need is pushed to them and what they save comes back
+(:mod:`.apart`); hosts of this machine have the caller's (:mod:`.here`).
 """
 
 from __future__ import annotations
@@ -10,33 +10,28 @@ import functools
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
-from container.contract import pipes, variables
-from container.contract.failures import Cause, Failure, describe_end
-from container.contract.layout import MLTree
+from container import launchers
+from container.contract import variables
+from container.contract.failures import Cause, Failure
 from container.contract.strategies import ElasticHorovod
-from container.contract.wire import Event
 from container.system.loop import Loop, Timer
-from estimators.backends import config, local, trees
-from estimators.backends.agents import HostAgents, problem
-from estimators.backends.base import Backend, Callbacks, HostEnd
-from estimators.backends.hosts.checkpoints import Incoming
+from container.system.running import Runner
+from estimators.backends import config, local
+from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
+from estimators.backends.hosts.platform import Done, Platform, Then, each, problem
 from estimators.backends.hosts.provider import Host, HostProcess, HostProvider, ProcessEnd
 from estimators.job.errors import UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
-Then = Callable[[], None]
+if TYPE_CHECKING:
+    from estimators.backends.hosts.here import LocalPlatform
 
-#: The caller's variables that a host's agents need to reach S3.
-_AWS = ("AWS_", "S3_ENDPOINT_URL")
 #: From the word for it to SIGKILL when a job is ended without grace, in seconds.
 _KILL_AFTER = 0.5
-#: How often a host's agent looks for checkpoints to bring, in seconds.
-_LOOK_S = 0.5
 
 
 @functools.cache
@@ -60,9 +55,11 @@ class HostCluster(Backend):
         self, loop: Loop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
     ) -> None:
         super().__init__(loop, record, spec, options, callbacks)
-        self._provider = self.provider_type(loop, spec, options)
+        self._provider = self.provide()
         self._provider.tell = self._tell
         self._provider.protected = self.protected
+        self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
+        self._here: LocalPlatform | None = None
         self._members: dict[str, _Member] = {}
         self._token = ""
         self._attempt = 0
@@ -80,6 +77,33 @@ class HostCluster(Backend):
         for refusal in cls.provider_type.validate(spec, options):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
 
+    @classmethod
+    def leftovers(cls) -> Sequence[Leftover]:
+        """What the provider finds, if it looks."""
+        find = getattr(cls.provider_type, "leftovers", None)
+        return find() if find is not None else ()
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        """What the provider says."""
+        return cls.provider_type.diagnose()
+
+    def provide(self) -> HostProvider:
+        """Make the provider."""
+        return self.provider_type(self.loop, self.spec, self.options)
+
+    def platform(self) -> Platform:
+        """What serves a host: hosts of this machine are served together."""
+        if not self.provider_type.capabilities.shared_machine:
+            from estimators.backends.hosts.apart import ApartPlatform
+
+            return ApartPlatform(self)
+        if self._here is None:
+            from estimators.backends.hosts.here import LocalPlatform
+
+            self._here = LocalPlatform(self, config.BackendFacts(instance_type=self.options.asked_instance_type))
+        return self._here
+
     @property
     def running(self) -> bool:
         """Whether a toolkit runs, or its end is still to be told."""
@@ -95,7 +119,7 @@ class HostCluster(Backend):
         if self._kill_timer is not None:
             self._kill_timer.cancel()  # it was for what an earlier attempt left
         there = [self._members[host] for host in self.spec.hosts if host in self._members]
-        _each(there, lambda member, then: member.save_checkpoints(then), self._acquire_all)
+        each(there, lambda member, then: member.save_checkpoints(then), self._acquire_all)
 
     def _acquire_all(self) -> None:
         """All that an earlier attempt has saved is here."""
@@ -113,7 +137,7 @@ class HostCluster(Backend):
             members.append(member)
         number = {member.name: index for index, member in enumerate(members)}
 
-        apart = isinstance(self.spec.strategy, ElasticHorovod)
+        apart = launchers.of(self.spec.strategy).membership_changes
 
         def prepare(member: _Member, then: Then) -> None:
             def prepared() -> None:
@@ -124,18 +148,13 @@ class HostCluster(Backend):
                         self.callbacks.secondary_status("Training", "")
                     member.train(f"{member.there.address}:0", listens=False)
 
-            def there() -> None:
-                if self.spec.inputs:
-                    self.callbacks.secondary_status("Downloading", "Bringing the input channels.")
-                member.prepare(number[member.name], len(members), prepared)
-
-            member.acquire(there)
+            member.acquire(lambda: member.prepare(number[member.name], len(members), prepared))
 
         def start() -> None:
             if attempt == self._attempt and not self._ending and not self._closed:
                 self._start_toolkits(members)
 
-        _each(members, prepare, start)
+        each(members, prepare, start)
 
     def _tell(self, text: str) -> None:
         if not self.running and not self._ending and not self._closed:
@@ -147,6 +166,9 @@ class HostCluster(Backend):
 
         def start(port: int) -> None:
             if self._ending or self._closed:
+                return
+            if not port:
+                self.fail(problem(f"{first.name} cannot listen at {first.there.address}.", Cause.LAUNCH))
                 return
             address = f"{first.there.address}:{port}"
             for member in members:
@@ -216,8 +238,9 @@ class HostCluster(Backend):
         """A host is gone."""
         if self._closed:
             return
-        failure = Failure(cause=Cause.HOST_LOST, message=f"the host was lost: {reason}.", host=member.name)
-        elastic = isinstance(self.spec.strategy, ElasticHorovod)
+        what = "the host was lost" if member.host is not None else "there is no host for it"
+        failure = Failure(cause=Cause.HOST_LOST, message=f"{what}: {reason}.", host=member.name)
+        elastic = launchers.of(self.spec.strategy).membership_changes
         others = any(other.trains or other.preparing for other in self._members.values() if not other.lost)
         if member.trains or member.joins or (elastic and member.preparing and others):
             member.trained()
@@ -227,9 +250,9 @@ class HostCluster(Backend):
 
     def ended(self, member: _Member, end: HostEnd) -> None:
         """A host's toolkit has ended; everything that it printed was given."""
+        for other in self._members.values():
+            other.platform.host_ended(member.name)
         if not self.running:
-            for other in self._members.values():
-                other.end_feeder()
             self._bringing = True
 
             def brought() -> None:
@@ -237,10 +260,9 @@ class HostCluster(Backend):
                 self.callbacks.host_ended(end)
 
             # Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
-            _each(list(self._members.values()), lambda one, then: one.bring_saved(then), brought)
+            each(list(self._members.values()), lambda one, then: one.bring_saved(then), brought)
             return
-        if isinstance(self.spec.strategy, ElasticHorovod):
-            member.end_feeder()
+        if launchers.of(self.spec.strategy).membership_changes and not member.platform.shared:
             member.finish(lambda failure: member.release())  # another host may need what it has
         self.callbacks.host_ended(end)
 
@@ -276,7 +298,7 @@ class HostCluster(Backend):
         self._signal(signal.SIGINT)
         members = list(self._members.values())
         for member in members:
-            member.end_agents()
+            member.platform.end_agents()
 
         def kill() -> None:
             for member in members:
@@ -312,11 +334,22 @@ class HostCluster(Backend):
             member.finish(done)
 
         def pack() -> None:
-            HostAgents(self).collect(
+            self._packer().collect(
                 lambda failure: self.callbacks.outputs_collected(failure or next(iter(failures), None))
             )
 
-        _each(list(self._members.values()), finish, pack)
+        each([member for member in self._members.values() if not member.platform.shared], finish, pack)
+
+    def _packer(self) -> LocalPlatform:
+        """What packs outputs: on this machine, wherever the hosts are."""
+        from estimators.backends.hosts.here import LocalHost, LocalPlatform
+
+        if self._here is None:
+            packer = LocalPlatform(self, config.PROCESSES)
+            host = self.spec.hosts[0]
+            packer.hosts[host] = LocalHost(Runner(self.loop, os.environ, protected=self.protected), self, host)
+            return packer
+        return self._here
 
     def cleanup(self) -> None:
         """Let the hosts go, at which everything of the job ends there."""
@@ -324,6 +357,8 @@ class HostCluster(Backend):
         for member in self._members.values():
             member.release()
         self._provider.close()
+        if self._here is not None:
+            self._here.cleanup()
 
 
 class _Member:
@@ -331,6 +366,7 @@ class _Member:
 
     Attributes:
         name: Its name.
+        platform: What serves it.
         host: The host, when it is there.
         joins: Whether it came to a job that ran.
         lost: Whether it is gone.
@@ -342,9 +378,8 @@ class _Member:
 
     def __init__(self, cluster: HostCluster, name: str, *, joins: bool = False) -> None:
         self._cluster = cluster
-        self._record = cluster.record
-        self._options = cluster.options
         self.name = name
+        self.platform = cluster.platform()
         self.host: Host | None = None
         self.joins = joins
         self.lost = False
@@ -352,14 +387,8 @@ class _Member:
         self.preparing = False
         self.toolkit: HostProcess | None = None
         self.trains = False
-        self._feeder: HostProcess | None = None
-        self._mount: HostProcess | None = None
-        self._syncs: dict[str, _Sync] = {}
-        self._helpers: list[HostProcess] = []
-        self._channels: dict[str, dict[str, object]] = {}
-        self._submit_directory: str | None = None
         self._finished = False
-        self._finishing: list[Callable[[Failure | None], None]] | None = None
+        self._finishing: list[Done] | None = None
         self._refreshing: list[Then] = []
 
     @property
@@ -367,15 +396,6 @@ class _Member:
         """The host, which is there."""
         assert self.host is not None
         return self.host
-
-    @property
-    def _spec(self) -> TrainingJobSpec:
-        return self._cluster.spec
-
-    @property
-    def tree(self) -> MLTree:
-        """Its file tree, where it is on the host."""
-        return MLTree(Path(self.there.facts.root) / "ml")
 
     # --- getting ready ---
 
@@ -405,8 +425,7 @@ class _Member:
         if self._finishing is not None:
             text = f"{self.name} was lost while its outputs were brought here: {reason}."
             self._finish_is_over(Failure(cause=Cause.HOST_LOST, message=text, host=self.name))
-        for sync in list(self._syncs.values()):
-            sync.ended(None)
+        self.platform.lost()
         self._cluster.lost(self, reason)
 
     def _has_notice(self, seconds: float) -> None:
@@ -416,210 +435,34 @@ class _Member:
 
     def prepare(self, number: int, hosts: int, then: Then) -> None:
         """Bring everything that the toolkit needs; it is the ``number``-th of so many."""
-        host = self.there
         self._finished = False
         self.toolkit = None
-        host.remove(["ml/model", "ml/output", "ml/input", "ml/pipe_state", "source"])
-        pushes: list[tuple[Path, str]] = []
-        try:
-            pushes += self._code()
-            pushes += self._write_config()
-            channels = self._plan_channels(pushes)
-        except OSError as error:
-            self._cluster.fail(problem(f"the files of {self.name} could not be written: {error}"))
-            return
-
-        def push(item: tuple[Path, str], then: Then) -> None:
-            def done(error: str | None) -> None:
-                if error is None:
-                    then()
-                else:
-                    self._cluster.fail(problem(f"{item[0]} could not be brought to {self.name}: {error}"))
-
-            host.push(item[0], item[1], done)
-
-        def pushed() -> None:
-            if channels:
-                self._prepare_channels(number, hosts, then)
-            else:
-                then()
-
-        def restored() -> None:
-            _each(pushes, push, pushed)
-
-        self._restore_checkpoints(restored)
-
-    def _code(self) -> list[tuple[Path, str]]:
-        """What to push of the user's code, and where the host finds it."""
-        self._submit_directory = None
-        place = self._spec.submit_directory
-        if local.is_s3(place or ""):
-            # The archive was unpacked into the record: with its code there, a host does not look for it in S3.
-            return [(self._record.source_dir, "ml/code")] if self._record.source_dir.is_dir() else []
-        path = local.local_path(place) if place else None
-        if path is None:
-            return []
-        self._submit_directory = f"{self.there.facts.root}/source{'' if path.is_dir() else f'/{path.name}'}"
-        return [(path, "source")]
-
-    @property
-    def _facts(self) -> config.BackendFacts:
-        return config.BackendFacts(
-            network_interface=self.there.interface,
-            instance_type=self._options.asked_instance_type,
-            submit_directory=self._submit_directory,
-        )
-
-    def _write_config(self) -> list[tuple[Path, str]]:
-        """Write the configuration into the record, from where it goes to the host."""
-        tree = self._record.tree(self.name)
-        tree.config.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path, text in config.host_config(self._spec, self.name, self._facts).files(tree).items():
-            Path(path).write_text(text, encoding="utf-8")
-        return [(tree.config, "ml/input/config")]
-
-    def _plan_channels(self, pushes: list[tuple[Path, str]]) -> bool:
-        """Add local data to what is pushed; whether something is left that the host's agent has to bring."""
-        self._channels = {}
-        for name, values in local.agent_channels(self._spec).items():
-            path = local.local_path(str(values["uri"]))
-            if path is None:
-                self._channels[name] = values
-                continue
-            path = path.resolve()
-            whole = values.get("mode") != "Pipe" and values.get("data_type", "S3Prefix") == "S3Prefix"
-            if whole and values.get("distribution", "FullyReplicated") == "FullyReplicated":
-                pushes.append((path, f"ml/input/data/{name}"))  # the host's own copy, as it is
-                continue
-            place = f"inputs/{name}"
-            pushes.append((path, place))
-            there = f"{self.there.facts.root}/{place}{'' if path.is_dir() else f'/{path.name}'}"
-            self._channels[name] = {**values, "uri": there}
-        if self._channels:
-            file = self._record.tree(self.name).base / "channels" / "channels.json"
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file.write_text(json.dumps(self._channels), encoding="utf-8")
-            pushes.append((file, "agent"))
-        return bool(self._channels)
-
-    def _restore_checkpoints(self, then: Then) -> None:
-        """Bring the job's checkpoints to the host, unless it has them."""
-        if local.synced_checkpoints(self._spec) is not None:
-            self._agent(["sync", "down", *self._sync_words()], self._going_on(then))
-            return
-        folder = trees.checkpoints(self._record, self._spec)
-        folder.mkdir(parents=True, exist_ok=True)
-
-        def compare(files: object) -> None:
-            assert isinstance(files, dict)
-            mine = {
-                str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
-                for path in folder.rglob("*")
-                if path.is_file() and not path.name.startswith(".")
-            }
-            same = mine.keys() == files.keys() and all(
-                mine[name][0] == files[name][0] and abs(mine[name][1] - files[name][1]) < 1_000_000 for name in mine
-            )
-            if same or not mine:
-                then()
-                return
-            self.there.remove(["ml/checkpoints"])
-            self.there.push(folder, "ml/checkpoints", self._pushed_checkpoints(then))
-
-        self.there.list_files("ml/checkpoints", compare)
-
-    def _pushed_checkpoints(self, then: Then) -> Callable[[str | None], None]:
-        def done(error: str | None) -> None:
-            if error is None:
-                then()
-            else:
-                self._cluster.fail(problem(f"the checkpoints could not be brought to {self.name}: {error}"))
-
-        return done
-
-    def _going_on(self, then: Then) -> Callable[[Failure | None], None]:
-        def done(failure: Failure | None) -> None:
-            if failure is None:
-                then()
-            else:
-                self._cluster.fail(failure)
-
-        return done
-
-    def _prepare_channels(self, number: int, hosts: int, then: Then) -> None:
-        base = ["--base-dir", str(self.tree.base)]
-        file = ["--channels", f"{self.there.facts.root}/agent/channels.json"]
-        place = ["--number", str(number), "--hosts", str(hosts)]
-
-        def mounted() -> None:
-            self._start_feeder([*base, *file, "--host", self.name, *place], then)
-
-        def prepared() -> None:
-            if local.mounted(self._spec) and not self.joins:
-                self._start_mount([*base, *file], mounted)
-            else:
-                mounted()
-
-        self._agent(["prepare", *base, *file, *place], self._going_on(prepared))
-
-    def _start_mount(self, words: list[str], then: Then) -> None:
-        mounts = f"{self.there.facts.root}/mounts"
-
-        def ended(failure: Failure | None) -> None:
-            if not self._finished:
-                self._cluster.fail(failure or problem("the agent of the FastFile channels ended early."))
-
-        self._mount = self._agent(["mount", *words, "--mounts", mounts], ended)
-        self.there.await_files(["mounts/ready"], lambda error: then())
-
-    def _start_feeder(self, words: list[str], then: Then) -> None:
-        if not local.has_pipes(self._spec):
-            then()
-            return
-        readers = local.readers_per_host(self._spec)
-        waiting = True
-
-        def ended(failure: Failure | None) -> None:
-            # After a SIGTERM of ours there is none.
-            if failure is not None and (waiting or self._cluster.running) and not self._cluster.is_ending:
-                self._cluster.fail(failure)
-
-        def there(error: str | None) -> None:
-            nonlocal waiting
-            waiting = False
-            then()
-
-        self._feeder = self._agent(["pipe", *words, "--ranks", str(readers)], ended)
-        root = Path(self.there.facts.root)
-        first = [
-            pipes.fifo(pipes.folder(self.tree.data, local_rank, readers), channel, 0)
-            for local_rank in range(readers)
-            for channel in local.piped(self._spec)
-        ]
-        self.there.await_files([str(path.relative_to(root)) for path in first], there)
+        self.platform.prepare(self.there, number, hosts, then, joins=self.joins)
 
     # --- training ---
 
     def train(self, control_address: str, *, listens: bool) -> None:
         """Start the toolkit."""
-        cluster, host = self._cluster, self.there
-        self._start_syncs()
+        cluster, host, platform = self._cluster, self.there, self.platform
+        spec, options = cluster.spec, cluster.options
+        platform.start_syncs()
         env = {
-            **config.host_config(self._spec, self.name, self._facts).environment,
-            variables.BASE_DIR: str(self.tree.base),
-            variables.JOB_NAME: self._spec.name,
+            **config.host_config(spec, self.name, platform.facts(host)).environment,
+            variables.BASE_DIR: str(platform.tree(host).base),
+            variables.JOB_NAME: spec.name,
             variables.ATTEMPT: str(cluster.attempt),
             variables.CONTROL_ADDRESS: control_address,
-            variables.ADDRESSES: json.dumps(cluster.addresses, separators=(",", ":")),
             variables.JOB_TOKEN: cluster.token,
-            variables.STOP_GRACE: f"{self._options.longest_grace:g}",
-            variables.START_TIMEOUT: f"{self._options.start_timeout:g}",
+            variables.STOP_GRACE: f"{options.longest_grace:g}",
+            variables.START_TIMEOUT: f"{options.start_timeout:g}",
             variables.UMASK: f"{cluster.umask:o}",
-            variables.JOB_MARK: self._spec.name,
-            **config.failure_environment(self._spec, self._options, cluster.attempt),
+            variables.JOB_MARK: spec.name,
+            **config.failure_environment(spec, options, cluster.attempt),
         }
-        if cluster.provider_type.capabilities.shared_machine:
+        if platform.shared:
             env[variables.SHARED_MACHINE] = "1"
+        else:
+            env[variables.ADDRESSES] = json.dumps(cluster.addresses, separators=(",", ":"))
         self.preparing = False
         self.trains = True
         cluster.callbacks.output(self.name, b"")  # from here on it has to show that it is alive
@@ -630,8 +473,7 @@ class _Member:
             self._ended,
             lifeline=variables.LIFELINE_FD,
             listener=variables.CONTROL_FD if listens else None,
-            # As local_process: MPI's ranks must give way to each other, Gloo's sleep.
-            session=isinstance(self._spec.strategy, ElasticHorovod),
+            session=launchers.of(spec.strategy).own_sessions,
             runtime=variables.RUNTIME_DIR,
         )
 
@@ -659,101 +501,45 @@ class _Member:
 
     # --- beside it ---
 
-    def _sync_words(self) -> list[str]:
-        words = ["--dir", str(self.tree.checkpoints), "--host", self.name]
-        uri = local.synced_checkpoints(self._spec)
-        return [*words, "--uri", uri] if uri is not None else words
-
-    def _start_syncs(self) -> None:
-        """Start what brings checkpoints and intermediate output here or to S3."""
-        if "checkpoints" not in self._syncs:
-            if local.synced_checkpoints(self._spec) is not None:
-                self._syncs["checkpoints"] = sync = _Sync()
-                sync.process = self._agent(["sync", "up", *self._sync_words()], sync.over)
-            else:
-                self._syncs["checkpoints"] = self._bring_checkpoints()
-        uri = local.synced_intermediate(self._spec)
-        if uri is not None and "intermediate" not in self._syncs:
-            self._syncs["intermediate"] = sync = _Sync()
-            words = ["--dir", str(self.tree.output_intermediate), "--uri", uri, "--host", self.name]
-            sync.process = self._agent(["sync", "up", *words, "--what", "intermediate output"], self._warn_over(sync))
-
-    def _warn_over(self, sync: _Sync) -> Callable[[Failure | None], None]:
-        def over(failure: Failure | None) -> None:
-            if failure is not None:  # as with SageMaker's toolkit, the job is not lost for that
-                event = Event(kind="warning", host=self.name, data={"message": failure.message})
-                self._cluster.callbacks.output(self.name, event.to_line())
-            sync.over(None)
-
-        return over
-
-    def _bring_checkpoints(self) -> _Sync:
-        folder = trees.checkpoints(self._record, self._spec)
-        sync = _Sync()
-        incoming = Incoming(folder, self.name, lambda line: self._cluster.callbacks.output(self.name, line))
-
-        def take(data: bytes) -> None:
-            try:
-                incoming.feed(data)
-            except (OSError, ValueError) as error:
-                sync.failure = sync.failure or problem(f"the checkpoints could not be written to {folder}: {error}")
-
-        def over(failure: Failure | None) -> None:
-            incoming.close()
-            sync.over(sync.failure or failure)
-
-        sync.ended = over
-        words = ["sync", "out", *self._sync_words(), "--every", f"{_LOOK_S:g}"]
-        sync.process = self._agent(words, over, on_output=take)
-        return sync
-
     def bring_saved(self, then: Then) -> None:
         """Have all that was saved brought here."""
-        syncs = list(self._syncs.values()) if not self.lost else []
-        _each(syncs, lambda sync, next_: sync.finish(lambda failure: next_()), then)
+        if self.lost or self.platform.shared:
+            then()
+        else:
+            self.platform.bring_saved(lambda failure: then())
 
     def save_checkpoints(self, then: Then) -> None:
         """Have all that was saved brought, before another attempt begins with it."""
         self.bring_saved(then)
-        self._syncs = {}
+        self.platform.forget_saved()
 
     def refresh_checkpoints(self, then: Then) -> None:
         """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""
+        if self.platform.shared:
+            then()
+            return
         self._refreshing.append(then)
         if len(self._refreshing) > 1:
             return  # it is at it
 
         def over() -> None:
             if not self.lost and self.trains:
-                self._start_syncs()
+                self.platform.start_syncs()
             waiting, self._refreshing = self._refreshing, []
             for callback in waiting:
                 callback()
 
         # What brings its own checkpoints ends first: it would take those that come for the host's.
-        self.save_checkpoints(lambda: over() if self.lost else self._restore_checkpoints(over))
-
-    def end_feeder(self) -> None:
-        """Nobody reads any more."""
-        if self._feeder is not None:
-            self._feeder.signal(signal.SIGTERM)
-            self._feeder = None
-
-    def end_agents(self) -> None:
-        """End all but what brings what was saved."""
-        syncing = [sync.process for sync in self._syncs.values()]
-        for process in self._helpers:
-            if process not in syncing:
-                process.signal(signal.SIGKILL)
+        self.save_checkpoints(lambda: over() if self.lost else self.platform.restore(over))
 
     def abort(self) -> None:
         """Kill what is left of it, but for what brings what was saved."""
         if self.host is not None and not self.lost and self.trains:
-            self.host.abort([sync.process for sync in self._syncs.values() if sync.process is not None])
+            self.host.abort(self.platform.syncing)
 
     # --- after it ---
 
-    def finish(self, done: Callable[[Failure | None], None]) -> None:
+    def finish(self, done: Done) -> None:
         """Bring what it has saved and its outputs."""
         if self._finishing is not None:  # it is at it
             self._finishing.append(done)
@@ -763,41 +549,7 @@ class _Member:
             return
         self._finished = True
         self._finishing = [done]
-        failures: list[Failure] = []
-        if self._mount is not None:
-            self._mount.close_input()
-
-        def finish_sync(sync: _Sync, then: Then) -> None:
-            def over(failure: Failure | None) -> None:
-                if failure is not None:
-                    failures.append(failure)
-                then()
-
-            sync.finish(over)
-
-        tree = self._record.tree(self.name)
-        wanted = [("ml/model", tree.model), ("ml/output", tree.output)]
-
-        def pull(item: tuple[str, Path], then: Then) -> None:
-            def pulled(error: str | None) -> None:
-                if error is not None:
-                    failures.append(problem(f"the outputs of {self.name} could not be brought here: {error}"))
-                then()
-
-            item[1].mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.there.pull(item[0], item[1], pulled)
-
-        def synced() -> None:
-            self._syncs = {}
-            if self.lost:
-                over()
-            else:
-                _each(wanted, pull, over)
-
-        def over() -> None:
-            self._finish_is_over(next(iter(failures), None))
-
-        _each(list(self._syncs.values()), finish_sync, synced)
+        self.platform.collect(self._finish_is_over)
 
     def _finish_is_over(self, failure: Failure | None) -> None:
         waiting, self._finishing = self._finishing or [], None
@@ -811,89 +563,3 @@ class _Member:
             self.lost = True
             host.close()
             self._cluster.provider.release(host)
-
-    def _agent(
-        self,
-        words: Sequence[str],
-        done: Callable[[Failure | None], None],
-        on_output: Callable[[bytes], None] | None = None,
-    ) -> HostProcess:
-        """Run the host's agent there, its words into the host's log, its last line as the reason if it fails."""
-        said = bytearray()
-
-        def say(data: bytes) -> None:
-            said.extend(data)
-            self._cluster.callbacks.output(self.name, data)
-
-        def ended(end: ProcessEnd) -> None:
-            self._helpers.remove(process)
-            if end.exit_code == 0:
-                done(None)
-                return
-            lines = said.decode("utf-8", "replace").strip().splitlines()
-            # One that was killed had not come to say why: what it said last was something else.
-            told = lines[-1] if lines and end.signal is None else ""
-            text = end.error or told or f"the host agent {describe_end(end.exit_code, end.signal)}."
-            done(Failure(cause=Cause.CONFIGURATION, message=text, host=self.name, process="agent"))
-
-        facts = self.there.facts
-        environment = {name: value for name, value in os.environ.items() if name.startswith(_AWS)}
-        process = self.there.run(
-            [facts.python, "-I", f"{facts.package}/__main__.py", "agent", *words],
-            environment,
-            on_output or say,
-            ended,
-            on_errors=say if on_output is not None else None,
-        )
-        self._helpers.append(process)
-        return process
-
-
-class _Sync:
-    """What brings files of a host somewhere until its input ends.
-
-    Attributes:
-        process: What does so.
-        failure: Why not all could be brought.
-        ended: Called when it has ended, or its host is lost.
-    """
-
-    def __init__(self) -> None:
-        self.process: HostProcess | None = None
-        self.ended: Callable[[Failure | None], None] = self.over
-        self.failure: Failure | None = None
-        self._over = False
-        self._waiting: list[Callable[[Failure | None], None]] = []
-
-    def over(self, failure: Failure | None) -> None:
-        """It has ended."""
-        self._over = True
-        self.failure = self.failure or failure
-        waiting, self._waiting = self._waiting, []
-        for then in waiting:
-            then(self.failure)
-
-    def finish(self, then: Callable[[Failure | None], None]) -> None:
-        """Have the rest brought."""
-        if self._over or self.process is None:
-            then(self.failure)
-            return
-        self._waiting.append(then)
-        self.process.close_input()
-
-
-def _each(items: Sequence[object], act: Callable[..., None], then: Then) -> None:
-    """Do something for each of several at once, and go on when all have called back."""
-    left = len(items)
-    if not left:
-        then()
-        return
-
-    def one() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            then()
-
-    for item in items:
-        act(item, one)

@@ -35,6 +35,8 @@ from estimators.provision.packages import Installation
 
 #: How often it is said how much has been sent, in seconds.
 _SAY_EVERY_S = 5.0
+#: How much of what pip downloads is shown, in characters.
+_LONGEST = 100
 
 #: ``$1``: the environment's name, ``$2``: the Python wanted (``3.11``), ``$3``: uv's version. Prints what there is.
 _LOOK = f"""
@@ -62,11 +64,18 @@ _TAKE_WHEELS = f"""
 set -e; umask 077; b="{CACHE}"; mkdir -p "$b/$1"; tar -xf - -C "$b/$1"
 """
 #: ``$1``: the environment's name, ``$2``: the Python to make it with, ``$3``: uv's version, ``$4``: the folder of
-#: wheels, ``$5``: how packages are found; then the requirements. It appears whole or not at all.
+#: wheels, ``$5``: how packages are found; then the requirements. It appears whole or not at all. At the end of its
+#: input everything that it has started ends: whoever has asked for it is gone. (sshd gives each command a group.)
 _MAKE = f"""
 set -e; umask 077; b="{CACHE}"; n="$1"; p="$2"; u="$b/uv-$3"; w="$b/$4"; how="$5"; shift 5
 t="$b/.$n.$$"
-trap 'rm -rf "$t"' EXIT
+trap 'exit 1' TERM
+watch=
+trap 'kill $watch 2>/dev/null || true; rm -rf "$t"' EXIT
+exec 3<&0
+(trap - TERM EXIT; cat <&3 >/dev/null; kill -TERM 0) >/dev/null 2>&1 &
+watch=$!
+find "$b" -maxdepth 1 -name '.*' -mmin +600 -exec rm -rf {{}} + 2>/dev/null || true
 export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=15 UV_HTTP_RETRIES=1 UV_LINK_MODE=copy
 mkdir -p "$w"
 "$u" -q venv --relocatable --no-project --python "$p" "$t"
@@ -147,12 +156,12 @@ class Shell:
         lines: list[str] = []
         with subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         ) as process:
             assert process.stdout is not None
-            if feed is not None:
+            if feed is not None:  # else it stays open until the script has ended, or this process
                 assert process.stdin is not None
                 try:
                     feed(process.stdin)
@@ -183,7 +192,7 @@ def prepare(shell: Shell, environment: Environment, say: Callable[[str], None]) 
         say("its environment is there")
         return
     began = time.monotonic()
-    wheels = wheelhouse.fetch(environment.wheels, _here(), on_detail=lambda text: say(f"wheels here: {text}"))
+    wheels = wheelhouse.fetch(environment.wheels, _here(), on_detail=_seldom(lambda text: say(f"wheels here: {text}")))
     files = sorted(wheels.glob("*.whl"))
     size = sum(path.stat().st_size for path in files)
     if found.free is not None and found.free < 5 * size:
@@ -215,6 +224,19 @@ def prepare(shell: Shell, environment: Environment, say: Callable[[str], None]) 
         code, lines = make("--no-index")
     _check(code, lines, "the packages could not be installed")
     say(f"its environment is ready after {time.monotonic() - began:.0f} s")
+
+
+def _seldom(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Pass on what is said so often, now and then; each is a line of the job's history."""
+    said = -_SAY_EVERY_S
+
+    def maybe(text: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _SAY_EVERY_S:
+            said = time.monotonic()
+            say(text if len(text) <= _LONGEST else f"…{text[-_LONGEST:].partition(', ')[2]}")
+
+    return maybe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

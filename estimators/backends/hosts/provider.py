@@ -11,10 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from container.system.loop import Loop
 from container.system.running import ProcessEnd as ProcessEnd
+from estimators.backends.base import Finding as Finding
+from estimators.backends.base import Leftover as Leftover
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 
@@ -69,6 +71,7 @@ class Placement:
         mpirun: The hosts' ``mpirun``.
         connect: What is run here to reach each host, as an argv list; empty where nothing is.
         warnings: What the user should know.
+        notes: What there is to see of it: types, prices.
     """
 
     base_dir: Callable[[str], str]
@@ -80,23 +83,7 @@ class Placement:
     mpirun: str | None = "mpirun"
     connect: Callable[[str], Sequence[str]] = lambda host: ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What ``fleetfit doctor`` has found out.
-
-    Attributes:
-        name: What was looked at.
-        ok: Whether it will do.
-        text: What was found.
-        remedy: What to do about it.
-    """
-
-    name: str
-    ok: bool
-    text: str
-    remedy: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class HostProcess(Protocol):
@@ -191,6 +178,9 @@ class Host(Protocol):
 class HostProvider(Protocol):
     """Where hosts come from: one for each job, in its supervisor.
 
+    One whose hosts can be left over when everything of a job is killed has a class method ``leftovers``, too, which
+    returns a list of :class:`Leftover` for ``fleetfit clean``.
+
     Args:
         loop: The supervisor's loop.
         spec: The job.
@@ -199,6 +189,8 @@ class HostProvider(Protocol):
     Attributes:
         tell: Shows what it waits for (a place in a queue, say) while no host trains; the cluster sets it.
         protected: Children of the supervisor that live until its end, by pid; the cluster sets it.
+        limit: Has the job stopped as by ``max_run``, for a reason of the provider's; the cluster sets it.
+        note: Keeps values with the job's status; the cluster sets it.
     """
 
     #: What it is called: the instance type.
@@ -207,6 +199,8 @@ class HostProvider(Protocol):
     capabilities: ClassVar[Capabilities]
     tell: Callable[[str], None]
     protected: set[int]
+    limit: Callable[[str], None]
+    note: Callable[[Mapping[str, Any]], None]
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None: ...
 
@@ -230,3 +224,9 @@ class HostProvider(Protocol):
     @classmethod
     def diagnose(cls) -> list[Finding]:
         """What ``fleetfit doctor`` should say."""
+
+    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it:
+    #
+    # @classmethod
+    # def leftovers(cls) -> list[Leftover]:
+    #     """What there is of all jobs, those that run among them."""

@@ -17,7 +17,7 @@ from container.contract import wire
 from container.contract.failures import Cause, Failure
 from container.system.background import Background
 from container.system.loop import Timer
-from estimators.backends.base import Backend
+from estimators.backends.base import ManagedService
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import (
@@ -72,11 +72,10 @@ class _Look:
     logs_error: Exception | None = None
 
 
-class SageMakerBackend(Backend):
-    """Runs one job on SageMaker; see :class:`estimators.backends.base.Backend`."""
+class SageMakerBackend(ManagedService):
+    """Runs one job on SageMaker; see :class:`estimators.backends.base.ManagedService`."""
 
     name = "ml"
-    elsewhere = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -407,10 +406,6 @@ class SageMakerBackend(Backend):
         """Before the job was asked for there is nothing to end; afterwards nothing of it ends with us."""
         if self._state is _State.PREPARING:
             self._state = _State.ENDED
-
-    def collect_outputs(self) -> None:
-        """SageMaker has brought them where they belong."""
-        self.callbacks.outputs_collected(None)
 
     def cleanup(self) -> None:
         """Stop asking. What was read and not written yet is read again by the next supervisor."""

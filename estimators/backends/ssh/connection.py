@@ -474,14 +474,16 @@ class Connection:
         failed: Callable[[Finished], None],
         *,
         script: str = 'echo "$0"; exec "$@"',
+        on_end: Callable[[Finished], None] = lambda finished: None,
     ) -> None:
         """Start a program there that is spoken to over its standard input and output.
 
-        What a login shell prints before is left out.
+        What a login shell prints before is left out. The connection ends with the last program that was started so.
 
         Args:
             argv: Its words.
             script: How it is started from them, for ``sh``; it prints ``$0`` before the program begins.
+            on_end: Called with what it complained of when it ends after it has begun.
             started: Called with the descriptors to read from and to write to, which belong to the callee then. When
                 they are closed, or the connection ends, the program sees the end of its input.
             failed: Called if it ends before it has begun: it was not found.
@@ -496,10 +498,13 @@ class Connection:
         def ended(code: int, errors: str) -> None:
             if child is not None:
                 self._children.discard(child)
-            if not begun:
+            finished = Finished(code=code, output=b"", errors=errors)
+            if begun:
+                on_end(finished)
+            else:
                 forget()
                 if not self._closed:
-                    failed(Finished(code=code, output=b"", errors=errors))
+                    failed(finished)
 
         def forget() -> None:
             with contextlib.suppress(OSError):
@@ -523,6 +528,10 @@ class Connection:
                 said.extend(data)
                 if said.endswith(f"{mark}\n".encode()):
                     begun = True
+                    # From now on the connection lasts as long as the program: beyond a link that is cut, only sshd's
+                    # own processes would not know.
+                    if self._master is not None:
+                        self._master.close_input()
                     self._loop.remove_reader(read_end)
                     started(read_end, write_end)
                     return
@@ -673,9 +682,10 @@ class Child:
             return
         except OSError:  # it reads no more
             pass
-        self._close_input()
+        self.close_input()
 
-    def _close_input(self) -> None:
+    def close_input(self) -> None:
+        """End what it reads."""
         if self._input >= 0:
             self._loop.remove_writer(self._input)
             os.close(self._input)
@@ -683,7 +693,7 @@ class Child:
 
     def _exited(self, status: int) -> None:
         self._status = status
-        self._close_input()
+        self.close_input()
         self._tell()
 
     def _tell(self) -> None:
@@ -694,7 +704,7 @@ class Child:
 
     def kill(self) -> None:
         """End it."""
-        self._close_input()
+        self.close_input()
         if self._status is None and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)

@@ -103,7 +103,7 @@ class SshProvider:
             words = machine.destination.words() if machine is not None else ["--", "HOST"]
             return ("ssh", *config, *(word for word in words if word != "--"))
 
-        cache = "~/.cache/fleetfit/hosts"
+        cache = ".cache/fleetfit/hosts"  # below the home, where ssh begins
         return Placement(
             base_dir=lambda host: f"/tmp/fleetfit-hosts/{spec.name}/hosts/{host}/ml",
             python=given.python or f"{cache}/env/bin/python",
@@ -204,6 +204,11 @@ class SshProvider:
         return Environment.of(self._options.requirements).name
 
     @property
+    def alone(self) -> bool:
+        """Whether the job has one host, which no other has to reach."""
+        return len(self._spec.hosts) == 1 and not isinstance(self._spec.strategy, ElasticHorovod)
+
+    @property
     def loop(self) -> Loop:
         """The supervisor's loop."""
         return self._loop
@@ -248,15 +253,22 @@ class _Acquisition:
         self._sent = self._prepared = False
 
     def next(self) -> None:
-        machine, reason = self._provider.choose(self._name, self._tried)
+        """Try the next machine."""
+        try:
+            machine, reason = self._provider.choose(self._name, self._tried)
+        except OSError as error:
+            machine, reason = None, f"a lock on a machine could not be taken here: {error}"
         if machine is None:
             self._failed("; ".join([*self._reasons, *([reason] if reason else [])]))
             return
         self._tried.append(machine.name)
         self._sent = self._prepared = False
-        self._provider.connect(
-            machine, lambda connection: self._start(machine, connection), lambda text: self._not(machine, text)
-        )
+        try:
+            self._provider.connect(
+                machine, lambda connection: self._start(machine, connection), lambda text: self._not(machine, text)
+            )
+        except OSError as error:
+            self._not(machine, f"a folder for ssh's sockets could not be made here: {error}")
 
     def _not(self, machine: Machine, text: str) -> None:
         self._reasons.append(f"{machine.name}: {text}")
@@ -265,6 +277,18 @@ class _Acquisition:
 
     def _start(self, machine: Machine, connection: Connection) -> None:
         options = self._provider.options
+        address = machine.address or connection.address
+        if ":" in address and self._provider.alone:
+            address = "127.0.0.1"  # nobody else has to reach it
+        if not address or ":" in address:
+            said = f"it was reached by IPv6 ({address})" if address else "its sshd does not say its address"
+            self._not(machine, f"{said}; give the IPv4 address that hosts reach it by: address=… of the host file")
+            return
+        last: list[Finished] = []
+
+        def why(reason: str) -> str:
+            told = last[0].last_line if last and last[0].errors.strip() else reason
+            return self._provider.lost(machine, connection, told)
 
         def started(read: int, write: int) -> None:
             SshHost(
@@ -272,9 +296,9 @@ class _Acquisition:
                 self._name,
                 read,
                 write,
-                why=lambda reason: self._provider.lost(machine, connection, reason),
+                why=why,
                 root=self._provider.root(self._name),
-                address=machine.address or connection.address,
+                address=address,
                 caller_address=options.caller_address or connection.caller_address,
                 interface="",
                 ready=self._ready,
@@ -300,7 +324,7 @@ class _Acquisition:
             self._not(machine, f"no environment can be made there: {error}")
             return
         words = [shipping.code().name, python, "agent", "host"]
-        connection.start(words, started, failed, script=shipping.START)
+        connection.start(words, started, failed, script=shipping.START, on_end=last.append)
 
     def _prepare(self, machine: Machine, connection: Connection) -> None:
         """Have the environment made there by a program of its own, as that takes long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from container.system import machine as hardware
 from container.system.machine import format_bytes
@@ -85,7 +85,7 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
         environment: The variables.
         found: The installed packages, and their versions.
     """
-    findings = [Finding(name=PROCESSES, state=Verdict.OK, text="processes on this machine, nothing to install")]
+    findings = _asked([PROCESSES])
     engine = _containers(environment, found)
     for name in (CONTAINERS, GPU_CONTAINERS):
         if name == GPU_CONTAINERS and engine.state is Verdict.OK and not hardware.gpus(environment):
@@ -93,7 +93,7 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
         else:
             findings.append(dataclasses.replace(engine, name=name, text=f"containers, Docker: {engine.text}"))
     findings.append(_sagemaker(environment))
-    findings += _added()
+    findings += _asked(name for name in fleets.names() if name not in _KNOWN)
     return tuple(findings)
 
 
@@ -119,21 +119,19 @@ def ssh_hosts() -> list[Finding]:
     return findings or [Finding(name="hosts", state=Verdict.INFO, text="none; `fleetfit hosts add` adds some")]
 
 
-def _added() -> list[Finding]:
-    """What the backends that are providers of hosts say of themselves."""
+def _asked(names: Iterable[str]) -> list[Finding]:
+    """What backends say of themselves."""
     from estimators.backends import load
-    from estimators.backends.hosts.cluster import HostCluster
 
     return [
         Finding(
             name=found.name,
-            state=Verdict.OK if found.ok else Verdict.MISSING,
+            state={True: Verdict.OK, False: Verdict.MISSING, None: Verdict.INFO}[found.ok],
             text=found.text,
             remedy=found.remedy or None,
         )
-        for backend in map(load, (name for name in fleets.names() if name not in _KNOWN))
-        if issubclass(backend, HostCluster)
-        for found in backend.provider_type.diagnose()
+        for backend in map(load, names)
+        for found in backend.diagnose()
     ]
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import documents
 import fleet as fleets
 import pytest
 import sshd
+from run_documents import run_document
 
 from estimators.backends.ssh import checking, machines
 from estimators.cli.main import main
@@ -99,3 +104,18 @@ def test_doctor_looks_at_the_hosts_when_asked(
     assert found["ssh"]["text"] == "hosts of $FLEETFIT_HOSTS: no-such-host.invalid"
     assert found["no-such-host.invalid"]["state"] == "missing"
     assert "nobody knows the name" in found["no-such-host.invalid"]["text"]
+
+
+def test_the_page_on_fleets_does_what_it_says(fleet: fleets.Fleet, tmp_path: Path) -> None:
+    """Its machines have names, by a program ``ssh`` that brings its configuration along."""
+    sshd.program()
+    assert fleet.keys is not None
+    names = [f"Host node-{number}\n  HostName {machine.address}" for number, machine in enumerate(fleet.machines, 1)]
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {fleet.keys.client(*names)} "$@"\n')
+    program.chmod(0o755)
+    (document,) = documents.that_need("ssh")
+    path = f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    (tmp_path / "document").mkdir()
+    run_document(document, tmp_path / "document", "ssh", environment={"PATH": path})

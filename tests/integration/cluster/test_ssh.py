@@ -13,7 +13,7 @@ import places
 import pytest
 
 from container.system.files import cache_root
-from estimators import MPI
+from estimators import MPI, FailurePolicy
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
 
@@ -95,6 +95,17 @@ def test_an_interpreter_that_is_not_there_is_named(make: clusters.Make) -> None:
     assert "it has no /no/such/python" in reason(make, options=changed(make, python="/no/such/python"))
 
 
+def test_an_agent_that_cannot_run_there_says_why(make: clusters.Make, tmp_path: Path, fleet: fleets.Fleet) -> None:
+    broken = fleet.marks / "python"  # a place that the machines see
+    broken.write_text("#!/bin/sh\necho 'SyntaxError: this Python is too old' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    try:
+        text = reason(make, options=changed(make, python=str(broken)))
+    finally:
+        broken.unlink()
+    assert "SyntaxError: this Python is too old" in text
+
+
 def test_two_jobs_do_not_share_a_machine(make: clusters.Make, fleet: fleets.Fleet) -> None:
     two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
     first = make.start(WAITS, ready=1, options=two)
@@ -153,3 +164,48 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     assert not any("environment" in step for step in steps), steps
     text = reason(make, options=changed(make, python=None, requirements=["no-such-package==9"]))
     assert "no-such-package" in text
+
+
+@pytest.mark.soak
+def test_a_cut_link_ends_the_job_and_everything_of_it_on_both_sides(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    job = make.start(WAITS, hosts=2, ready=2, processes=1, options=changed(make, silence=2))
+    busy = [machine for machine in fleet.machines if machine.processes()]
+    busy[1].cut()
+    clusters.until(lambda: job.status == "Failed", 15)
+    assert "no sign of life for 2 s" in str(job.describe()["FailureReason"])
+
+    def ours(machine: fleets.Machine) -> list[str]:  # its sshd waits for a peer that it cannot hear
+        return [line for line in machine.processes() if " sshd: " not in f" {line}"]
+
+    clusters.until(lambda: not ours(busy[0]) and not ours(busy[1]), 10)
+    for line in busy[1].processes():
+        os.kill(int(line.split()[0]), signal.SIGKILL)
+
+
+@pytest.mark.soak
+def test_a_machine_that_came_back_is_taken_for_the_next_attempt(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    """Two machines, two hosts: what the cut-off agent still removes is not the next one's."""
+    two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
+    job = make.start(
+        """
+        import os, time
+        import aid
+        attempt = os.environ.get("FLEETFIT_ATTEMPT", "0")
+        aid.mark(f"{'ready' if attempt == '0' else 'again'}-{aid.RANK}")
+        if attempt == "0":
+            time.sleep(300)
+        time.sleep(4)
+        assert os.path.isdir(os.environ["SM_MODEL_DIR"])
+        """,
+        hosts=2,
+        ready=2,
+        options={**two, "failure_policy": FailurePolicy(max_failures=1)},
+    )
+    agent = next(line for line in fleet.machines[1].processes() if line.endswith("agent host "))
+    os.kill(int(agent.split()[0]), signal.SIGSTOP)
+    below = clusters.below(clusters.supervisor(job).pid)
+    next(one for one in below if "ControlMaster=yes" in one.argv and fleet.machines[1].address in one.argv).kill()
+    make.marked("again-1", 40)
+    os.kill(int(agent.split()[0]), signal.SIGCONT)
+    clusters.await_terminal(job, 30)
+    assert job.status == "Completed", job.describe()["FailureReason"]

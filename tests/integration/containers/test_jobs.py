@@ -350,14 +350,14 @@ def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Eng
     from estimators.cli import clean
 
     job = make.start(WAITING, ready=1)
-    assert not [item for item in clean.leftover_containers() if job.name in item.why], "it runs"
+    assert not [item for item in clean.left_by_backends() if job.name in item.why], "it runs"
     supervisor = clusters.supervisor(job)
     reaper = next(one for one in clusters.below(supervisor.pid) if "estimators.backends.docker.reaper" in one.argv)
     supervisor.kill(signal.SIGSTOP)  # it would start another reaper
     reaper.kill()
     supervisor.kill()
     clusters.until(lambda: not job.record.is_supervised())
-    items = [item for item in clean.leftover_containers() if job.name in item.why]
+    items = [item for item in clean.left_by_backends() if job.name in item.why]
     assert {item.kind for item in items} <= {clean.ItemKind.CONTAINER, clean.ItemKind.NETWORK} and items
     assert all(removal.error is None for removal in clean.remove(items))
     assert not left(engine, job.name)

@@ -10,9 +10,11 @@ from run_documents import project_of, run_document
 
 #: Who gives what blocks need.
 GIVEN_ELSEWHERE = {
+    "ssh": "tests/integration/cluster/test_hosts.py",
     "docker": "tests/integration/containers/test_documents.py",
     "aws": "tests/integration/service/test_documents.py",
     "sagemaker": "tests/integration/service/test_documents.py",
+    "slurm": "tests/integration/cluster/test_slurm.py",
 }
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import places
 import pytest
-from homes import fleet, home, machines, make, place
+from homes import fleet, home, machines, make, nodes, place, slurm_cluster
 
-__all__ = ["fleet", "home", "machines", "make", "place"]
+__all__ = ["fleet", "home", "machines", "make", "nodes", "place", "slurm_cluster"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -30,7 +30,7 @@ def run(*argv: str | Path, home: Path) -> subprocess.CompletedProcess[str]:
 def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
     prepared = run(ROOT / "entrypoints" / "prepare_digits.py", "--output", tmp_path / "digits", home=tmp_path)
     assert prepared.returncode == 0, prepared.stderr
-    example = [ROOT / "examples" / "train_digits.py", "--data", tmp_path / "digits", "--epochs", "12"]
+    example = [ROOT / "examples" / "train_digits.py", "--data", tmp_path / "digits", "--epochs", "7"]
     ended = run(*example, home=tmp_path / "home")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = {
@@ -40,7 +40,7 @@ def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
     }
     assert list(rows) == ["collective_all_reduce", "parameter_server", "mpi"], ended.stdout
     # 1,437 records in batches of 64: workers of parameter servers leave the rest to the next epoch.
-    steps = {"parameter_server": 12 * 22, "mpi": 12 * 23, "collective_all_reduce": 12 * 23}
+    steps = {"parameter_server": 7 * 22, "mpi": 7 * 23, "collective_all_reduce": 7 * 23}
     for strategy, (hosts, first_step, rate, accuracy, checkpoint, model) in rows.items():
         assert hosts == "2 × 1"
         assert re.fullmatch(r"[0-9.]+ s", first_step) and float(rate) > 0

@@ -97,7 +97,7 @@ def test_keras_3_with_the_synchronous_strategies(distribution: Any, digits: dict
             if metric.name == "val_accuracy":
                 seen.append(metric.value)
 
-    job = fit("train.py", distribution, digits, {"epochs": 10}, {"TF_USE_LEGACY_KERAS": "0"}, callbacks=[Watch()])
+    job = fit("train.py", distribution, digits, {"epochs": 7}, {"TF_USE_LEGACY_KERAS": "0"}, callbacks=[Watch()])
     metrics = job.metrics()
     values = metrics[metrics["name"] == "val_accuracy"]
     assert values["value"].iloc[-1] >= 0.95
@@ -118,7 +118,7 @@ def test_keras_3_with_parameter_servers_is_refused(digits: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("script", "distribution", "hyperparameters", "words"),
     [
-        ("train_horovod.py", MPI(), {"epochs": 12, "batch-size": 32}, ""),
+        ("train_horovod.py", MPI(), {"epochs": 8, "batch-size": 32}, ""),
         pytest.param("train_multi_worker.py", CollectiveAllReduce(), {"epochs": 8}, "", marks=pytest.mark.soak),
         # No update of the iteration counter is lost.
         ("train_parameter_server.py", ParameterServer(), {"epochs": 8, "learning-rate": 0.002}, "updates: 352 of 352"),

@@ -189,3 +189,7 @@ def test_only_what_takes_long_is_worth_an_importer(fork: str | None, packages: s
 )
 def test_for_which_commands_there_is_one(command: tuple[str, ...], environment: dict[str, str], wanted: bool) -> None:
     assert client.is_wanted(command, environment, "/venv/python", {"tensorflow"}) is wanted
+
+
+def test_a_folder_that_cannot_be_read_prevents_it(tmp_path: Path) -> None:
+    assert imports.read(tmp_path / "train.py" / "none.py", tmp_path / "missing") is None

@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # Nor are their processes and containers, which they may just have left behind and look at.
     own_processes = unused.own_processes
     monkeypatch.setattr(unused, "own_processes", lambda: sorted({*own_processes()} & {*descendants()}))
-    monkeypatch.setattr(clean, "leftover_containers", list)
+    monkeypatch.setattr(clean, "left_by_backends", lambda home=None: [])
     return tmp_path / "home"
 
 

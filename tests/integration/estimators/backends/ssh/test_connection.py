@@ -81,14 +81,16 @@ def test_files_and_bytes_go_in(
     assert run(connection, run_until, "cat").output == b""
 
 
-def test_one_login_serves_all(
-    connect: Open, run_until: RunUntil, there: Destination, settings: SshSettings, server: Server
-) -> None:
-    before = len(server.children())
-    connection = connect(there, settings)
-    for _ in range(3):
-        run(connection, run_until, "true")
-    assert len(server.children()) == before + 1
+def test_one_login_serves_all(connect: Open, run_until: RunUntil, keys: Keys, settings: SshSettings) -> None:
+    server = Server(keys, "127.0.0.10")  # on which nobody else is about to leave
+    try:
+        run_until(lambda: not server.children())  # the one that looked whether it listens
+        connection = connect(Destination(host=server.address, port=server.port), settings)
+        for _ in range(3):
+            run(connection, run_until, "true")
+        assert len(server.children()) == 1
+    finally:
+        server.close()
 
 
 def test_a_program_is_spoken_to_and_ends_with_its_input(
@@ -112,8 +114,21 @@ def test_a_program_is_spoken_to_and_ends_with_its_input(
     os.close(write)
     run_until((tmp_path / "over").exists)
     os.close(read)
-    connection.start(["/no/such/program"], lambda *fds: ends.append(fds), failures.append)
-    run_until(lambda: len(ends) + len(failures) > 1)
+    run_until(lambda: connection.ended)  # with the last one
+
+
+def test_a_program_that_is_not_there_ends(
+    connect: Open, run_until: RunUntil, there: Destination, settings: SshSettings
+) -> None:
+    connection = connect(there, settings)
+    assert isinstance(connection, Connection)
+    ends: list[tuple[int, int]] = []
+    told: list[Finished] = []
+    connection.start(["/no/such/program"], lambda *fds: ends.append(fds), told.append, on_end=told.append)
+    run_until(lambda: told)
+    assert told[0].code in (126, 127) and "not found" in told[0].errors
+    for fd in ends[0]:
+        os.close(fd)
 
 
 def test_what_a_shell_prints_at_its_start_is_not_the_programs(

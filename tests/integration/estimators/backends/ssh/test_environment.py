@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
+import clusters
 import pytest
 
 from estimators.backends.hosts import environment
@@ -15,7 +19,7 @@ from estimators.backends.hosts.environment import Environment, HostError, Shell,
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
-    return Shell(["env", "-u", "XDG_CACHE_HOME", f"HOME={tmp_path}", "sh", "-c"])
+    return Shell(["setsid", "-w", "env", "-u", "XDG_CACHE_HOME", f"HOME={tmp_path}", "sh", "-c"])
 
 
 @pytest.fixture
@@ -69,3 +73,32 @@ def test_a_step_that_fails_leaves_nothing_half_made(
         prepare(shell, wanted, print)
     hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
     assert [path.name for path in hosts.iterdir() if "env-" in path.name and "wheels" not in path.name] == []
+
+
+def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted: Environment) -> None:
+    """uv takes for ever here, and says where it is."""
+    hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
+    hosts.mkdir(parents=True)
+    program = hosts / f"uv-{environment.uv.VERSION}"
+    program.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/there.part; mv {tmp_path}/there.part {tmp_path}/there\nsleep 1000\n"
+    )
+    program.chmod(0o755)
+    cached = tmp_path / "cache" / "wheelhouse" / wanted.wheels.key
+    cached.mkdir(parents=True)
+    (cached / environment.wheelhouse.READY).touch()
+    # As sshd does it, the command has a session of its own.
+    words = ["setsid", "-w", "env", "-u", "XDG_CACHE_HOME", f"HOME={tmp_path}", "sh", "-c"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "estimators.backends.hosts.environment"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "FLEETFIT_CACHE": str(tmp_path / "cache")},
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({"words": words, "requirements": ["greeting==1.0"]}).encode())
+        process.stdin.close()
+        clusters.until((tmp_path / "there").exists)
+        process.kill()
+    pid = int((tmp_path / "there").read_text())
+    clusters.until(lambda: not Path(f"/proc/{pid}").exists(), 5)
+    clusters.until(lambda: not list(hosts.glob(".env-*")), 5)

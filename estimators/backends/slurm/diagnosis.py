@@ -1,0 +1,24 @@
+"""What ``fleetfit doctor`` says of Slurm."""
+
+from __future__ import annotations
+
+from estimators.backends.hosts.provider import Finding
+from estimators.backends.slurm import keeper
+
+
+def findings() -> list[Finding]:
+    """Say whether there is a Slurm here, and what its partitions have."""
+    if not keeper.configured():  # as most machines are
+        text = "this machine is of no Slurm cluster; on a login node of one, jobs run there"
+        return [Finding(name="slurm", ok=True, text=text)]
+    code, said, error = keeper.command(["sinfo", "--noheader", "--format=%P %a %D %A"], seconds=10)
+    if code != 0:
+        remedy = "`scontrol ping` says whether the controller runs; slurm.conf or $SLURM_CONF says where."
+        return [Finding(name="slurm", ok=False, text=f"Slurm does not answer: {error}", remedy=remedy)]
+    parts = []
+    for line in said.splitlines():
+        name, up, nodes, states = (*line.split(), "", "", "", "")[:4]
+        idle = states.partition("/")[2]
+        default = " (default)" if name.endswith("*") else ""
+        parts.append(f"{name.rstrip('*')}{default}: {nodes} nodes, {idle} idle{'' if up == 'up' else f', {up}'}")
+    return [Finding(name="slurm", ok=True, text=f"partitions {'; '.join(parts)}")]

@@ -1,0 +1,273 @@
+"""Speaks with Slurm for a job's supervisor, and cancels the job's allocations when that is gone, however it went.
+
+    python -I keeper.py
+
+It is a program of its own, of the standard library alone: the supervisor's loop never waits for Slurm, and where the
+supervisor was killed somebody is left to empty the queue. A submission that is under way then is waited for first, so
+none escapes. What is asked of it comes as JSON lines, and so do its answers:
+
+* ``submit``: ``id``, ``argv``, ``script``; answered by ``submitted`` with ``job``, or ``refused`` with ``reason``;
+* ``watch``: ``job``; answered by ``pending`` with ``reason`` and ``position`` when these change, and in the end by
+  ``running`` with ``nodes`` (name and address), or ``over`` with ``state``;
+* ``look``: ``id``, ``job``; answered by ``state``: ``state``, ``reason``, ``left`` (seconds until what it runs is
+  killed, if that is known);
+* ``again``: ``job``: put what Slurm takes, or has taken, back into the queue; answered like ``watch``;
+* ``hold``: ``job``: cancel it at the end; ``cancel``: ``job``: cancel it now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+#: How long a command of Slurm's may take, in seconds: a controller that is restarted answers after some time.
+_COMMAND_S = 60.0
+#: From one look at the queue to the next, in seconds: a job that starts at once is seen at once, and a controller with
+#: thousands of users not asked more often than people do.
+_FIRST_S, _LAST_S, _SLOWER = 0.05, 5.0, 1.3
+#: How long cancelling is tried again where Slurm does not answer, in seconds.
+_CANCEL_S = 600.0
+#: States in which an allocation is not over.
+_WAITING = frozenset(
+    {"PENDING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+#: Where a configuration lies: Debian's place, its old one, an own build's, and where slurmd keeps what it was sent.
+_CONFIGURATIONS = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+)
+_FORMAT = "%A|%T|%r|%P"
+
+
+def main() -> int:
+    """Serve until the input ends, then cancel what is held.
+
+    Returns:
+        0, or 1 when something could not be cancelled.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    keeper = Keeper()
+    for line in sys.stdin.buffer:
+        keeper.take(json.loads(line))
+    return keeper.close()
+
+
+class Keeper:
+    """What is held, and what is watched."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: set[str] = set()
+        self._submitting: list[threading.Thread] = []
+        self._watched: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def take(self, asked: dict[str, Any]) -> None:
+        """Do what is asked, without holding up what follows."""
+        operation = asked["op"]
+        if operation == "submit":
+            thread = threading.Thread(target=self._submit, args=(asked,), daemon=True)
+            self._submitting.append(thread)
+            thread.start()
+        elif operation == "watch":
+            self._watched.put(asked["job"])
+        elif operation == "again":
+            threading.Thread(target=self._again, args=(asked["job"],), daemon=True).start()
+        elif operation == "look":
+            threading.Thread(target=self._look, args=(asked,), daemon=True).start()
+        elif operation == "hold":
+            self._held.add(asked["job"])
+        elif operation == "cancel":
+            threading.Thread(target=self._cancel, args=(asked["job"],), daemon=True).start()
+
+    def close(self) -> int:
+        """Cancel everything; a submission that is under way is waited for."""
+        for thread in self._submitting:
+            thread.join()
+        until = time.monotonic() + _CANCEL_S
+        while self._held:
+            for job in sorted(self._held):
+                self._cancel(job)
+            if self._held:
+                if time.monotonic() > until:
+                    return 1
+                time.sleep(1.0)
+        return 0
+
+    def _say(self, event: str, **values: Any) -> None:
+        line = json.dumps({"event": event, **values}).encode() + b"\n"
+        with self._lock:
+            try:
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
+            except OSError:  # nobody hears it any more
+                pass
+
+    # --- commands ---
+
+    def _submit(self, asked: dict[str, Any]) -> None:
+        code, said, error = command(asked["argv"], asked["script"])
+        job = said.strip().partition(";")[0]
+        if code == 0 and job.isdigit():
+            self._held.add(job)
+            self._say("submitted", id=asked["id"], job=job)
+        else:
+            self._say("refused", id=asked["id"], reason=error)
+
+    def _again(self, job: str) -> None:
+        command(["scontrol", "requeue", job])  # Slurm may have done so already
+        self._watched.put(job)
+
+    def _cancel(self, job: str) -> None:
+        code, _, error = command(["scancel", "--quiet", job])
+        if code == 0 or "nvalid job id" in error:
+            self._held.discard(job)
+
+    def _look(self, asked: dict[str, Any]) -> None:
+        fields = job_fields(asked["job"])
+        state = fields.get("JobState", "")
+        left: float | None = None
+        if state != "RUNNING":
+            left = kill_wait()
+        elif fields.get("EndTime", "").isdigit():
+            left = max(0.0, int(fields["EndTime"]) - time.time())
+        self._say("state", id=asked["id"], state=state, reason=fields.get("Reason", ""), left=left)
+
+    # --- the queue ---
+
+    def _watch(self) -> None:
+        watched: dict[str, tuple[str, int | None] | None] = {}
+        pause = _FIRST_S
+        while True:
+            try:
+                watched[self._watched.get(timeout=pause if watched else None)] = None
+                pause = _FIRST_S
+                while not self._watched.empty():
+                    watched[self._watched.get()] = None
+            except queue.Empty:
+                pass
+            states = _states(watched)
+            for job, (state, reason, partition) in states.items():
+                if state in _WAITING:
+                    position = _position(job, partition) if pause > 0.5 else None
+                    now = (reason, position)
+                    if pause > 0.5 and watched[job] != now:
+                        watched[job] = now
+                        self._say("pending", job=job, reason=reason, position=position)
+                    continue
+                del watched[job]
+                if state == "RUNNING":
+                    self._say("running", job=job, nodes=nodes(job))
+                else:
+                    self._say("over", job=job, state=state, reason=reason)
+            pause = min(pause * _SLOWER, _LAST_S)
+
+
+def _states(jobs: Any) -> dict[str, tuple[str, str, str]]:
+    """Return state, reason and partition of those that Slurm has told of."""
+    if not jobs:
+        return {}
+    code, said, error = command(
+        ["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", f"--format={_FORMAT}"]
+    )
+    found = {}
+    for line in said.splitlines():
+        job, state, reason, partition = (*line.split("|"), "", "", "")[:4]
+        if job in jobs:
+            found[job] = (state, reason, partition)
+    if code == 0 or "nvalid job id" in error:
+        for job in jobs:  # it is over for so long that Slurm has forgotten it
+            found.setdefault(job, ("GONE", "", ""))
+    return found
+
+
+def _position(job: str, partition: str) -> int | None:
+    """Return the place among those that wait for the partition, the next one to start being the first."""
+    argv = ["squeue", "--noheader", "--states=PENDING", "--sort=-p,i", "--format=%A"]
+    _, said, _ = command([*argv, f"--partition={partition.partition(',')[0]}"])
+    waiting = said.split()
+    return waiting.index(job) + 1 if job in waiting else None
+
+
+def nodes(job: str) -> list[dict[str, str]]:
+    """Return the nodes of an allocation: names and addresses ("": not known here), that of its batch script first."""
+    fields = job_fields(job)
+    first = fields.get("BatchHost", "")
+    _, said, _ = command(["scontrol", "show", "hostnames", fields.get("NodeList", "")])
+    names = sorted(said.split(), key=lambda name: name != first)
+    addresses = {}
+    _, said, _ = command(["scontrol", "show", "node", "--oneliner", fields.get("NodeList", "")])
+    for line in said.splitlines():
+        node = parse_fields(line)
+        addresses[node.get("NodeName", "")] = node.get("NodeAddr", "")
+    return [{"name": name, "address": _resolved(addresses.get(name) or name)} for name in names]
+
+
+def _resolved(name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return ""
+
+
+def job_fields(job: str) -> dict[str, str]:
+    """Return what Slurm tells of a job, times in seconds since the epoch."""
+    _, said, _ = command(["scontrol", "show", "job", "--oneliner", job])
+    return parse_fields(said)
+
+
+def kill_wait() -> float:
+    """Return how long Slurm waits from SIGTERM to SIGKILL, in seconds."""
+    _, said, _ = command(["scontrol", "show", "config"])
+    found = re.search(r"^KillWait\s*=\s*(\d+)", said, re.MULTILINE)
+    return float(found[1]) if found else 30.0
+
+
+def parse_fields(line: str) -> dict[str, str]:
+    """Read a line of ``Name=value`` pairs."""
+    return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+
+def configured() -> bool:
+    """Return whether this machine knows of a cluster, without asking it; one that only DNS knows of is not seen."""
+    named = any(os.environ.get(name) for name in ("SLURM_CONF", "SLURM_CONF_SERVER"))
+    return shutil.which("sbatch") is not None and (named or any(os.path.exists(path) for path in _CONFIGURATIONS))
+
+
+def environment() -> dict[str, str]:
+    """Return the variables for Slurm's commands: within an allocation, what tells of that one is not meant."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_DEBUG_FLAGS", "SLURM_JWT")
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in kept}
+    return {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
+
+
+def command(argv: list[str], text: str = "", seconds: float = _COMMAND_S) -> tuple[int, str, str]:
+    """Run a command of Slurm's; return its exit status, output, and what was wrong as one line."""
+    try:
+        done = subprocess.run(
+            argv, input=text, capture_output=True, text=True, env=environment(), timeout=seconds, check=False, cwd="/"
+        )
+    except OSError as error:
+        return 127, "", f"{argv[0]}: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return 124, "", f"{argv[0]} has not answered for {seconds:g} s"
+    lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    wrong = re.sub(r"^\w+: (error: )?", "", lines[-1]) if lines else f"{argv[0]} exited with {done.returncode}"
+    return done.returncode, done.stdout, wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Jobs on EC2: moto answers for the API, and its instances are namespaces of this machine with sshd and IMDSv2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import clusters
+import ec2_machines
+import fleet as fleets
+import pytest
+import sshd
+from ec2_server import KEY, SECRET
+
+from estimators import FailurePolicy
+from estimators.cli import clean
+
+pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
+
+WAITS = """
+import time
+import aid
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[ec2_machines.Machines]:
+    """A region with machines."""
+    sshd.program()
+    made = ec2_machines.Machines()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ec2(cloud: ec2_machines.Machines, monkeypatch: pytest.MonkeyPatch) -> Iterator[ec2_machines.Machines]:
+    """A region in which nothing runs, neither before nor after a test."""
+    cloud.reset()
+    for name, value in cloud.server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield cloud
+    clusters.until(lambda: not cloud.alive(), 60)
+    clusters.until(lambda: not cloud.removers(), 60)
+
+
+@pytest.fixture
+def make(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on instances."""
+    return maker(ec2, tmp_path, home)
+
+
+def maker(ec2: ec2_machines.Machines, folder: Path, home: Path, **options: Any) -> clusters.Make:
+    return clusters.Make(
+        folder,
+        instance_type="ec2.c5.large",
+        backend_options={**ec2.options, **options},
+        environment={"FLEETFIT_HOME": str(home)},
+        marks=ec2.folder / f"marks-{folder.name}",
+    )
+
+
+def reason(job: Any) -> str:
+    clusters.await_terminal(job, 60)
+    assert job.status == "Failed"
+    return str(job.describe()["FailureReason"])
+
+
+def test_a_job_trains_on_spot_instances_and_nothing_is_left_of_them(
+    make: clusters.Make, ec2: ec2_machines.Machines, home: Path
+) -> None:
+    job = make.run(
+        """
+        import socket
+        import aid
+        aid.report(address=socket.gethostbyname(socket.gethostname()))
+        print("hello", flush=True)
+        """,
+        hosts=2,
+        processes=1,
+        use_spot_instances=True,
+    )
+    assert job.status == "Completed", job.describe().get("FailureReason")
+    result = job.result()
+    cost = result.cost()
+    assert cost is not None and cost.total > 0 and cost.on_demand == pytest.approx(0.2 / 60, rel=0.5)
+    assert cost.source == "the hosts' own prices while they ran"
+    assert result.billable_s is not None and result.training_s is not None
+    assert result.billable_s <= result.training_s
+    reports = clusters.reports(job)
+    assert {report["address"].rpartition(".")[0] for report in reports.values()} == {ec2.network}
+    assert reports[0]["address"] != reports[1]["address"]
+    [asked] = [form for name, form in ec2.server.asked if name == "CreateFleet"]
+    assert asked["SpotOptions.SingleAvailabilityZone"] == "true" and asked["SpotOptions.MinTargetCapacity"] == "2"
+    clusters.until(lambda: not ec2.server.running(), 20)
+    client = ec2.server.client()
+    clusters.until(lambda: not client.describe_launch_templates()["LaunchTemplates"], 20)
+    clusters.until(lambda: not client.describe_key_pairs()["KeyPairs"], 20)
+    own = [{"Name": "group-name", "Values": ["fleetfit-*"]}]
+    clusters.until(lambda: not client.describe_security_groups(Filters=own)["SecurityGroups"], 30)
+    written = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    for secret in (KEY, SECRET, "OPENSSH PRIVATE KEY"):
+        assert secret.encode() not in written
+
+
+@pytest.mark.parametrize(
+    "also", [pytest.param((), id="remover"), pytest.param(("remover",), id="timer", marks=pytest.mark.soak)]
+)
+def test_no_instance_runs_on_after_the_supervisor_was_killed(
+    also: tuple[str, ...], ec2: ec2_machines.Machines, tmp_path: Path, home: Path
+) -> None:
+    """What removes the fleet may be killed too: then the hosts' own timers end them."""
+    make = maker(ec2, tmp_path, home, lease=10)
+    job = make.start(WAITS, hosts=2, ready=2)
+    assert len(ec2.server.running()) == 2
+    assert clean.leftover_fleets(None) == []  # its job runs
+    supervisor = clusters.supervisor(job)
+    removers = [
+        process for process in clusters.below(supervisor.pid) if "estimators.backends.ec2.remover" in process.argv
+    ]
+    assert len(removers) == 1
+    for process in removers if also else ():
+        process.kill()
+    supervisor.kill()
+    clusters.until(lambda: not ec2.alive(), 60)
+    clusters.until(lambda: not ec2.server.running(), 10)
+    assert ec2.server.count("TerminateInstances") == (0 if also else 1)
+    if also:  # the rest waits for who cleans up
+        [item] = clean.leftover_fleets(None)
+        assert (item.name, item.why.split(",")[0]) == (job.name, "0 instances")
+        assert [removal.error for removal in clean.remove([item])] == [None]
+        assert clean.leftover_fleets(None) == []
+
+
+def test_a_notice_has_the_ranks_save_and_the_job_goes_on_elsewhere(
+    make: clusters.Make, ec2: ec2_machines.Machines
+) -> None:
+    job = make.start(
+        """
+        import signal, sys, time
+        import aid
+
+        def save(number, frame):
+            aid.mark(f"saved-{aid.RANK}-{time.monotonic()}")
+            sys.exit(0)
+
+        signal.signal(signal.SIGTERM, save)
+        import os
+        if os.path.exists(os.path.join(aid.MARKS, "noticed")):
+            print("again", flush=True)
+            sys.exit(0)
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        hosts=2,
+        ready=2,
+        use_spot_instances=True,
+        options={"failure_policy": FailurePolicy()},
+    )
+    first = set(ec2.server.running())
+    make.mark("noticed")
+    ec2.interrupt(sorted(first)[0])
+    clusters.await_terminal(job, 90)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+    assert len([path for path in make.marks.iterdir() if path.name.startswith("saved-")]) == 2
+    assert ec2.server.count("CreateFleet") == 2
+    assert "is interrupted: the job has 120 s to save" in clusters.all_text(job) or job.result().endings
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", ["dies", "silent"])
+def test_an_instance_that_does_not_start_is_replaced(
+    how: str, ec2: ec2_machines.Machines, tmp_path: Path, home: Path
+) -> None:
+    ec2.boots[:] = [how]
+    make = maker(ec2, tmp_path, home, boot_timeout=300 if how == "dies" else 10)
+    job = make.run("print('done')", hosts=2)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+    # A machine that is slow, as this one may be, is taken for one that does not answer.
+    assert len(ec2.server.instances) >= 3 if how == "silent" else len(ec2.server.instances) == 3
+
+
+def test_capacity_is_waited_for_and_without_it_the_reason_is_said(
+    ec2: ec2_machines.Machines, tmp_path: Path, home: Path
+) -> None:
+    for zone in ec2.server.subnets:
+        ec2.server.capacity["c5.large", zone] = 0
+    make = maker(ec2, tmp_path, home, capacity_timeout=0)
+    text = reason(make("pass").fit(wait=False))
+    assert "EC2 had no capacity" in text and "c5.large in eu-west-1a: InsufficientInstanceCapacity" in text
+    ec2.server.refuse("CreateFleet", "UnauthorizedOperation", status=403)
+    ec2.server.capacity.clear()
+    assert "docs/ec2.md lists what" in reason(make("pass").fit(wait=False))
+    assert ec2.server.running() == []
+
+
+def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> None:
+    make = maker(ec2, tmp_path, home, budget=0.0001)
+    job = make.start(WAITS, ready=0)
+    clusters.await_terminal(job, 60)
+    described = job.describe()
+    assert (job.status, described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
+    assert "its budget of $0.00" in str(described["SecondaryStatusTransitions"])

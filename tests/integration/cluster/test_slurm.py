@@ -1,0 +1,345 @@
+"""Jobs on a Slurm cluster: what only Slurm has. What all clusters hold, they hold here too (:mod:`places`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import clusters
+import documents
+import places
+import pytest
+import slurm
+from run_documents import project_of, run_document
+
+from estimators import FailurePolicy, UnsupportedError
+from estimators.backends.slurm.provider import SlurmProvider
+from estimators.cli import clean
+
+pytestmark = pytest.mark.skipif(not slurm.possible(), reason="Slurm needs root and Debian's slurm-wlm and munge")
+
+WAITS = """
+import time
+import aid
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+#: Saves at SIGTERM in its first attempt, and ends well in the second.
+SAVES = """
+import os, signal, sys, time
+import aid
+if os.environ["FLEETFIT_ATTEMPT"] != "0":
+    sys.exit(0)
+def save(*_):
+    aid.mark(f"saved-{aid.HOST}")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def make(slurm_cluster: slurm.Cluster, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on the cluster."""
+    return places.on_slurm(slurm_cluster, tmp_path, home)
+
+
+def changed(make: clusters.Make, **options: object) -> dict[str, object]:
+    """The backend's options with others."""
+    return {"backend_options": {**make._options["backend_options"], **options}}
+
+
+def allocations(cluster: slurm.Cluster) -> list[str]:
+    """The numbers of what is in the queue."""
+    return [line.split()[0] for line in cluster.queue()]
+
+
+def is_empty(cluster: slurm.Cluster) -> bool:
+    """Whether nothing is in the queue, and nothing of a job on a node."""
+    return not cluster.queue() and not any(node.machine.processes() for node in cluster.nodes)
+
+
+def test_a_job_runs_in_one_allocation_which_ends_with_it(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+    job = make.start(
+        """
+        import os, socket
+        import aid
+        aid.report(host=socket.gethostname(), slurm=[name for name in os.environ if name.startswith("SLURM")],
+                   secret=os.environ.get("OF_THE_CALLER"))
+        aid.mark(f"ready-{aid.RANK}")
+        aid.wait_for("go")
+        """,
+        hosts=2,
+        ready=2,
+        options=changed(make, time=10),
+    )
+    [line] = slurm_cluster.queue()
+    assert line.split()[1:] == ["RUNNING", f"fleetfit-{job.name}"]
+    make.mark("go")
+    clusters.await_terminal(job, 30)
+    assert job.status == "Completed"
+    said = clusters.reports(job)
+    assert said[0]["host"] != said[1]["host"]
+    # Open MPI and others would take them for their own allocation.
+    assert said[0]["slurm"] == said[1]["slurm"] == []
+    clusters.until(lambda: is_empty(slurm_cluster), 10)
+
+
+@pytest.mark.parametrize(
+    "victim", ["supervisor", *(pytest.param(name, marks=pytest.mark.soak) for name in ("everything", "srun", "agent"))]
+)
+def test_nothing_is_left_in_the_queue_or_on_a_node_when_something_is_killed(
+    victim: str, make: clusters.Make, slurm_cluster: slurm.Cluster
+) -> None:
+    job = make.start(
+        """
+        import subprocess, sys, time
+        import aid
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        hosts=2,
+        processes=2,
+        ready=4,
+    )
+    supervisor = clusters.supervisor(job)
+    below = clusters.below(supervisor.pid)
+    if victim == "supervisor":
+        supervisor.kill()
+    elif victim == "everything":  # nobody is left to cancel it: the allocation ends by itself
+        for process in (supervisor, *below):
+            process.kill_if_alive()
+    elif victim == "srun":
+        next(process for process in below if process.argv[0] == "srun").kill()
+    else:
+        lines = [line for node in slurm_cluster.nodes for line in node.machine.processes()]
+        agent = next(line for line in lines if line.endswith(" agent host "))
+        os.kill(int(agent.split()[0]), signal.SIGKILL)
+    try:
+        clusters.until(lambda: is_empty(slurm_cluster), 10 if victim == "supervisor" else 30)
+        clusters.await_terminal(job, 15)
+        assert job.status == "Failed"
+    finally:
+        for node in slurm_cluster.nodes if victim != "supervisor" else ():
+            node.machine.tidy()  # Slurm has killed the agent, so nobody is left to remove its folder
+
+
+def test_what_waits_in_the_queue_says_why_and_is_gone_with_its_supervisor(
+    make: clusters.Make, slurm_cluster: slurm.Cluster
+) -> None:
+    first = make.start(WAITS, hosts=places.MACHINES, ready=places.MACHINES)
+    second = make(WAITS).fit(wait=False)
+    clusters.until(lambda: len(slurm_cluster.queue()) == 2, 30)  # or their supervisors might overtake each other
+    third = make(WAITS).fit(wait=False)
+
+    def said(job: object) -> str:
+        return str(job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"])  # type: ignore[attr-defined]
+
+    clusters.until(lambda: "it waits for nodes to become free (Resources)" in said(second), 30)
+    clusters.until(lambda: "at place 2 of its partition's queue" in said(third), 30)
+    assert second.describe()["SecondaryStatus"] == "Pending"
+    clusters.supervisor(second).kill()
+    third.stop()
+    clusters.until(lambda: len(slurm_cluster.queue()) == 1, 10)
+    clusters.await_terminal(third, 10)
+    assert third.status == "Stopped"
+    first.stop()
+    clusters.await_terminal(first, 30)
+    clusters.until(lambda: is_empty(slurm_cluster), 10)
+
+
+def test_a_job_of_higher_priority_interrupts_one_which_saves_and_goes_on_later(
+    make: clusters.Make, slurm_cluster: slurm.Cluster
+) -> None:
+    job = make.start(SAVES, hosts=2, ready=2)
+    urgent = make.start(
+        WAITS.replace("ready", "urgent"), hosts=places.MACHINES, options=changed(make, partition="urgent")
+    )
+    for host in ("algo-1", "algo-2"):
+        make.marked(f"saved-{host}")
+    clusters.until(lambda: job.describe()["SecondaryStatus"] == "Pending", 30)
+    make.marked("urgent-0")
+    told = [event for event in job.record.events() if event.kind == "interrupted"]
+    assert {event.data["target"] for event in told} == {"algo-1", "algo-2"}
+    assert all(10 < event.data["notice_s"] < 20 for event in told)  # the partition's GraceTime
+    urgent.stop()
+    clusters.await_terminal(job, 60)
+    assert job.status == "Completed"
+    clusters.await_terminal(urgent, 30)
+    clusters.until(lambda: is_empty(slurm_cluster), 10)
+
+
+def test_an_allocation_that_somebody_cancels_fails_the_job(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+    job = make.start(WAITS, hosts=2, ready=2)
+    slurm_cluster.ask("scancel", allocations(slurm_cluster)[0])
+    clusters.await_terminal(job, 30)
+    assert job.status == "Failed"
+    assert "the allocation was cancelled (scancel)" in str(job.describe()["FailureReason"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("what", ["down", "cut", "slurmd"])
+def test_a_node_that_fails_is_replaced(what: str, make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+    job = make.start(
+        """
+        import os, sys, time
+        import aid
+        if os.environ["FLEETFIT_ATTEMPT"] != "0":
+            sys.exit(0)
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        hosts=2,
+        ready=2,
+        options={**changed(make, silence=3), "failure_policy": FailurePolicy(max_failures=1)},
+    )
+    nodes = slurm_cluster.ask("squeue", "-h", "-o", "%N")
+    names = slurm_cluster.ask("scontrol", "show", "hostnames", nodes).split()
+    node = next(node for node in slurm_cluster.nodes if node.name == names[1])
+    if what == "down":
+        slurm_cluster.ask("scontrol", "update", f"nodename={node.name}", "state=down", "reason=test")
+    elif what == "cut":
+        node.machine.cut()
+    else:
+        node.kill()  # what runs there goes on until Slurm gives the node up
+    clusters.await_terminal(job, 90)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+    node.machine.mend()
+    assert job.describe()["SecondaryStatusTransitions"]
+
+
+@pytest.mark.soak
+def test_an_allocation_that_goes_back_into_the_queue_is_waited_for(
+    make: clusters.Make, slurm_cluster: slurm.Cluster
+) -> None:
+    job = make.start(SAVES, hosts=2, ready=2, options=changed(make, requeue=True))
+    [number] = allocations(slurm_cluster)
+    urgent = WAITS.replace("ready", "urgent")
+    other = make.start(urgent, hosts=places.MACHINES, options=changed(make, partition="urgent"))
+    make.marked("urgent-0", 60)
+    assert f"{number} PENDING fleetfit-{job.name}" in slurm_cluster.queue()
+    other.stop()
+    clusters.await_terminal(other, 30)
+    slurm_cluster.ask("scontrol", "update", f"jobid={number}", "starttime=now")  # else Slurm waits two minutes
+    clusters.await_terminal(job, 60)
+    assert job.status == "Completed"
+
+
+@pytest.mark.soak
+def test_the_limit_of_an_allocation_is_a_notice(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+    job = make.start(SAVES, ready=1, options=changed(make, time="1:00", signal="USR1@50"))
+    make.marked("saved-algo-1", 90)
+    clusters.await_terminal(job, 60)
+    assert job.status == "Completed"
+    [told] = [event for event in job.record.events() if event.kind == "interrupted"]
+    assert told.data["notice_s"] > 5
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "reason"),
+    [
+        ({"partition": "trian"}, 1, "Did you mean 'train'"),
+        ({"partition": "short"}, 2, "partition 'short' gives a job at most 1 nodes; ask for fewer"),
+        ({}, places.MACHINES + 1, f"gives a job at most {places.MACHINES} nodes"),
+        ({"partition": "short", "time": "2:00:00"}, 1, "gives at most 00:05:00"),
+        ({"partition": "closed"}, 1, "takes no jobs now"),
+        ({"gres": "gpu:1"}, 1, "sbatch refuses such an allocation: Invalid generic resource"),
+        ({"constraint": "fast"}, 1, "Invalid feature specification"),
+        ({"python": "python3"}, 1, "absolute path"),
+        ({"partitoin": "train"}, 1, "Did you mean 'partition'"),
+        ({"time": "soon"}, 1, "must be minutes"),
+        ({"signal": "STOP@1"}, 1, "TERM, USR1"),
+        ({"sbatch": "--nice"}, 1, "list of strings"),
+    ],
+)
+def test_what_slurm_would_not_start_is_refused_by_name(
+    options: dict[str, object], hosts: int, reason: str, make: clusters.Make, slurm_cluster: slurm.Cluster
+) -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        make("pass", hosts=hosts, options=changed(make, **options)).fit(wait=False)
+    assert reason in str(refused.value)
+    assert not slurm_cluster.queue()
+
+
+def test_without_slurm_it_says_what_to_do(
+    make: clusters.Make, monkeypatch: pytest.MonkeyPatch, slurm_cluster: slurm.Cluster, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", os.path.dirname(sys.executable))
+        with pytest.raises(
+            UnsupportedError, match=r"sbatch, srun, .* cannot be found in PATH. Run fit\(\) where sbatch"
+        ):
+            make("pass").fit(wait=False)
+        [found] = SlurmProvider.diagnose()
+        assert found.ok and "of no Slurm cluster" in found.text
+    [found] = SlurmProvider.diagnose()
+    assert found.ok and f"train (default): {places.MACHINES} nodes" in found.text
+    with monkeypatch.context() as patched:
+        wrong = tmp_path / "slurm.conf"
+        wrong.write_text("Nonsense=1\n")
+        patched.setenv("SLURM_CONF", str(wrong))
+        with pytest.raises(UnsupportedError, match="Slurm does not answer"):
+            make("pass").fit(wait=False)
+        [found] = SlurmProvider.diagnose()
+        assert not found.ok and "scontrol ping" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        ("/no/python", r"there is no /no/python on machine-\d+"),
+        ("/usr/bin/python3", "has no fleetfit"),
+    ],
+)
+def test_an_interpreter_that_will_not_do_is_named(python: str, reason: str, make: clusters.Make) -> None:
+    job = make("pass", options=changed(make, python=python)).fit(wait=False)
+    clusters.await_terminal(job, 30)
+    assert job.status == "Failed"
+    text = str(job.describe()["FailureReason"])
+    assert "name its interpreter with backend_options={'python': …}" in text
+    import re
+
+    assert re.search(reason, text)
+
+
+def test_what_is_left_in_the_queue_is_found_by_clean(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+    first = make.start(WAITS, hosts=places.MACHINES, ready=places.MACHINES)
+    waiting = make(WAITS).fit(wait=False)
+    clusters.until(lambda: len(slurm_cluster.queue()) == 2, 30)
+    supervisor = clusters.supervisor(waiting)
+    for process in (supervisor, *clusters.below(supervisor.pid)):
+        process.kill_if_alive()  # with what would have cancelled it
+    clusters.until(lambda: not waiting.record.is_supervised(), 10)
+    [found] = [item for item in clean.left_by_backends() if item.kind is clean.ItemKind.HOST]
+    assert found.leftover is not None and found.leftover.job == waiting.name  # and not what runs
+    [removal] = clean.remove([found])
+    assert removal.error is None
+    clusters.until(lambda: len(slurm_cluster.queue()) == 1, 10)
+    first.stop()
+    clusters.await_terminal(first, 30)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.usefixtures("slurm_cluster")
+@pytest.mark.parametrize("document", documents.that_need("slurm"), ids=project_of)
+def test_the_blocks_that_need_slurm_do_what_the_document_says(document: Path, tmp_path: Path) -> None:
+    run_document(document, tmp_path, "slurm")
+
+
+@pytest.mark.soak
+def test_a_keeper_that_is_killed_is_followed_by_another(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+    job = make.start(WAITS, ready=1)
+
+    def keepers() -> list[clusters.Process]:
+        below = clusters.below(clusters.supervisor(job).pid)
+        return [process for process in below if process.argv[-1].endswith("keeper.py")]
+
+    [first] = keepers()
+    first.kill()
+    clusters.until(lambda: [other for other in keepers() if other.pid != first.pid], 10)
+    clusters.supervisor(job).kill()
+    clusters.until(lambda: is_empty(slurm_cluster), 10)

@@ -1,0 +1,112 @@
+"""What a job may ask of Slurm."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from estimators.backends.slurm import keeper
+from estimators.backends.slurm.options import SlurmOptions, minutes
+from estimators.backends.slurm.provider import explain
+from estimators.job.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90", 90),
+        ("90:30", 90.5),
+        ("1:30:00", 90),
+        ("2-0", 2880),
+        ("1-12:30", 2190),
+        ("1-00:00:30", 1440.5),
+        ("UNLIMITED", math.inf),
+        ("soon", None),
+        ("", None),
+        ("1:2:3:4", None),
+    ],
+)
+def test_limits_are_read_as_slurm_writes_them(text: str, expected: float | None) -> None:
+    assert minutes(text) == expected
+
+
+def test_without_options_whole_nodes_of_the_default_partition_are_asked_for() -> None:
+    made = SlurmOptions.of({})
+    assert made.python == sys.executable and made.partition is None
+    assert made.words(3) == [
+        "--nodes=3",
+        "--ntasks-per-node=1",
+        "--export=NIL",
+        "--no-kill",
+        "--exclusive",
+        "--no-requeue",
+    ]
+
+
+def test_options_become_sbatchs_words() -> None:
+    made = SlurmOptions.of(
+        {
+            "partition": "gpu",
+            "account": "lab",
+            "qos": "high",
+            "gres": "gpu:2",
+            "constraint": "a100&nvlink",
+            "cpus_per_task": 8,
+            "time": 90,
+            "requeue": True,
+            "signal": "TERM@120",
+            "sbatch": ["--wckey=x"],
+        }
+    )
+    words = made.words(1)
+    assert words[0] == "--nodes=1" and words[-1] == "--wckey=x"
+    assert {
+        "--partition=gpu", "--account=lab", "--qos=high", "--gres=gpu:2", "--constraint=a100&nvlink",
+        "--cpus-per-task=8", "--time=90", "--requeue", "--signal=TERM@120",
+    } <= set(words)  # fmt: skip
+    assert "--exclusive" not in words  # it has said what it needs of a node
+    assert "--exclusive" in SlurmOptions.of({"gres": "gpu:2", "exclusive": True}).words(1)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"partition": True},
+        {"partition": ""},
+        {"partition": "a\n#SBATCH --uid=0"},
+        {"exclusive": "yes"},
+        {"export": "PATH"},
+        {"sbatch": [1]},
+        {"silence": 0},
+        {"time": "later"},
+        {"signal": "TERM"},
+        {"python": "python3"},
+        {"partitions": "a"},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, object]) -> None:
+    [name] = given
+    with pytest.raises(ConfigurationError, match=name):
+        SlurmOptions.of(given)
+
+
+def test_an_allocation_that_fit_is_called_in_is_not_taken_for_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "lab")
+    found = keeper.environment()
+    assert "SLURM_JOB_ID" not in found
+    assert found["SLURM_CONF"] == "/etc/slurm.conf" and found["SBATCH_ACCOUNT"] == "lab"
+
+
+def test_slurms_lines_of_fields_are_read() -> None:
+    line = "JobId=1 JobName=a JobState=RUNNING Reason=None NodeList=n[1-3] Features=(null) Req=0:0:*:*"
+    found = keeper.parse_fields(line)
+    assert found["JobState"] == "RUNNING" and found["NodeList"] == "n[1-3]"
+
+
+def test_reasons_are_in_words_and_those_that_are_not_known_as_slurm_says_them() -> None:
+    assert explain("Resources") == "it waits for nodes to become free (Resources)"
+    assert explain("AssocGrpGRES") == "AssocGrpGRES"
