@@ -16,7 +16,7 @@ class ExclusionPolicy(Protocol):
     """Decides for how long a host is left out after one of its workers failed."""
 
     def failed(self, host: str, now: float) -> float:
-        """Decide until when the host is left out, a worker of which failed.
+        """Return until when a host is left out after one of its workers failed.
 
         Args:
             host: The host.
