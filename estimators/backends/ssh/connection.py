@@ -28,6 +28,8 @@ from estimators.job.errors import ConfigurationError
 
 #: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
 AT_ONCE = 8
+#: How a connection ends that nobody complained of, such as one whose program has ended.
+CLOSED = "the connection was closed by the machine"
 #: How often a login that sshd has dropped is tried again, and how long to wait before, in seconds; doubled each time.
 _TRIES = 6
 _WAIT_S = 0.2
@@ -413,7 +415,7 @@ class Connection:
         settings = self._connections.settings
         text = reason(errors, settings, self.destination)
         if self._ready is None:
-            self.ended = text if errors.strip() else "the connection was closed by the machine"
+            self.ended = text if errors.strip() else CLOSED
             self.close()
             self.on_lost(self.ended)
             return

@@ -17,7 +17,7 @@ from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import Environment
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
-from estimators.backends.ssh.connection import Child, Connection, Connections, Finished
+from estimators.backends.ssh.connection import CLOSED, Child, Connection, Connections, Finished
 from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
@@ -183,14 +183,15 @@ class SshProvider:
         job = self._spec.name if count == 1 else f"{self._spec.name}.{count}"
         return f"{job}/hosts/{host}"
 
-    def lost(self, machine: Machine, connection: Connection, reason: str) -> str:
+    def lost(self, machine: Machine, connection: Connection, complaint: str, reason: str) -> str:
         """A machine is gone: another one is taken first from now on, and a new connection made.
 
         Returns:
-            Why: what ended the connection, if that has ended, or else the reason.
+            Why: what ended the connection, if that was not the end of the agent; else what the agent complained of.
         """
         self._losses[machine.name] = self._losses.get(machine.name, 0) + 1
-        text = connection.ended or reason
+        broken = connection.ended if connection.ended != CLOSED else ""
+        text = broken or complaint or connection.ended or reason
         connection.close()
         return text
 
@@ -287,8 +288,8 @@ class _Acquisition:
         last: list[Finished] = []
 
         def why(reason: str) -> str:
-            told = last[0].last_line if last and last[0].errors.strip() else reason
-            return self._provider.lost(machine, connection, told)
+            complaint = last[0].last_line if last and last[0].errors.strip() else ""
+            return self._provider.lost(machine, connection, complaint, reason)
 
         def started(read: int, write: int) -> None:
             SshHost(
