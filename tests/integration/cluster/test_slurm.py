@@ -311,8 +311,9 @@ def test_what_is_left_in_the_queue_is_found_by_clean(make: clusters.Make, slurm_
     waiting = make(WAITS).fit(wait=False)
     clusters.until(lambda: len(slurm_cluster.queue()) == 2, 30)
     supervisor = clusters.supervisor(waiting)
-    for process in (supervisor, *clusters.below(supervisor.pid)):
-        process.kill_if_alive()  # with what would have cancelled it
+    supervisor.kill(signal.SIGSTOP)  # or it would replace what would cancel the job once it is gone
+    for process in (*clusters.below(supervisor.pid), supervisor):
+        process.kill_if_alive()
     clusters.until(lambda: not waiting.record.is_supervised(), 10)
     [found] = [item for item in clean.left_by_backends() if item.kind is clean.ItemKind.HOST]
     assert found.leftover is not None and found.leftover.job == waiting.name  # and not what runs
