@@ -42,7 +42,7 @@ def test_unknown_extras_are_refused_with_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extra", ["tensorflow", "horovod", "mpi"])
 def test_extras_with_steps_of_their_own_are_refused(tmp_path: Path, extra: str) -> None:
     # The extra would bring the other TensorFlow build beside the one that is there.
-    with pytest.raises(ProvisionError, match="by a step of its own"):
+    with pytest.raises(ProvisionError, match="in a separate step"):
         Options(root=ROOT, venv=tmp_path, extras=frozenset({extra}))
 
 
