@@ -123,7 +123,7 @@ class Supervisor:
                 secondary_status=self._secondary,
                 output=self._streams.feed,
                 host_ended=self._host_ended,
-                interrupted=self._host_interrupted,
+                interrupted=self.interrupted,
                 failed=self._fail,
                 outputs_collected=self._collected,
                 note=self._mirror.note,
@@ -379,7 +379,7 @@ class Supervisor:
             # The others end by themselves, since the hosts are connected; this bounds it.
             self._attempt.later(_END_TIMEOUT, self._backend.end_now)
 
-    def _host_interrupted(self, host: str, notice_s: float) -> None:
+    def interrupted(self, host: str, notice_s: float) -> None:
         """The place that a host is from will take it; another one can be had at once, and joins when it is gone."""
         self._hosts.interrupt(host, notice_s, 0.0)
         if self._attempt.elastic is not None:

@@ -29,9 +29,10 @@ from estimators.supervisor.attempt import TERMINATED
 from estimators.supervisor.elastic.driver import Driver
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.hanging import Hanging
-from estimators.supervisor.elastic.host_discovery import Outside
 from estimators.supervisor.elastic.members import ElasticJob, Host, HostState, Roster, Worker, WorkerState, changes
+from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits, Offer, next_offer
+from estimators.supervisor.elastic.sources import of_job
 
 #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
 LEAVE_TIMEOUT = 30.0
@@ -94,7 +95,8 @@ class ElasticController:
         self._planned = strategy.planned_workers(planned_hosts)
         self._most_hosts = strategy.most_hosts(planned_hosts)
         self.roster = Roster(initial, strategy.processes_per_host)
-        self._outside: Outside | None = None
+        self._places: Places | None = None
+        self._owed: list[Host] = []  # lost hosts in whose place another one comes when there is a place for it
         self._offered: tuple[str, ...] = ()
         self._begun = False  # whether the driver has been told of the first workers
         self._met = False  # whether there has been a membership
@@ -169,22 +171,17 @@ class ElasticController:
         if self._hanging is not None:
             self._hanging.start()
         self._note()
-        if self._strategy.discovery is not None:
-            self._outside = Outside(
-                self._loop,
-                self._backend.record.path,
-                self._strategy,
+        source = of_job(self._loop, self._strategy, self._backend)
+        if source is not None:
+            self._places = Places(
+                source,
                 self.roster.hosts,
+                self,
                 most=self._most_hosts,
-                pipes=local.has_pipes(self._backend.spec),
-                start=lambda slots, place: self._add(slots=slots, place=place),
-                locate=self._backend.locate,
-                leave=self._leave,
-                stay=self._stay,
-                named=self._begin_all,
-                say=self._job.say,
-                hopeless=lambda problem: self._fail(f"nobody says which hosts there are: {problem}", Cause.LAUNCH),
+                slots=self._strategy.slots or self._strategy.processes_per_host,
+                readers=self._strategy.processes_per_host if local.has_pipes(self._backend.spec) else None,
             )
+            self._places.start()
 
     def _start_driver(self) -> None:
         """Start the driver: with the first host there is a network to meet in."""
@@ -210,8 +207,8 @@ class ElasticController:
     def close(self) -> None:
         """Nothing is decided any more; the driver ends."""
         self.over = True
-        if self._outside is not None:
-            self._outside.close()
+        if self._places is not None:
+            self._places.close()
         if self._hanging is not None:
             self._hanging.close()
         for timer in self._timers:
@@ -237,8 +234,10 @@ class ElasticController:
             late = [
                 host.name for host in self.roster.hosts.values() if host.state is HostState.STARTING and not host.up
             ]
-            if self._outside is not None and not self._outside.known:
-                self._job.say(f"discovery has named no host within {self._start_timeout:g} s; waiting for it.")
+            if self._places is not None and not self._places.known:
+                self._job.say(
+                    f"{self._places.title} has named no host within {self._start_timeout:g} s; waiting for it."
+                )
             elif late:
                 self._job.say(f"{', '.join(late)} did not come up within {self._start_timeout:g} s.")
             self._offer(all_there=False)
@@ -281,10 +280,39 @@ class ElasticController:
                     Failure.from_dict(failure) if isinstance(failure, dict) else None,
                 )
 
-    def _begin_all(self) -> None:
+    # --- what its places ask for; see estimators.supervisor.elastic.places.Moves ---
+
+    def start_host(self, slots: int, place: str) -> str:
+        """Start a host at a place, or have a spare one stand for it."""
+        return self._add(slots=slots, place=place)
+
+    def locate(self, host: str, place: str) -> None:
+        """Tell the backend."""
+        self._backend.locate(host, place)
+
+    def notice(self, host: str, seconds: float) -> None:
+        """As if its provider had said it."""
+        self._job.interrupted(host, seconds)
+
+    def places_known(self) -> None:
+        """Those that come up may begin, and who has been missed may be replaced."""
         for host in list(self.roster.hosts.values()):
             self._begin(host)
+        owed, self._owed = self._owed, []
+        for host in owed:
+            self._replace(host)
+        self._keep_spares()
         self._offer()
+
+    def say(self, text: str) -> None:
+        """Put a line into the log."""
+        self._job.say(text)
+
+    def no_places(self, problem: str) -> None:
+        """Fail the job."""
+        self._fail(f"nobody says which hosts there are: {problem}", Cause.LAUNCH)
+
+    # --- hosts and workers ---
 
     def _begin(self, host: Host) -> None:
         """Have a host prepare its workers, when it is up and it is known for whom it stands."""
@@ -295,7 +323,7 @@ class ElasticController:
 
     def _stands_by(self, host: Host) -> bool:
         """Return whether it is not known yet for whom a host stands."""
-        return self._outside is not None and self._outside.awaits(host.name)
+        return self._places is not None and self._places.awaits(host.name)
 
     def host_ended(self, end: HostEnd) -> None:
         """A host's toolkit has ended."""
@@ -331,20 +359,31 @@ class ElasticController:
 
     def _replace(self, lost: Host) -> None:
         """Another host in the place of one that was lost, under a name of its own."""
-        if len(self.roster.taking_part) < self._most_hosts:
-            place = self._outside.place_of(lost.name) if self._outside is not None else None
-            if self._outside is not None and place is None:
-                return  # it is not named any more
-            name = self._add(slots=lost.slots, place=place)
-            if self._outside is not None:
-                self._outside.replaced(lost.name, name)
+        if len(self.roster.taking_part) >= self._most_hosts:
+            return
+        places = self._places
+        if places is not None and not places.may_replace(lost.name):
+            return
+        if self.roster.spare is None and self._free_places < 1:
+            self._owed.append(lost)
+            return
+        name = self._add(slots=lost.slots, place=places.place_of(lost.name) if places is not None else None)
+        if places is not None:
+            places.replaced(lost.name, name)
+
+    @property
+    def _free_places(self) -> float:
+        """How many more hosts may be asked for, as far as places go."""
+        if self._places is None or self._places.supply is None:
+            return math.inf
+        return len(self._places.supply) - len(self.roster.running)
 
     def _keep_spares(self) -> None:
         """Start as many spare hosts as there are to be, once the first ones train."""
         if not self._met or self.over or time.monotonic() < self._spares_from:
             return
         lacking = self._strategy.spares - sum(self.roster.hosts[name].spare for name in self.roster.running)
-        for _ in range(lacking):
+        for _ in range(int(min(lacking, max(0, self._free_places)))):
             self._start_host(spare=True, slots=self._strategy.processes_per_host)
 
     def _prepare(self, host: Host, slot: int) -> None:
@@ -435,15 +474,15 @@ class ElasticController:
 
     def _missing(self, text: str) -> str:
         """Whose workers are missing, put into a text; "" if that is nobody's."""
-        names = [f"{host.name}{self._outside_of(host.name)}" for host in self.roster.missing]
+        names = [f"{host.name}{self._place_of(host.name)}" for host in self.roster.missing]
         return text.format(", ".join(names)) if names else ""
 
-    def _outside_of(self, host: str) -> str:
-        if self._outside is None:
+    def _place_of(self, host: str) -> str:
+        if self._places is None:
             return ""
-        name = self._outside.name_of(host)
-        if self._outside.awaits(host):
-            return ", for which discovery has no name"
+        name = self._places.last_place_of(host)
+        if self._places.awaits(host):
+            return f", for which {self._places.title} has no name"
         return f" ({name})" if name is not None else ""
 
     def _tell_who_is_awaited(self, there: int, coming: int) -> None:
@@ -454,8 +493,9 @@ class ElasticController:
             f"the training begins with {self.limits.first} workers ({self._first_is}), and there are {there + coming}: "
             f"it waits for others, {self._strategy.elastic_timeout:g} s at the most."
         )
-        if self._outside is not None:
-            text += f" Discovery names {', '.join(self._outside.names) or 'no host'}."
+        if self._places is not None and self._places.decide:
+            title = self._places.title
+            text += f" {title[0].upper()}{title[1:]} names {', '.join(self._places.names) or 'no host'}."
         elif self.roster.missing:
             text += self._missing(" Missing: {}.")
         if text != self._awaited:
@@ -481,7 +521,7 @@ class ElasticController:
     def _exclude(self, host: Host) -> float:
         """Leave a host out after a failure, for so many seconds."""
         now = time.monotonic()
-        place = self._outside.place_of(host.name) if self._outside is not None else None
+        place = self._places.place_of(host.name) if self._places is not None else None
         host.excluded_until = self._exclusion.failed(place or host.name, now)
         return host.excluded_until - now
 
@@ -539,8 +579,8 @@ class ElasticController:
         if len(members) > len(before) and before:
             self._grown_at = time.monotonic()
         self.roster.take_places(members)
-        if self._outside is not None and not self._met:
-            self._outside.begun()
+        if self._places is not None and not self._met:
+            self._places.begun()
         self._met = True
         joined = [name for name in members if name not in before]
         left = [name for name in before if name not in members]
@@ -629,8 +669,8 @@ class ElasticController:
                 if host.state is HostState.STARTING and not host.spare and not self._stands_by(host)
             ]
             preparing = [worker for worker in self.roster.workers.values() if worker.state is WorkerState.PREPARING]
-            if self._outside is not None and not self._outside.known:
-                if self._outside.answered:
+            if self._places is not None and not self._places.known:
+                if self._places.answered:
                     self._tell_who_is_awaited(0, 0)
                 return
             if all_there and (coming or preparing):
@@ -678,7 +718,22 @@ class ElasticController:
                 f"{len(self.roster.taking_part)} hosts and {count} more would be over max_hosts={self._most_hosts}; "
                 "ElasticHorovod(max_hosts=…) sets how many there may be."
             )
+        if self._places is not None:
+            self._check_places(self._places, count)
         return [self._add() for _ in range(count)]
+
+    def _check_places(self, places: Places, count: int) -> None:
+        """Refuse hosts for which there is no place."""
+        if places.decide and self._backend.locates:
+            raise ValueError(f"{places.title} says which hosts there are: another one joins when it is named there.")
+        spare = sum(host.spare and host.state is HostState.READY for host in self.roster.hosts.values())
+        leaving = len(self.roster.taking_part) - len(self.roster.staying)
+        if places.supply is not None and count > self._free_places + spare + leaving:
+            has = f"{len(places.supply)} place{'' if len(places.supply) == 1 else 's'}"
+            raise ValueError(
+                f"{places.title} has {has} ({', '.join(places.supply) or 'none'}), and the job has "
+                f"{len(self.roster.running)} of them; there is none for {count} more."
+            )
 
     def _add(self, slots: int | None = None, place: str | None = None) -> str:
         """A spare host takes part, or another one is started, where discovery says if it does."""
@@ -724,7 +779,7 @@ class ElasticController:
                 "training needs; add_hosts() first, or stop() the job."
             )
         self._begin_without(host)
-        self._leave(host)
+        self.leave(host)
 
     def _begin_without(self, host: Host) -> None:
         """Who asks a host to leave before the training has begun does not mean that it is to be waited for."""
@@ -748,7 +803,7 @@ class ElasticController:
             return
         host.noticed = True
         self._begin_without(host)
-        self._leave(host)
+        self.leave(host)
 
         def take() -> None:
             if host.state is not HostState.GONE:
@@ -777,7 +832,8 @@ class ElasticController:
             raise ValueError(f"there is no rank {rank}; there are {len(self.roster.members)} workers.")
         self._instruct(worker.host, "signal", worker=worker.name, number=number)
 
-    def _leave(self, host: Host) -> None:
+    def leave(self, host: Host) -> None:
+        """Let a host leave, if it is not about to."""
         if host.state is HostState.LEAVING:
             return
         host.state = HostState.LEAVING
@@ -790,7 +846,7 @@ class ElasticController:
         if not host.up:
             self._backend.withdraw(host.name)
 
-    def _stay(self, host: Host) -> bool:
+    def stay(self, host: Host) -> bool:
         """Keep a host that is about to leave and is wanted again, if its workers are still members."""
         inside = [worker for worker in host.workers.values() if worker.name in self.roster.members]
         if host.state is not HostState.LEAVING or not any(worker.state is WorkerState.PLACED for worker in inside):

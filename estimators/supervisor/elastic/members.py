@@ -199,6 +199,9 @@ class ElasticJob(Protocol):
     def fail_job(self, failure: Failure) -> None:
         """The job cannot go on."""
 
+    def interrupted(self, host: str, notice_s: float) -> None:
+        """What the host stands on will be taken away in so many seconds."""
+
     def preempt(self, host: str, notice_s: float) -> None:
         """The host that goes has all that train: they save within the notice, and another attempt follows."""
 
