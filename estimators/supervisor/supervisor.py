@@ -41,7 +41,7 @@ from estimators.supervisor.collecting import ProvenanceCollector
 from estimators.supervisor.fault_injection import Disturber, Hosts
 from estimators.supervisor.host_events import HostEvents
 from estimators.supervisor.journal import Journal
-from estimators.supervisor.lifecycle import Happening, Stage, following
+from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
 from estimators.supervisor.neighbours import with_neighbours
 from estimators.supervisor.preemption import GangHosts
 from estimators.supervisor.remote_status import Mirror
@@ -336,7 +336,7 @@ class Supervisor:
             self._finish()
 
     def _move(self, happening: Happening) -> None:
-        self._stage = following(self._stage, happening)
+        self._stage = TRANSITIONS.following(self._stage, happening)
 
     # --- hosts ---
 
