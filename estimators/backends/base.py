@@ -90,13 +90,15 @@ class Leftover:
         name: What it is called where it is.
         job: The job.
         remove: Removes it; raises an OSError or a :class:`~estimators.job.errors.BackendError` if it cannot be.
-        kind: What it is: ``container``, ``network``, ``host``.
+        kind: What it is: ``container``, ``network``, ``host``, ``fleet``.
+        text: What there is of it, where its name does not say that.
     """
 
     name: str
     job: str
     remove: Callable[[], None]
     kind: str = "host"
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,8 +187,16 @@ class Backend(abc.ABC):
         return None
 
     @classmethod
-    def leftovers(cls) -> Sequence[Leftover]:
-        """Return what jobs have left where their hosts were, for ``fleetfit clean``; nothing where nobody answers."""
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
+        """Return what jobs have left where their hosts were, for ``fleetfit clean``; nothing where nobody answers.
+
+        Args:
+            region: Where to look, of a backend that is searched by name (see
+                :class:`estimators.job.fleets.Capabilities`); "": where its tools look by themselves.
+
+        Raises:
+            BackendError: one that is searched by name cannot be asked.
+        """
         return ()
 
     @classmethod

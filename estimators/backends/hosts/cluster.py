@@ -80,10 +80,13 @@ class HostCluster(Backend):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
 
     @classmethod
-    def leftovers(cls) -> Sequence[Leftover]:
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
         """What the provider finds, if it looks."""
         find = getattr(cls.provider_type, "leftovers", None)
-        return find() if find is not None else ()
+        if find is None:
+            return ()
+        found: Sequence[Leftover] = find(region) if cls.provider_type.capabilities.searched_by_name else find()
+        return found
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:

@@ -234,7 +234,8 @@ class HostProvider(Protocol):
     # def locate(self, name: str, place: str) -> None:
     #     """Which place a host is to have, before or after it was acquired; of a source that decides."""
 
-    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it:
+    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it, and
+    # those that are searched by name with the region that was named:
     #
     # @classmethod
     # def leftovers(cls) -> list[Leftover]:
