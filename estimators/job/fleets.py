@@ -113,6 +113,11 @@ def added() -> Mapping[str, Fleet]:
     return {entry.name: Fleet(backend=entry.value, capabilities=entry.load().capabilities) for entry in found}
 
 
+def kinds() -> str:
+    """Return the table's names as help texts show them: ``ml.TYPE`` where a name only begins an instance type."""
+    return ", ".join(f"{name}.TYPE" if fleet.typed else name for name, fleet in FLEETS.items())
+
+
 def find(name: str) -> Fleet | None:
     """Return the line of a name; None for one that nobody has added."""
     return FLEETS[name] if name in FLEETS else added().get(name)
