@@ -12,7 +12,7 @@ from typing import Any
 from container.contract.names import cut, shown, unknown
 from container.system import files
 from estimators.backends.option_rules import option, read, refuse, seconds, text, texts
-from estimators.backends.ssh.connection import Destination, SshSettings
+from estimators.backends.ssh.command import Destination, SshSettings
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
