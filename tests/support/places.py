@@ -117,12 +117,12 @@ def on_slurm(cluster: slurm.Cluster, folder: Path, home: Path, **more: object) -
     )
 
 
-def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path) -> clusters.Make:
+def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clusters.Make:
     """Makes estimators whose jobs run on the fleet."""
     return clusters.Make(
         folder,
         instance_type="netns",
-        backend_options={"fleet": str(fleet.file)},
+        backend_options={"fleet": str(fleet.file), **more},
         environment={"FLEETFIT_HOME": str(home)},
         marks=fleet.marks / f"{os.getpid()}-{folder.name}",
     )
