@@ -10,7 +10,8 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from container.system import folders, processes
+from container.contract import variables
+from container.system import folders, importers, processes
 from container.system.loop import Loop
 from container.system.removing import remove_tree
 
@@ -40,6 +41,7 @@ class Runner:
         loop: The loop of this process, which is a subreaper.
         environment: The variables that all of them have.
         protected: Other children of this process, which are never ended with the job's.
+        importers_folder: Where what imports for the hosts of this machine is; default: a private folder for them alone.
         add_source: Reads a descriptor when there is something; default: the loop's.
         remove_source: Reads it no more.
     """
@@ -50,6 +52,7 @@ class Runner:
         environment: Mapping[str, str],
         *,
         protected: Collection[int] = (),
+        importers_folder: Path | None = None,
         add_source: Callable[[int, Callable[[], None]], None] | None = None,
         remove_source: Callable[[int], None] | None = None,
     ) -> None:
@@ -59,6 +62,8 @@ class Runner:
         self._add_source = add_source or loop.add_reader
         self._remove_source = remove_source or loop.remove_reader
         self._listener: socket.socket | None = None
+        self._importers = importers_folder
+        self._made: Path | None = None
         self.running: set[RunningProcess] = set()
 
     def run(
@@ -86,6 +91,7 @@ class Runner:
                 folder = folders.make() / "host"
                 folder.mkdir(mode=0o700)
                 environment[runtime] = str(folder)
+                environment[variables.IMPORTERS] = str(self._importers_folder())
             for _ in range(3 if on_errors is not None else 2):
                 fds += os.pipe()
         except OSError as error:
@@ -192,7 +198,20 @@ class Runner:
 
     def abort(self, spare: Collection[RunningProcess] = ()) -> None:
         """SIGKILL to everything of the job but some processes."""
-        self._loop.end_descendants(spare={*self._protected, *(process.pid for process in spare)})
+        spared = {*self._protected, *(process.pid for process in spare)}
+        if self._importers is not None:  # others' hosts may be below it; those of a host end with its toolkit
+            spared.update(importers.pids(self._importers))
+        self._loop.end_descendants(spare=spared)
+
+    def _importers_folder(self) -> Path:
+        if self._importers is None:
+            self._importers = self._made = folders.make()
+        return self._importers
+
+    def close(self) -> None:
+        """Remove what was made for all processes; none of them runs any more."""
+        if self._made is not None:
+            remove_tree(self._made, ignore_errors=True)
 
     def listen(self, address: str) -> int:
         """Listen at a free port, for a process that is then run with ``listener``.

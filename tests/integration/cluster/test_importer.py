@@ -11,7 +11,7 @@ from typing import Any
 import clusters
 import pytest
 
-from estimators import TrainingJob
+from estimators import FailurePolicy, TrainingJob
 
 #: A module that is installed, and says in which process it was imported.
 SLOWLY = """
@@ -214,7 +214,9 @@ time.sleep(300)
 def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.Make) -> None:
     job = make.start(GOING, hosts=2, processes=1, ready=2)
     snapshot = clusters.Snapshot(job)
-    assert [one.kind for one in snapshot.members].count("importer") == 2
+    kinds = [one.kind for one in snapshot.members]
+    assert (kinds.count("root"), kinds.count("importer")) == (1, 2)
+    snapshot.find("root").kill()  # which nobody needs any more
     snapshot.find(kind, "algo-2").kill()
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
@@ -295,3 +297,27 @@ def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clust
     )
     job = make.run("import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n", processes=2)
     assert {said["forked"] for said in clusters.reports(job).values()} == {False}
+
+
+def test_one_importer_serves_all_hosts_of_the_machine_and_the_next_attempt(make: clusters.Make) -> None:
+    script = """
+    import slowly
+    import os, sys
+    import aid
+    first = os.environ["FLEETFIT_ATTEMPT"] == "0"
+    print("where", slowly.PID, sys.argv, os.getcwd() == os.path.dirname(os.path.abspath(__file__)), flush=True)
+    aid.mark(f"there-{aid.RANK}")
+    if first and aid.RANK == 1:
+        aid.wait_for("there-0")
+        os._exit(3)
+    if first:
+        import time
+        time.sleep(300)
+    """
+    job = make.run(
+        script, hosts=2, processes=1, options={"failure_policy": FailurePolicy(max_failures=1, cooldown=(0, 0))}
+    )
+    lines = [line.text for line in job.log_lines() if line.text.startswith("where ")]
+    assert len(lines) == 4 and len({line.split()[1] for line in lines}) == 1
+    assert all(line.endswith("True") for line in lines)
+    assert sorted(seconds > 0 for seconds in told(job, "seconds")) == [False, False, False, True]
