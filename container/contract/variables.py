@@ -53,8 +53,9 @@ SECRETS_FILE = "FLEETFIT_SECRETS_FILE"
 #: The folder of the machine's importers (:mod:`container.toolkit.importer`), which the hosts there share, and those of
 #: the job's next attempt. Default: each host has one of its own.
 IMPORTERS = "FLEETFIT_IMPORTERS"
-#: How many seconds these are kept when nobody needs them. Default 0.
+#: How many seconds these are kept when nobody needs them. Default 0. And whose jobs find them: a digest of the home.
 KEEP_ALIVE = "FLEETFIT_KEEP_ALIVE"
+KEPT_FOR = "FLEETFIT_KEPT_FOR"
 #: Seconds that hosts wait for each other at the start. Default 900 (SageMaker boots hosts minutes apart).
 START_TIMEOUT = "FLEETFIT_START_TIMEOUT"
 
@@ -113,6 +114,7 @@ TOOLKIT_ONLY = (
     IMPORTERS,
     JOB_TOKEN,
     KEEP_ALIVE,
+    KEPT_FOR,
     LIFELINE_FD,
     SECRETS_FILE,
     START_TIMEOUT,

@@ -53,9 +53,13 @@ _HARMLESS = frozenset(
         "PWD",
         "SAGEMAKER_BASE_DIR",
         "SHLVL",
+        "SSH_CLIENT",
+        "SSH_CONNECTION",
         "TF_CONFIG",
         "TMPDIR",
+        "TRAINING_JOB_ARN",
         "TRAINING_JOB_NAME",
+        "XDG_SESSION_ID",
         "_",
     )
 )
@@ -406,6 +410,7 @@ class _Importer:
         except _fleetfit_command.NoPlace:
             self._configuration = None
         self._seconds = round(time.monotonic() - began, 3)
+        os.chdir("/")  # the folder is its job's, which may be removed
         # Until here it ended with the toolkit that has started it. Its forks' orphans are this process's to end.
         _prctl(_PR_SET_PDEATHSIG, 0)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)

@@ -38,7 +38,7 @@ def noted(folder: Path) -> list[Noted]:
             one = Noted(int(facts["pid"]), tuple(map(str, facts["packages"])), facts["until"], place)
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if _runs(one.pid):
+        if runs(one.pid):
             found.append(one)
     return found
 
@@ -48,7 +48,7 @@ def pids(folder: Path) -> list[int]:
     return [one.pid for one in noted(folder)]
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
     """Return whether a process is an importer: another may have its pid by now."""
     try:
         return b"FLEETFIT_IMPORTER=" in Path(f"/proc/{pid}/environ").read_bytes() and os.getpid() != pid

@@ -26,6 +26,8 @@ class Capabilities:
         simulated: Whether nothing is started, and what hosts print is given beforehand.
         needs_gpus: Whether hosts are asked for because they get this machine's GPUs.
         spot: Whether spot capacity is bought at a market, which takes hosts back by itself.
+        keeps_imports: Whether a job of a notebook leaves what its scripts import for the next one, unless it is told
+            otherwise (``keep_alive_period_in_seconds``).
     """
 
     managed: bool = False
@@ -37,6 +39,7 @@ class Capabilities:
     simulated: bool = False
     needs_gpus: bool = False
     spot: bool = False
+    keeps_imports: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,9 @@ _ON_CONTAINERS = Capabilities(shared_machine=True, containers=True, elastic=True
 FLEETS: Mapping[str, Fleet] = {
     PROCESSES: Fleet(
         backend="estimators.backends.process:ProcessBackend",
-        capabilities=Capabilities(shared_machine=True, this_python=True, heartbeats=True, elastic=True),
+        capabilities=Capabilities(
+            shared_machine=True, this_python=True, heartbeats=True, elastic=True, keeps_imports=True
+        ),
     ),
     CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
     GPU_CONTAINERS: Fleet(

@@ -507,7 +507,7 @@ def kill_everything_of(home: Path) -> None:
         one = process(pid)
         if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
             supervises = "estimators.supervisor.main" in " ".join(one.argv)
-            if supervises or "FLEETFIT_JOB" in one.environ:
+            if supervises or one.imports or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

@@ -272,8 +272,8 @@ class Importer:
 #: How long the host's importer may take to end, in seconds.
 _END_S = 2.0
 #: What the importer does not import anything by, where it differs between hosts and between jobs.
-_PASSING = frozenset(("OLDPWD", "PWD", "SAGEMAKER_BASE_DIR", "TF_CONFIG", "TMPDIR", "TRAINING_JOB_NAME"))
-_PASSING_PREFIXES = ("FLEETFIT_", "SM_")
+_PASSING = frozenset(("OLDPWD", "PWD", "SAGEMAKER_BASE_DIR", "TF_CONFIG", "TMPDIR", "XDG_SESSION_ID"))
+_PASSING_PREFIXES = ("FLEETFIT_", "SM_", "SSH_C", "TRAINING_JOB_")
 #: What is set up before the imports, of the toolkit's.
 _SET_UP = (variables.EVIDENCE, variables.STACK_SIGNAL)
 
