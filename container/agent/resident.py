@@ -76,8 +76,13 @@ class _Resident:
         self._root: Path | None = None
         self._link = Link(loop, read, write, self._received, lambda reason: self._end())
         self._transfers = Transfers(loop, self._link, self._background, lambda: self._folder)
+        self._kept: set[int] = set()  # importers, for the next job
         self._runner = Runner(
-            loop, os.environ, add_source=self._link.add_source, remove_source=self._link.remove_source
+            loop,
+            os.environ,
+            protected=self._kept,
+            add_source=self._link.add_source,
+            remove_source=self._link.remove_source,
         )
         self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
@@ -95,9 +100,10 @@ class _Resident:
 
     def run(self) -> None:
         self._loop.run()
-        processes.end_descendants()
+        processes.end_descendants(spare=self._kept)
         for process in self._running.values():
             process.tidy()
+        self._runner.close()
         if self._root is not None:
             remove_tree(self._root, ignore_errors=True)
             for above in list(self._root.parents)[:2]:  # the job's, when this was its last host here

@@ -20,6 +20,7 @@ from container.system.loop import Loop, Timer
 from container.system.running import Runner
 from estimators.backends import config, local
 from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
+from estimators.backends.hosts import kept
 from estimators.backends.hosts.platform import Done, Platform, Then, each, problem
 from estimators.backends.hosts.provider import Host, HostProcess, HostProvider, ProcessEnd
 from estimators.job.errors import UnsupportedError
@@ -477,6 +478,9 @@ class _Member:
             variables.JOB_MARK: spec.name,
             **config.failure_environment(spec, options, cluster.attempt),
         }
+        if spec.resources.keep_alive_s:
+            env[variables.KEEP_ALIVE] = f"{spec.resources.keep_alive_s}"
+            env[variables.KEPT_FOR] = kept.whose(cluster.record.home)
         if platform.shared:
             env[variables.SHARED_MACHINE] = "1"
         else:

@@ -19,6 +19,7 @@ _KNOWN = (PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER)
 
 def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
     """Cores, memory, GPUs and the disk of the job records."""
+    from estimators.backends.hosts import kept
     from estimators.records.record import jobs_folder
 
     facts = hardware.facts()
@@ -37,6 +38,15 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
             text=f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available",
         ),
         ReportLine(name="GPU", state=Verdict.INFO, text=", ".join(gpus) or "none"),
+        *(
+            ReportLine(
+                name="Kept",
+                state=Verdict.INFO,
+                text=f"for the next job: {one}",
+                remedy="`fleetfit clean` ends it; it ends by itself when its time is over, or when memory is short.",
+            )
+            for one in kept.find(folder.parent)
+        ),
         ReportLine(
             name="Disk",
             state=Verdict.WARNING if low else Verdict.INFO,
