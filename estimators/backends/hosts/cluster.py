@@ -11,7 +11,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from container import launchers
 from container.contract import variables
@@ -76,6 +76,12 @@ class HostCluster(Backend):
                 raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
         for refusal in cls.provider_type.validate(spec, options):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
+
+    @classmethod
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """What the provider makes of them, if it makes anything."""
+        make = getattr(cls.provider_type, "portable", None)
+        return dict(make(spec, options) if make is not None else options.backend_options)
 
     @classmethod
     def leftovers(cls) -> Sequence[Leftover]:
