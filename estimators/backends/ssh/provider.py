@@ -53,6 +53,7 @@ class SshProvider:
         #: Takes what a host is being prepared with.
         self.tell: Callable[[str], None] = lambda text: None
         self.protected: set[int] = set()
+        self._bridges = 0
         self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
 
     @classmethod
@@ -164,6 +165,24 @@ class SshProvider:
         if tried:
             return None, ""
         return None, "no machine is free: this job has all of them. Add hosts"
+
+    def bridge(self, host: Host, other: Host, port: int, done: Callable[[int, str], None]) -> None:
+        """Lead connections to a port of a host's loopback address to one of another host, through both ssh."""
+        ways = [self._open.get(machine.name) for machine in (self._taken[host.name], self._taken[other.name])]
+        near, far = ways
+        if near is None or far is None:
+            done(0, "a connection to one of them was lost")
+            return
+        self._bridges += 1
+        here = near.folder / f"bridge-{self._bridges}"
+
+        def forwarded(finished: Finished) -> None:
+            if finished.code == 0:
+                near.forward_back(here, done)
+            else:
+                done(0, finished.last_line)
+
+        far.forward(here, f"{other.address}:{port}", forwarded)
 
     def give_up(self, host: str) -> None:
         """A host's machine is not its any more."""
