@@ -13,6 +13,7 @@ What the supervisor says (``id`` names a transfer or a process on both ends):
 * ``pull``: ``id``, ``source``; answered by ``data`` and ``end``;
 * ``list``: ``id``, ``path``: which files are there; ``remove``: ``paths``; ``await``: ``id``, ``paths``;
 * ``listen``: ``id``, ``address``: keeps a listening socket, for the next ``run`` that wants one;
+* ``reach``: ``id``, ``address``, ``port``: whether something there can be connected to; answered by ``done``;
 * ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``started``, ``output`` and at the end ``exit``;
 * ``input``: ``id``; ``close``: ``id``, the end of its input; ``signal``: ``id``, ``number``;
 * ``abort``: ``spare``: SIGKILL to everything but some processes;
@@ -49,6 +50,8 @@ PROTOCOL = 1
 #: How long what was started may take to end by itself when its inputs end, in seconds.
 _GRACE_S = 0.5
 _LOOK_S = 0.01
+#: How long another host may take to be connected to, in seconds.
+_REACH_S = 3.0
 
 
 def main() -> int:
@@ -182,6 +185,8 @@ class _Resident:
             elif operation == "listen":
                 port = self._runner.listen(str(message["address"]))
                 self._link.send({"op": "done", "id": number, "port": port})
+            elif operation == "reach":
+                self._reach(number, str(message["address"]), int(message["port"]))
             elif operation == "run":
                 self._run(number, message)
             elif operation == "abort":
@@ -219,6 +224,14 @@ class _Resident:
 
     def _answer(self, number: int) -> Callable[[str | None], None]:
         return lambda error: self._link.send({"op": "done", "id": number, **({"error": error} if error else {})})
+
+    def _reach(self, number: int, address: str, port: int) -> None:
+        answer = self._answer(number)
+        self._background.run(
+            lambda: socket.create_connection((address, port), timeout=_REACH_S).close(),
+            lambda nothing: answer(None),
+            lambda error: answer((error.strerror if isinstance(error, OSError) else None) or str(error)),
+        )
 
     # --- processes ---
 

@@ -68,6 +68,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--backend-option", metavar="NAME=VALUE", action="append", default=[],
         help="option of the backend, such as hosts='[\"node-1\", \"node-2\"]' of ssh; may be repeated",
     )  # fmt: skip
+    parsing.add_dispatcher(
+        where, "machine that runs the job's supervisor (ssh): the job then goes on without this one (docs/fleet.md)"
+    )
     where.add_argument("--image", metavar="URI", help="container image")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
 
@@ -185,6 +188,9 @@ def _run_options(args: argparse.Namespace) -> RunOptions | None:
     for name in ("on_undistributed", "on_nan"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
+    if args.dispatcher is not None or args.dispatcher_option:
+        given["dispatcher_options"] = parsing.dispatcher_options(args)
+        given["dispatcher"] = args.dispatcher
     if args.backend_option:
         given["backend_options"] = _values("--backend-option", args.backend_option)
     if args.failure_policy:

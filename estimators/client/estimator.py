@@ -288,7 +288,15 @@ class Estimator:
         return self._draft(inputs, job_name).plan()
 
     @classmethod
-    def attach(cls: type[E], training_job_name: str, sagemaker_session: Any = None, **_: Any) -> E:
+    def attach(
+        cls: type[E],
+        training_job_name: str,
+        sagemaker_session: Any = None,
+        *,
+        dispatcher: str | None = None,
+        dispatcher_options: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> E:
         """Return the estimator and job of an earlier run, also of another process.
 
         A job on SageMaker that is not on record here, since it was started elsewhere or by another client, gets a
@@ -297,13 +305,17 @@ class Estimator:
         Args:
             training_job_name: The job's name.
             sagemaker_session: As in the constructor.
+            dispatcher: Where the job's supervisor runs, as of ``RunOptions``, if it was not started from here.
+            dispatcher_options: How that is reached.
 
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
         """
         from estimators.client.attaching import find_job, settings_of
 
-        job = find_job(training_job_name, sagemaker_session)
+        job = find_job(
+            training_job_name, sagemaker_session, dispatcher=dispatcher, dispatcher_options=dispatcher_options
+        )
         estimator = cls.__new__(cls)
         estimator._settings = settings_of(job.record, sagemaker_session, passes_model_dir=cls._passes_model_dir)
         estimator._attached = estimator._settings
@@ -333,8 +345,8 @@ class Estimator:
                 warnings.warn(warning, PreflightWarning, stacklevel=3)
             warned = True
             try:
-                # A job on SageMaker is paid for: it ends when it is told to, not with whoever started it.
-                tied = attached and not draft.settings.capabilities.managed
+                # A job that runs elsewhere ends when it is told to, not with whoever started it.
+                tied = attached and not draft.settings.detached
                 started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
             except JobExistsError:
                 if job_name is not None or attempt == _NAME_ATTEMPTS:
@@ -349,7 +361,7 @@ class Estimator:
             from estimators.client import host_discovery
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
-        if not attached and draft.settings.capabilities.managed:
+        if not attached and draft.settings.detached:
             job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
         return job
 
