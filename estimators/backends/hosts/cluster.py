@@ -11,7 +11,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from container import launchers
 from container.contract import variables
@@ -59,6 +59,8 @@ class HostCluster(Backend):
         self._provider.tell = self._tell
         self._provider.protected = self.protected
         self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
+        if (heed := getattr(self._provider, "heed", None)) is not None:
+            heed(record.read_json(record.found_file) or {})
         self._here: LocalPlatform | None = None
         self._members: dict[str, _Member] = {}
         self._token = ""
@@ -76,6 +78,12 @@ class HostCluster(Backend):
                 raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
         for refusal in cls.provider_type.validate(spec, options):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
+
+    @classmethod
+    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+        """What the provider sees of the caller, if it looks."""
+        look = getattr(cls.provider_type, "found", None)
+        return look(spec) if look is not None else None
 
     @classmethod
     def leftovers(cls) -> Sequence[Leftover]:
@@ -187,6 +195,14 @@ class HostCluster(Backend):
             for member in self._members.values()
             if member.host is not None and not member.lost
         }
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all hosts are at one address, and so share a machine; of those that come and go, none is taken for
+        another's neighbour.
+        """
+        alone = launchers.of(self.spec.strategy).membership_changes or len(self.addresses) < 2
+        return not alone and len(set(self.addresses.values())) == 1
 
     def fail(self, failure: Failure) -> None:
         """Something that every host needs has failed."""
@@ -459,9 +475,9 @@ class _Member:
             variables.JOB_MARK: spec.name,
             **config.failure_environment(spec, options, cluster.attempt),
         }
-        if platform.shared:
+        if platform.shared or cluster.one_machine:
             env[variables.SHARED_MACHINE] = "1"
-        else:
+        if not platform.shared:
             env[variables.ADDRESSES] = json.dumps(cluster.addresses, separators=(",", ":"))
         self.preparing = False
         self.trains = True

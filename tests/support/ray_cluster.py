@@ -1,0 +1,127 @@
+"""A Ray cluster for tests: the raylets of several nodes on this machine, as Ray's own tests have them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+#: Nodes beside the head's, and the cores that each says it has.
+NODES, CORES = 2, 8
+#: By which the processes of a cluster are known, also those that its actors have started.
+MARK = "FLEETFIT_TEST_RAY"
+
+
+class Cluster:
+    """The cluster: a head and further nodes, each with its raylet.
+
+    Attributes:
+        address: Where it is joined.
+        nodes: The further nodes.
+    """
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as Nodes
+
+        with _unknown(), _environment():
+            self._cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": CORES, "include_dashboard": False})
+            self.address: str = self._cluster.address
+        self.nodes: list[Any] = []
+        for _ in range(NODES):
+            self.add()
+        self.wait()
+
+    def add(self, **more: Any) -> Any:
+        """Add a node; it is there in a moment."""
+        with _environment():
+            node = self._cluster.add_node(wait=False, **{"num_cpus": CORES, **more})
+        self.nodes.append(node)
+        return node
+
+    def wait(self) -> None:
+        """Wait until Ray knows all nodes."""
+        self._cluster.wait_for_nodes()
+
+    def kill(self, node: Any) -> None:
+        """SIGKILL to a node's raylet."""
+        self._cluster.remove_node(node, allow_graceful=False)
+        if node in self.nodes:
+            self.nodes.remove(node)
+
+    def busy(self) -> list[Any]:
+        """The further nodes on which a host of a job is."""
+        found = []
+        for node in self.nodes:
+            [raylet] = node.all_processes["raylet"]
+            children = Path(f"/proc/{raylet.process.pid}/task/{raylet.process.pid}/children").read_text().split()
+            words = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
+            if any(word.startswith(b"ray::HostActor") for word in words):
+                found.append(node)
+        return found
+
+    def recover(self) -> None:
+        """Have as many nodes again as in the beginning."""
+        while len(self.nodes) < NODES:
+            self.add()
+        self.wait()
+
+    def pids(self) -> list[int]:
+        """The processes that agents have started, and the agents."""
+        found = []
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                environ = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+                ours = f"{MARK}={os.getpid()}".encode() in environ
+                if ours and (b"--lifeline" in words or any(item.startswith(b"FLEETFIT_JOB=") for item in environ)):
+                    found.append(int(name))
+        return found
+
+    def close(self) -> None:
+        """End everything."""
+        self._cluster.shutdown()
+
+
+_shared: list[Cluster] = []
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[Cluster]:
+    """The one cluster of this process: several folders of tests have a fixture of it."""
+    cluster = _shared[-1] if _shared else Cluster()
+    _shared.append(cluster)
+    yield cluster
+    _shared.pop()
+    if not _shared:
+        cluster.close()
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """What the cluster's processes have of a test's environment: no home of its, and a mark."""
+    before = dict(os.environ)
+    os.environ.pop("FLEETFIT_HOME", None)
+    os.environ.update({MARK: str(os.getpid()), "RAY_USAGE_STATS_ENABLED": "0"})
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _unknown() -> Iterator[None]:
+    """Keep the file by which everybody's ``ray.init()`` on this machine would find the cluster as it was."""
+    from ray._private import utils
+
+    path = utils.get_ray_address_file(None)
+    before = None
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        before = file.read()
+    yield
+    if before is None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    else:
+        with open(path, "wb") as file:
+            file.write(before)
