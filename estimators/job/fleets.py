@@ -26,6 +26,8 @@ class Capabilities:
         simulated: Whether nothing is started, and what hosts print is given beforehand.
         needs_gpus: Whether hosts are asked for because they get this machine's GPUs.
         spot: Whether spot capacity is bought at a market, which takes hosts back by itself.
+        searched_by_name: Whether what jobs have left there is looked for only where a region of it is named (``fleetfit
+            clean --NAME``), since that asks a service, with the user's credentials.
     """
 
     managed: bool = False
@@ -37,6 +39,7 @@ class Capabilities:
     simulated: bool = False
     needs_gpus: bool = False
     spot: bool = False
+    searched_by_name: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,7 +94,7 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     EC2: Fleet(
         backend="estimators.backends.ec2.provider:Ec2Provider",
-        capabilities=Capabilities(heartbeats=True, elastic=True, spot=True),
+        capabilities=Capabilities(heartbeats=True, elastic=True, spot=True, searched_by_name=True),
         typed=True,
     ),
     SAGEMAKER: Fleet(

@@ -121,6 +121,7 @@ def on_slurm(cluster: slurm.Cluster, folder: Path, home: Path, **more: object) -
     )
 
 
+<<<<<<< HEAD
 def on_ray(cluster: rays.Cluster, folder: Path, home: Path, **more: object) -> clusters.Make:
     """Makes estimators whose jobs run on nodes of a Ray cluster."""
     return clusters.Make(
@@ -132,11 +133,14 @@ def on_ray(cluster: rays.Cluster, folder: Path, home: Path, **more: object) -> c
 
 
 def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path) -> clusters.Make:
+=======
+def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clusters.Make:
+>>>>>>> house
     """Makes estimators whose jobs run on the fleet."""
     return clusters.Make(
         folder,
         instance_type="netns",
-        backend_options={"fleet": str(fleet.file)},
+        backend_options={"fleet": str(fleet.file), **more},
         environment={"FLEETFIT_HOME": str(home)},
         marks=fleet.marks / f"{os.getpid()}-{folder.name}",
     )

@@ -225,7 +225,17 @@ class HostProvider(Protocol):
     def diagnose(cls) -> list[Finding]:
         """What ``fleetfit doctor`` should say."""
 
-    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it:
+    # A provider that knows which hosts there are for an elastic job says so; otherwise as many are acquired as the job
+    # wants:
+    #
+    # def membership(self) -> MembershipSource | None:
+    #     """See :mod:`estimators.backends.hosts.membership`; one for each attempt of the job."""
+    #
+    # def locate(self, name: str, place: str) -> None:
+    #     """Which place a host is to have, before or after it was acquired; of a source that decides."""
+
+    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it, and
+    # those that are searched by name with the region that was named:
     #
     # @classmethod
     # def leftovers(cls) -> list[Leftover]:

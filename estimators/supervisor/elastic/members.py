@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from container.contract.elastic import split_worker, worker_name
+from container.contract.elastic import worker_name
 from container.contract.failures import Failure
 
 
@@ -199,6 +199,9 @@ class ElasticJob(Protocol):
     def fail_job(self, failure: Failure) -> None:
         """The job cannot go on."""
 
+    def interrupted(self, host: str, notice_s: float) -> None:
+        """What the host stands on will be taken away in so many seconds."""
+
     def preempt(self, host: str, notice_s: float) -> None:
         """The host that goes has all that train: they save within the notice, and another attempt follows."""
 
@@ -211,13 +214,3 @@ class ElasticJob(Protocol):
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
         """Keep the membership with the status."""
-
-
-def changes(joined: list[str], left: list[str]) -> str:
-    """Whose workers have joined and left, in words."""
-
-    def hosts(workers: list[str]) -> str:
-        return ", ".join(dict.fromkeys(split_worker(name)[0] for name in workers))
-
-    parts = [f"joined: {hosts(joined)}"] * bool(joined) + [f"left: {hosts(left)}"] * bool(left)
-    return f" ({'; '.join(parts)})" if parts else ""
