@@ -121,7 +121,6 @@ def on_slurm(cluster: slurm.Cluster, folder: Path, home: Path, **more: object) -
     )
 
 
-<<<<<<< HEAD
 def on_ray(cluster: rays.Cluster, folder: Path, home: Path, **more: object) -> clusters.Make:
     """Makes estimators whose jobs run on nodes of a Ray cluster."""
     return clusters.Make(
@@ -132,10 +131,7 @@ def on_ray(cluster: rays.Cluster, folder: Path, home: Path, **more: object) -> c
     )
 
 
-def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path) -> clusters.Make:
-=======
 def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clusters.Make:
->>>>>>> house
     """Makes estimators whose jobs run on the fleet."""
     return clusters.Make(
         folder,
