@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,13 @@ class Cluster:
         self._cluster.remove_node(node, allow_graceful=False)
         if node in self.nodes:
             self.nodes.remove(node)
+
+    def drain(self, node: Any, seconds: int) -> None:
+        """Announce that a node will be taken in so many seconds, as the autoscaler does for a spot machine."""
+        words = ["--address", self.address, "--node-id", node.node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+        words += ["--reason-message", "a test", "--deadline-remaining-seconds", str(seconds)]
+        ray = Path(sys.executable).with_name("ray")
+        subprocess.run([ray, "drain-node", *words], check=True, capture_output=True, timeout=60)
 
     def busy(self) -> list[Any]:
         """The further nodes on which a host of a job is."""

@@ -12,8 +12,11 @@ takes back what the job had. What is asked of it comes as JSON lines, and so do 
   (whether hosts of other requests are to be on other nodes), ``node`` (an id), ``group`` (a placement group's),
   ``runtime_env``, ``python``, ``code``, ``address``, ``port``; answered by ``pending`` with ``reason``, and for each
   host, by its identity, ``placed`` with ``node``, then ``started`` with ``ip``, ``python_version``, or ``failed`` with
-  ``reason``; later ``ended`` with ``reason`` where Ray knows one;
-* ``release``: ``host`` (an identity), ``lost`` (whether its node is to be avoided for a time).
+  ``reason``; later ``notice`` with ``seconds`` when its node is drained, and ``ended`` with ``reason`` where Ray knows
+  one;
+* ``release``: ``host`` (an identity), ``lost`` (whether its node is to be avoided for a time);
+* ``follow``: ``most``, ``bundle``, ``labels``: find room for so many hosts, each on a node of its own, the job's among
+  them; answered by ``places`` with ``nodes`` (ids), at first and after each change. A node's room is kept for its host.
 
 Everything of one host goes over a connection of its own, from its node to the supervisor: Ray would tell the loss of a
 node only after fourteen seconds.
@@ -48,6 +51,10 @@ _REACH_S = 10.0
 _RELEASE_S, _LEAVE_S = 3.0, 3.0
 #: How long a node is avoided whose host was lost, and after how long a worker that starts is told of, in seconds.
 _AVOID_S, _SLOW_S = 20.0, 5.0
+#: From one look at the nodes to the next; the notice of a node that is drained without a deadline, in seconds.
+_WATCH_S, _NOTICE_S = 0.25, 30.0
+#: For how many hosts room is waited for at once.
+_STANDING = 16
 #: The label by which Ray knows nodes.
 _NODE = "ray.io/node-id"
 #: Ray's own variables, and what it sets for its workers, which a script would take for something else.
@@ -197,10 +204,17 @@ class Driver:
         self._output = output
         self._lock = threading.Lock()
         self._placing = threading.Lock()  # hosts of an elastic job: each is to know where the others are
+        self._rooms = threading.RLock()  # what is told of places, and kept there
         self._hosts: dict[str, _Host] = {}  # by identity
         self._avoided: dict[str, float] = {}  # nodes that Ray may not know yet to be gone -> until when
         self._code: dict[str, Any] = {}
         self._client = False
+        self._followed: dict[str, Any] | None = None
+        self._places: dict[
+            str, Any
+        ] = {}  # nodes that have been told, in their order -> the room there, if no host has it
+        self._standing: list[tuple[Any, frozenset[str]]] = []  # room that is waited for, and the nodes where it is not
+        self._told: list[str] | None = None
 
     def say(self, event: str, **values: Any) -> None:
         """Tell the supervisor."""
@@ -218,6 +232,8 @@ class Driver:
             hosts = [_Host(wanted) for wanted in asked["hosts"]]
             self._hosts.update({host.identity: host for host in hosts})
             self._begin(self._acquire, asked, hosts)
+        elif operation == "follow":
+            self._follow_nodes(asked)
         elif operation == "release":
             released = self._hosts.pop(asked["host"], None)
             if released is not None:
@@ -257,6 +273,71 @@ class Driver:
         self._client = address.startswith("ray://")
         own = _own_address(address) if self._client else ray.util.get_node_ip_address()
         self.say("connected", node_ip=own, address=_address(context, address), started=started, version=ray.__version__)
+        if not self._client:  # Ray's client cannot ask for what is drained
+            self._begin(self._watch)
+
+    def _watch(self) -> None:
+        """Tell hosts that their nodes will be taken, and which nodes there are for an elastic job."""
+        noticed: set[str] = set()
+        while True:
+            time.sleep(_WATCH_S)
+            with contextlib.suppress(Exception):  # a head that is restarted answers later
+                drained = _drained()
+                for host in list(self._hosts.values()):
+                    if host.node in drained and host.identity not in noticed:
+                        noticed.add(host.identity)
+                        self.say("notice", host=host.identity, seconds=drained[host.node])
+                if self._followed is not None:
+                    with self._rooms:
+                        self._look_for_room(frozenset(drained))
+
+    # --- nodes that come and go ---
+
+    def _follow_nodes(self, asked: dict[str, Any]) -> None:
+        with self._rooms:
+            self._followed = asked
+            taken = self._taken
+            self._places = {node: room for node, room in self._places.items() if room is not None or node in taken}
+            self._told = None
+
+    def _look_for_room(self, drained: frozenset[str]) -> None:
+        """Have as much room waited for as the job may still grow: Ray's autoscaler sees it, and brings nodes."""
+        import ray
+        from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+        assert self._followed is not None
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} - self._suspects()
+        for node in self._places.keys() - alive:
+            if (room := self._places.pop(node)) is not None:
+                remove_placement_group(room)
+        waiting = []
+        for group, elsewhere in self._standing:
+            table = placement_group_table(group)
+            node = table["bundles_to_node_id"].get(0, "") if table["state"] == "CREATED" else ""
+            if node and node not in self._places and node not in drained and node in alive:
+                self._places[node] = group
+            elif table["state"] == "PENDING":
+                waiting.append((group, elsewhere))
+            else:
+                remove_placement_group(group)
+        elsewhere = frozenset(self._places) | self._suspects() | drained
+        lacking = max(0, min(self._followed["most"] - len(self._places), _STANDING))
+        kept = [one for one in waiting if one[1] == elsewhere][:lacking]
+        for one in waiting:
+            if one not in kept:
+                remove_placement_group(one[0])
+        labels = dict(self._followed["labels"])
+        if elsewhere:
+            labels[_NODE] = f"!in({','.join(sorted(elsewhere))})"
+        while len(kept) < lacking:
+            group = placement_group(
+                [self._followed["bundle"]], strategy="PACK", bundle_label_selector=[labels] if labels else None
+            )
+            kept.append((group, elsewhere))
+        self._standing = kept
+        if list(self._places) != self._told:
+            self._told = list(self._places)
+            self.say("places", nodes=self._told)
 
     # --- hosts ---
 
@@ -283,11 +364,12 @@ class Driver:
             asked["bundle"] = bundles[indexes[0]]
         else:
             labels = dict(asked["labels"])
-            if asked["node"]:
-                labels[_NODE] = asked["node"]
-            elif asked["apart"] and (others := self._taken | self._suspects()):
+            group = self._room_at(asked["node"])
+            if group is None and asked["node"]:
+                labels[_NODE] = _node_of(asked["node"])
+            elif group is None and asked["apart"] and (others := self._taken | self._suspects()):
                 labels[_NODE] = f"!in({','.join(sorted(others))})"
-            group = placement_group(
+            group = group or placement_group(
                 [asked["bundle"]] * len(hosts),
                 strategy=asked["strategy"],
                 bundle_label_selector=[labels] * len(hosts) if labels else None,
@@ -309,6 +391,14 @@ class Driver:
                 host.group, host.shares = group, hosts
             self.say("placed", host=host.identity, node=host.node)
         return group, indexes
+
+    def _room_at(self, node: str | None) -> Any:
+        """Return the room that is kept on a node, which is its host's from now on."""
+        with self._rooms:
+            room = self._places.get(node) if node else None
+            if room is not None:
+                self._places[str(node)] = None
+            return room
 
     @property
     def _taken(self) -> set[str]:
@@ -470,6 +560,25 @@ class _Host:
         self.shares: list[_Host] = []  # hosts of the same placement group
         self.released = threading.Event()
         self.over = threading.Event()
+
+
+def _drained() -> dict[str, float]:
+    """Return the nodes that are about to be taken, and in how many seconds."""
+    from ray._private.state import state
+
+    now = time.time() * 1000
+    found: dict[str, int] = state.get_draining_nodes()
+    return {node: max(0.0, (until - now) / 1000) if until else _NOTICE_S for node, until in found.items()}
+
+
+def _node_of(name: str) -> str:
+    """Return the id of a node, of which an id, an address or a host name is given."""
+    import ray
+
+    for node in ray.nodes():
+        if node["Alive"] and name in (node["NodeID"], node["NodeManagerAddress"], node["NodeManagerHostname"]):
+            return str(node["NodeID"])
+    return name
 
 
 def _fits(bundle: dict[str, float], there: dict[str, float]) -> bool:

@@ -30,6 +30,8 @@ class RayOptions:
         accelerator_type: The accelerator that its node must have, as Ray calls it.
         labels: Labels that its node must have, as Ray's label selectors.
         placement_group: The placement group, by its id, whose bundles are the hosts; None: one of the job's own.
+        follow_nodes: Whether an elastic job has a host at every node that has room, up to ``max_hosts``; else as many
+            as it is told to.
         runtime_env: Ray's ``runtime_env`` of the hosts.
         python: The interpreter on the nodes; None: that of Ray's workers.
         caller_address: Where the nodes reach this machine; None: where Ray reaches it.
@@ -42,6 +44,7 @@ class RayOptions:
     accelerator_type: str | None = None
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     placement_group: str | None = None
+    follow_nodes: bool = True
     runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     python: str | None = None
     caller_address: str | None = None
@@ -160,7 +163,14 @@ def _seconds(name: str, value: Any) -> float:
     return float(value)
 
 
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{_named(name)} must be True or False; got {shown(value)}.")
+    return value
+
+
 _READERS = {
+    "follow_nodes": _flag,
     "strategy": _strategy,
     "resources_per_host": _resources,
     "labels": _labels,

@@ -16,6 +16,7 @@ from container.contract.strategies import MPI, ElasticHorovod
 from container.system import processes
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
+from estimators.backends.hosts.membership import Membership, MembershipSource, News
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ray import diagnosis
@@ -31,6 +32,10 @@ Event = dict[str, Any]
 
 #: How long Ray's own word for why a host is gone is waited for, in seconds: of a worker it comes at once.
 _WHY_S = 0.1
+#: After how long another driver is started where one was killed, in seconds.
+_AGAIN_S = 1.0
+#: How long before Ray takes a node its host is given up, in seconds.
+_MARGIN_S = 1.0
 #: Variables of a worker of Ray's, which a driver that is started there must not take for its own.
 _OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "PYTHONBREAKPOINT", "SPT_NOENV")
 
@@ -49,18 +54,27 @@ class RayProvider:
         self.options = RayOptions.of(options.backend_options)
         self.group = self.options.placement_group
         self.address = self.options.address
+        self.planned = len(spec.hosts)
         self._driver: _Driver | None = None
         self._wanted: list[_Wanted] = []
         self._starts: Counter[str] = Counter()
         self._there: dict[str, _Wanted] = {}  # host -> what it came by
+        self._places: dict[str, str] = {}  # host -> the node that it is said to have
+        self._unplaced: dict[str, _Wanted] = {}  # hosts that wait until that is said
+        self._nodes: _NodeTable | None = None
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
         """Refuse options that are wrong, and an environment without Ray; the cluster is asked by the job itself."""
         try:
-            RayOptions.of(options.backend_options)
+            given = RayOptions.of(options.backend_options)
         except ConfigurationError as error:
             return [str(error)]
+        if isinstance(spec.strategy, ElasticHorovod) and spec.strategy.spares and given.follow_nodes:
+            return [
+                "a job that has a host at every node has none to spare. Leave spares out, or take "
+                "backend_options={'follow_nodes': False}."
+            ]
         reason = diagnosis.refusal()
         return [reason] if reason is not None else []
 
@@ -101,16 +115,63 @@ class RayProvider:
 
     def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
         """Ask for room; what is asked for at once comes in one placement group, unless the job is elastic."""
-        self._wanted.append(_Wanted(self, name, ready, failed))
-        if len(self._wanted) == 1:
-            self.loop.call_later(0, self._submit)
+        wanted = _Wanted(self, name, ready, failed)
+        if self.placed and name not in self._places:
+            self._unplaced[name] = wanted
+        else:
+            self._submit(wanted)
 
-    def _submit(self) -> None:
+    def locate(self, name: str, place: str) -> None:
+        """Say which node is to be a host's."""
+        self._places[name] = place
+        if (wanted := self._unplaced.pop(name, None)) is not None:
+            self._submit(wanted)
+
+    def _submit(self, wanted: _Wanted) -> None:
+        wanted.place = self._places.pop(wanted.name, None)
+        self._wanted.append(wanted)
+        if len(self._wanted) == 1:
+            self.loop.call_later(0, self._ask)
+
+    def _ask(self) -> None:
         wanted, self._wanted = self._wanted, []
+        for group in [[one] for one in wanted] if self.elastic else [wanted]:
+            self.driver.acquire(group)
+
+    @property
+    def driver(self) -> _Driver:
+        """What speaks with Ray; another one where it has ended."""
         if self._driver is None or self._driver.over:
             self._driver = _Driver(self)
-        for group in [[one] for one in wanted] if self.elastic else [wanted]:
-            self._driver.acquire(group)
+        return self._driver
+
+    def membership(self) -> MembershipSource | None:
+        """Return the cluster's table of nodes, as far as an elastic job may have them."""
+        if not self.follows:
+            return None
+        self._nodes = _NodeTable(self)
+        return self._nodes
+
+    @property
+    def follows(self) -> bool:
+        """Whether the cluster's nodes decide which hosts an elastic job has."""
+        return self.elastic and self.options.follow_nodes and self.group is None
+
+    @property
+    def placed(self) -> bool:
+        """Whether somebody says which node is which host's."""
+        strategy = self.spec.strategy
+        return self.follows or (isinstance(strategy, ElasticHorovod) and strategy.discovery is not None)
+
+    def told(self, event: Event) -> None:
+        """The driver says something of no host."""
+        if self._nodes is not None:
+            self._nodes.told(event)
+
+    def lost(self, node: str) -> None:
+        """A host was lost, and perhaps its node."""
+        if self._nodes is not None:
+            self._nodes.lost(node)
 
     @property
     def elastic(self) -> bool:
@@ -157,6 +218,7 @@ class _Wanted:
         name: Its name in the job.
         identity: By which it is known to the driver; "" before that was asked.
         node: Its node's id, when Ray has found room.
+        place: The node that it is to have, if that is said.
         lost: Whether its connection has ended by itself.
     """
 
@@ -167,8 +229,10 @@ class _Wanted:
         self._failed = failed
         self.identity = ""
         self.node = ""
+        self.place: str | None = None
         self.lost = False
         self._driver: _Driver | None = None
+        self._host: RemoteHost | None = None
         self._fd = -1
         self._event: Event | None = None
         self._reason = ""
@@ -194,6 +258,8 @@ class _Wanted:
         elif event["event"] == "started":
             self._event = event
             self._begin()
+        elif event["event"] == "notice" and self._host is not None:
+            self._host.on_notice(max(0.0, event["seconds"] - _MARGIN_S))
         elif event["event"] == "failed":
             self.fail(event["reason"])
         elif event["event"] == "ended":
@@ -216,7 +282,7 @@ class _Wanted:
         self._over = True
         assert self._driver is not None
         provider = self._provider
-        _NodeHost(
+        self._host = _NodeHost(
             provider.loop,
             self.name,
             fd,
@@ -258,9 +324,55 @@ class _Wanted:
             timer.cancel()
             self._waiting = None
             then(f"{reason} ({self._reason})" if self._reason else reason)
+            self._provider.lost(self.node)
 
         self._waiting = told
         timer = self._provider.loop.call_later(0.0 if self._reason else _WHY_S, told)
+
+
+class _NodeTable:
+    """The nodes on which the hosts of an elastic job are to be, as the driver tells them, by their ids.
+
+    See :class:`estimators.backends.hosts.membership.MembershipSource`.
+    """
+
+    decides = True
+    title = "Ray"
+
+    def __init__(self, provider: RayProvider) -> None:
+        self._provider = provider
+        self._news: News | None = None
+        self._known: list[str] = []
+
+    def start(self, membership: Membership) -> None:
+        """Begin to tell."""
+        self._news = News(membership, hopeless_after=0.0)
+        self._provider.driver.follow()
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        self._news = None
+
+    def told(self, event: Event) -> None:
+        """The driver says which nodes there are, or is gone."""
+        if self._news is None:
+            return
+        if event["event"] == "places":
+            self._known = event["nodes"]
+            self._news.places(dict.fromkeys(self._known))
+        else:
+            self._news.problem(event["reason"])
+            self._provider.loop.call_later(_AGAIN_S, self._again)
+
+    def _again(self) -> None:
+        if self._news is not None:
+            self._provider.driver.follow()
+
+    def lost(self, node: str) -> None:
+        """A node is gone, perhaps: Ray would say so in a quarter of a minute, and the driver names it again if not."""
+        if self._news is not None and node in self._known:
+            self._known = [other for other in self._known if other != node]
+            self._news.places(dict.fromkeys(self._known))
 
 
 class _NodeHost(RemoteHost):
@@ -292,6 +404,7 @@ class _Driver:
         self._queued: list[list[_Wanted]] = []
         self._said = b""
         self._local = False
+        self._follows = False
         input_read, self._write = os.pipe()
         self._read, output_write = os.pipe()
         errors = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -337,7 +450,7 @@ class _Driver:
             strategy=strategy if len(group) > 1 else "PACK",
             labels=dict(options.labels),
             apart=provider.elastic and strategy == "STRICT_SPREAD",
-            node=None,
+            node=group[0].place,
             group=provider.group,
             runtime_env=dict(options.runtime_env),
             python=options.python,
@@ -345,6 +458,17 @@ class _Driver:
             address=self.caller_address,
             port=self._arrivals.port,
         )
+
+    def follow(self) -> None:
+        """Have told which nodes there are for the job's hosts, when the cluster has been joined."""
+        if self._arrivals is None:
+            self._follows = True
+            return
+        provider = self._provider
+        strategy = provider.spec.strategy
+        assert isinstance(strategy, ElasticHorovod)
+        most = strategy.most_hosts(provider.planned)
+        self._send(op="follow", most=most, bundle=provider.bundle, labels=dict(provider.options.labels))
 
     def release(self, wanted: _Wanted) -> None:
         """A host is not needed any more."""
@@ -390,6 +514,8 @@ class _Driver:
             self._connected(event)
         elif event["event"] == "pending":
             self._provider.tell(f"{event['reason']}.")
+        elif event["event"] == "places":
+            self._provider.told(event)
         elif (wanted := self._hosts.get(event["host"])) is not None:
             wanted.told(event)
             if event["event"] == "placed":
@@ -411,6 +537,8 @@ class _Driver:
                 f"({error.strerror}); name another address of its with backend_options={{'caller_address': …}}"
             )
             return
+        if self._follows:
+            self.follow()
         queued, self._queued = self._queued, []
         for group in queued:
             self.acquire(group)
@@ -433,6 +561,7 @@ class _Driver:
         self._hosts.clear()
         for one in waiting:
             one.fail(reason)
+        self._provider.told({"event": "refused", "reason": reason})
 
     def _forget(self) -> None:
         if not self.over:
