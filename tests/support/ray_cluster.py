@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,20 +21,26 @@ MARK = "FLEETFIT_TEST_RAY"
 class Cluster:
     """The cluster: a head and further nodes, each with its raylet.
 
+    Args:
+        nodes: How many further ones.
+        resources: What each has beside its cores.
+
     Attributes:
         address: Where it is joined.
         nodes: The further nodes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = NODES, **resources: float) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
+        self._folder = tempfile.mkdtemp(prefix="fr-", dir="/tmp")  # sockets are in it, whose paths are short
         with _unknown(), _environment():
-            self._cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": CORES, "include_dashboard": False})
+            head = {"num_cpus": CORES, "resources": resources, "include_dashboard": False, "temp_dir": self._folder}
+            self._cluster = Nodes(initialize_head=True, head_node_args=head)
             self.address: str = self._cluster.address
         self.nodes: list[Any] = []
-        for _ in range(NODES):
-            self.add()
+        for _ in range(nodes):
+            self.add(resources=resources)
         self.wait()
 
     def add(self, **more: Any) -> Any:
@@ -90,7 +98,9 @@ class Cluster:
 
     def close(self) -> None:
         """End everything."""
-        self._cluster.shutdown()
+        with _unknown():
+            self._cluster.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 _shared: list[Cluster] = []
@@ -120,7 +130,7 @@ def _environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _unknown() -> Iterator[None]:
-    """Keep the file by which everybody's ``ray.init()`` on this machine would find the cluster as it was."""
+    """Leave the file by which everybody's ``ray.init()`` on this machine finds a cluster as it was."""
     from ray._private import utils
 
     path = utils.get_ray_address_file(None)
