@@ -61,9 +61,9 @@ class Fleet:
 
 
 #: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
-#: machines that ssh reaches; nodes of a Slurm cluster; EC2.
+#: machines that ssh reaches; nodes of a Slurm or a Ray cluster; EC2.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
-SSH, SLURM, EC2 = "ssh", "slurm", "ec2"
+SSH, SLURM, RAY, EC2 = "ssh", "slurm", "ray", "ec2"
 
 #: What an estimator takes where it is told nothing.
 DEFAULT = PROCESSES
@@ -91,6 +91,10 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     SLURM: Fleet(
         backend="estimators.backends.slurm.provider:SlurmProvider",
+        capabilities=Capabilities(heartbeats=True, elastic=True),
+    ),
+    RAY: Fleet(
+        backend="estimators.backends.ray.provider:RayProvider",
         capabilities=Capabilities(heartbeats=True, elastic=True),
     ),
     EC2: Fleet(

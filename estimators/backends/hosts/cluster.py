@@ -60,6 +60,8 @@ class HostCluster(Backend):
         self._provider.tell = self._tell
         self._provider.protected = self.protected
         self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
+        if (heed := getattr(self._provider, "heed", None)) is not None:
+            heed(record.read_json(record.found_file) or {})
         self._here: LocalPlatform | None = None
         self._members: dict[str, _Member] = {}
         self._token = ""
@@ -85,6 +87,12 @@ class HostCluster(Backend):
         """What the provider makes of them, if it makes anything."""
         make = getattr(cls.provider_type, "portable", None)
         return dict(make(spec, options) if make is not None else options.backend_options)
+
+    @classmethod
+    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+        """What the provider sees of the caller, if it looks."""
+        look = getattr(cls.provider_type, "found", None)
+        return look(spec) if look is not None else None
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
@@ -252,6 +260,14 @@ class HostCluster(Backend):
             for member in self._members.values()
             if member.host is not None and not member.lost
         }
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all hosts are at one address, and so share a machine; of those that come and go, none is taken for
+        another's neighbour.
+        """
+        alone = launchers.of(self.spec.strategy).membership_changes or len(self.addresses) < 2
+        return not alone and len(set(self.addresses.values())) == 1
 
     def fail(self, failure: Failure) -> None:
         """Something that every host needs has failed."""
@@ -538,9 +554,9 @@ class _Member:
         if spec.resources.keep_alive_s:
             env[variables.KEEP_ALIVE] = f"{spec.resources.keep_alive_s}"
             env[variables.KEPT_FOR] = kept.whose(cluster.record.home)
-        if platform.shared:
+        if platform.shared or cluster.one_machine:
             env[variables.SHARED_MACHINE] = "1"
-        else:
+        if not platform.shared:
             env[variables.ADDRESSES] = json.dumps(cluster.addresses, separators=(",", ":"))
         self.preparing = False
         self.trains = True

@@ -250,3 +250,12 @@ class HostProvider(Protocol):
     # @classmethod
     # def leftovers(cls) -> list[Leftover]:
     #     """What there is of all jobs, those that run among them."""
+    #
+    # One to which it matters where in the caller fit() is called, has these:
+    #
+    # @classmethod
+    # def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+    #     """What there is to know of the process that calls fit(): plain data."""
+    #
+    # def heed(self, found: dict[str, Any]) -> None:
+    #     """What that was, in the job's supervisor, before anything else; empty if it was nothing."""

@@ -15,6 +15,7 @@ GIVEN_ELSEWHERE = {
     "aws": "tests/integration/service/test_documents.py",
     "sagemaker": "tests/integration/service/test_documents.py",
     "slurm": "tests/integration/cluster/test_slurm.py",
+    "ray": "tests/integration/cluster/test_ray.py",
 }
 
 
