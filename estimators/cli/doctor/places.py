@@ -48,7 +48,9 @@ def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
     )
 
 
-def strategies(tensorflow: Finding, keras: Finding, openmpi: Finding, horovod: Finding) -> tuple[Finding, ...]:
+def strategies(
+    tensorflow: Finding, torch: Finding, keras: Finding, openmpi: Finding, horovod: Finding
+) -> tuple[Finding, ...]:
     """Each strategy, with what it lacks."""
     from container.contract.strategies import STRATEGIES
     from container.launchers import runnable
@@ -59,13 +61,14 @@ def strategies(tensorflow: Finding, keras: Finding, openmpi: Finding, horovod: F
         "collective_all_reduce": (tensorflow,),
         "mirrored": (tensorflow,),
         "elastic_horovod": (tensorflow, horovod),
+        "torch_distributed": (torch,),
     }
     findings = [Finding(name="none", state=Verdict.OK, text="one process per host, any script")]
     for strategy in STRATEGIES:
         if not runnable(strategy.launcher):
             findings.append(Finding(name=strategy.name, state=Verdict.ABSENT, text="not available in this version"))
             continue
-        lacking = [need for need in needs.get(strategy.name, ()) if need.state is Verdict.MISSING]
+        lacking = [need for need in needs.get(strategy.name, ()) if need.state in (Verdict.MISSING, Verdict.ABSENT)]
         if not lacking:
             findings.append(Finding(name=strategy.name, state=Verdict.OK, text="ready"))
             continue
