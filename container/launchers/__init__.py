@@ -46,6 +46,7 @@ LAUNCHERS = {
     "parameter_server": Launcher(module="container.launchers.parameter_server"),
     "collective": Launcher(module="container.launchers.collective"),
     "mirrored": Launcher(module="container.launchers.mirrored"),
+    "torch_distributed": Launcher(module="container.launchers.torch_distributed"),
     "elastic": Launcher(
         module="container.launchers.elastic",
         runtime="container.toolkit.elastic.host:ElasticRuntime",
@@ -114,6 +115,13 @@ def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> d
     found: dict[str, str] = {}
     if hasattr(module, "ranks_variables"):
         found = module.ranks_variables(environment, variables)
+    return found
+
+
+def defaults(environment: Environment) -> dict[str, str]:
+    """Return the strategy's variables for all processes of a host, for which a user's own values are taken instead."""
+    module = importlib.import_module(of(environment.strategy).module)
+    found: dict[str, str] = module.defaults(environment) if hasattr(module, "defaults") else {}
     return found
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
+from container.contract.strategies import framework_problem
 from estimators.client import request_builder
 from estimators.client.callbacks import check_callbacks
 from estimators.client.launch import launch
@@ -121,6 +122,8 @@ class Estimator:
     _job_base: ClassVar[str] = "training-job"
     #: Whether scripts are passed ``--model_dir``.
     _passes_model_dir: ClassVar[bool] = False
+    #: The framework that scripts are for; None: any.
+    _framework: ClassVar[str | None] = None
 
     latest_training_job: TrainingJob | None
     jobs: list[TrainingJob]
@@ -140,7 +143,7 @@ class Estimator:
                 raise TypeError(f"{name}() got {argument} twice: without a name ({shown(value)}) and with it.")
             arguments[argument] = value
         values = read_arguments(arguments, constructor=name, owners=self._owners)
-        self._settings = Settings(**values)
+        self._settings = self._fitting(Settings(**values))
         self.latest_training_job = None
         self.jobs = []
 
@@ -165,9 +168,21 @@ class Estimator:
         if name == "hyperparameters":
             raise AttributeError("hyperparameters is a method; set_hyperparameters(name=value) changes them.")
         if self._is_argument(name):
-            value = dataclasses.replace(self._settings, **{name: value})
+            value = self._fitting(dataclasses.replace(self._settings, **{name: value}))
             name = "_settings"
         object.__setattr__(self, name, value)
+
+    @classmethod
+    def _fitting(cls, settings: Settings) -> Settings:
+        """Return the settings.
+
+        Raises:
+            ConfigurationError: the strategy is for another framework's scripts.
+        """
+        problem = framework_problem(settings.distribution, cls._framework)
+        if problem is not None:
+            raise ConfigurationError(problem)
+        return settings
 
     @classmethod
     def _is_argument(cls, name: str) -> bool:
@@ -385,6 +400,7 @@ class Estimator:
             inputs,
             name=self._job_name(job_name),
             passes_model_dir=self._passes_model_dir,
+            framework=self._framework,
             experiment=experiment,
         )
 
@@ -454,10 +470,36 @@ class TensorFlow(Estimator):
         **arguments: As :class:`Estimator`'s.
     """
 
-    _owners = (Owner.ESTIMATOR, Owner.TENSORFLOW)
+    _owners = (Owner.ESTIMATOR, Owner.FRAMEWORK, Owner.TENSORFLOW)
     _positional = ("py_version", "framework_version", "model_dir", "image_uri", "distribution")
     _job_base = "tensorflow-training"
     _passes_model_dir = True
+    _framework = "tensorflow"
+
+
+class PyTorch(Estimator):
+    """Trains PyTorch scripts; see :class:`Estimator` for the arguments that all estimators take.
+
+    Args:
+        entry_point: The script.
+        framework_version: The PyTorch version that is wanted; processes of this machine run the installed one, and
+            a warning says so when they differ.
+        py_version: The Python version that is wanted; likewise.
+        source_dir: The folder with the code.
+        hyperparameters: Become arguments of the script.
+        image_uri: The container image.
+        distribution: ``TorchDistributed(processes_per_host=2)`` or SageMaker's ``{"torch_distributed": {"enabled":
+            True}}`` starts the script as torchrun does; ``MPI(…)`` and ``ElasticHorovod(…)`` are for scripts with
+            ``horovod.torch``.
+        **arguments: As :class:`Estimator`'s.
+    """
+
+    _owners = (Owner.ESTIMATOR, Owner.FRAMEWORK)
+    _positional = (
+        "entry_point", "framework_version", "py_version", "source_dir", "hyperparameters", "image_uri", "distribution",
+    )  # fmt: skip
+    _job_base = "pytorch-training"
+    _framework = "torch"
 
 
 Estimator.__signature__ = _signature(Estimator)  # type: ignore[attr-defined]

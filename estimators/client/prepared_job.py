@@ -28,6 +28,7 @@ class Draft:
         spec: The job; SageMaker's own rules have been checked.
         settings: What the estimator was told.
         source: The user's code; None when the image brings its own, or it is on S3.
+        framework: The framework that the script is for; None where that is not known.
         problems: What a job on SageMaker lacks (a role, credentials), and what to set: it can be planned, not started.
         remarks: What the user should know of what was found for it.
     """
@@ -35,6 +36,7 @@ class Draft:
     spec: TrainingJobSpec
     settings: Settings
     source: Source | None
+    framework: str | None = None
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -46,6 +48,7 @@ class Draft:
         *,
         name: str,
         passes_model_dir: bool,
+        framework: str | None = None,
         experiment: Mapping[str, str] | None = None,
     ) -> Draft:
         """Build a job.
@@ -55,6 +58,7 @@ class Draft:
             inputs: The ``inputs`` of ``fit()``.
             name: The job's name.
             passes_model_dir: Whether the script is passed ``--model_dir``.
+            framework: The framework that the script is for; None where that is not known.
             experiment: SageMaker's ``ExperimentConfig``.
 
         Raises:
@@ -68,7 +72,7 @@ class Draft:
         if settings.capabilities.managed:
             from estimators.backends.sagemaker import discovery
 
-            found = discovery.discover(settings)
+            found = discovery.discover(settings, framework or "tensorflow")
             settings, problems, remarks = found.settings, found.problems, found.warnings
         source = _source(settings)
         code = _code_on_s3(settings)
@@ -93,7 +97,7 @@ class Draft:
             spec = shipping.with_code_channel(spec, toolkit=toolkit, prefix=prefix)
             remarks = (*remarks, *shipping.warnings(spec))
         validation.check_spec(spec)
-        return cls(spec=spec, settings=settings, source=source, problems=problems, remarks=remarks)
+        return cls(spec=spec, settings=settings, source=source, framework=framework, problems=problems, remarks=remarks)
 
     @functools.cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -102,7 +106,9 @@ class Draft:
         found += self.remarks
         here = self.settings.run_options.dispatcher is None
         if self.settings.capabilities.this_python and here:
-            found += checks.version_warnings(self.settings.framework_version, self.settings.py_version)
+            found += checks.version_warnings(
+                self.settings.framework_version, self.settings.py_version, self.framework or "tensorflow"
+            )
         if not self.settings.capabilities.simulated and here:
             found += preflight(self.spec, self.settings.run_options)
         if here and (idle := idle_devices(self.spec)) is not None:

@@ -59,7 +59,7 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
 
 
 def strategies(
-    tensorflow: ReportLine, keras: ReportLine, openmpi: ReportLine, horovod: ReportLine
+    tensorflow: ReportLine, torch: ReportLine, keras: ReportLine, openmpi: ReportLine, horovod: ReportLine
 ) -> tuple[ReportLine, ...]:
     """Each strategy, with what it lacks."""
     from container.contract.strategies import STRATEGIES
@@ -71,13 +71,14 @@ def strategies(
         "collective_all_reduce": (tensorflow,),
         "mirrored": (tensorflow,),
         "elastic_horovod": (tensorflow, horovod),
+        "torch_distributed": (torch,),
     }
     findings = [ReportLine(name="none", state=Verdict.OK, text="one process per host, any script")]
     for strategy in STRATEGIES:
         if not runnable(strategy.launcher):
             findings.append(ReportLine(name=strategy.name, state=Verdict.ABSENT, text="not available in this version"))
             continue
-        lacking = [need for need in needs.get(strategy.name, ()) if need.state is Verdict.MISSING]
+        lacking = [need for need in needs.get(strategy.name, ()) if need.state in (Verdict.MISSING, Verdict.ABSENT)]
         if not lacking:
             findings.append(ReportLine(name=strategy.name, state=Verdict.OK, text="ready"))
             continue
