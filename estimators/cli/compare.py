@@ -39,6 +39,7 @@ def add(subparsers: Any) -> None:
         "-s", "--strategy", action="append", default=[], metavar="NAME",
         help=f"one of {', '.join(jobargs.STRATEGIES)}; may be repeated",
     )  # fmt: skip
+    jobargs.add_framework(running)
     running.add_argument(
         "-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts to run it on (default: 2)"
     )
@@ -100,8 +101,6 @@ def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
 
 
 def _estimators(args: argparse.Namespace) -> list[Any]:
-    from estimators.client.estimator import TensorFlow
-
     if not args.strategy:
         raise ConfigurationError(f"--strategy is missing: one or more of {', '.join(jobargs.STRATEGIES)}.")
     found = []
@@ -116,7 +115,9 @@ def _estimators(args: argparse.Namespace) -> list[Any]:
             "instance_type": args.instance_type,
         }
         found.append(
-            TensorFlow(**{name: value for name, value in values.items() if value is not None}, model_dir=False)
+            jobargs.estimator_for(
+                args.framework, {name: value for name, value in values.items() if value is not None}, model_dir=False
+            )
         )
     return found
 

@@ -93,6 +93,7 @@ def add(subparsers: Any) -> None:
     run.add_argument(
         "--backend-option", metavar="NAME=VALUE", action="append", default=[], help="as of `fleetfit train`"
     )
+    parsing.add_dispatcher(run, "as of `fleetfit train`")
     run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py …")
     run.set_defaults(run=run_horovodrun, commands=subparsers)
 
@@ -177,6 +178,10 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     elif options := " ".join(filter(None, (args.mpi_args, args.binding_args))):
         line += ["--option", f"custom_mpi_options={options}"]
     line += ["--instance-type", args.instance_type]
+    if args.dispatcher is not None:
+        line += ["--dispatcher", args.dispatcher]
+    for option in args.dispatcher_option:
+        line += ["--dispatcher-option", option]
     for option in args.backend_option:
         line += ["--backend-option", option]
     if args.hosts is not None and not _here(args):

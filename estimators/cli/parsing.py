@@ -186,6 +186,32 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_dispatcher(parser: argparse._ActionsContainer, what: str) -> None:
+    """Add what names a dispatcher.
+
+    Args:
+        parser: Where to.
+        what: What it is for, for the help.
+    """
+    parser.add_argument("--dispatcher", metavar="[USER@]HOST", help=what)
+    parser.add_argument(
+        "--dispatcher-option", metavar="NAME=VALUE", action="append", default=[],
+        help="option of the dispatcher, such as python=/opt/train/bin/python; may be repeated",
+    )  # fmt: skip
+
+
+def dispatcher_options(args: argparse.Namespace) -> dict[str, str]:
+    """What :func:`add_dispatcher` says of options.
+
+    Raises:
+        ConfigurationError: there are some, and no dispatcher.
+    """
+    given = dict(pairs("--dispatcher-option", args.dispatcher_option))
+    if given and args.dispatcher is None:
+        raise ConfigurationError("--dispatcher-option needs a --dispatcher.")
+    return given
+
+
 def logs(args: argparse.Namespace) -> bool | str:
     """What :func:`add_logs` says, as ``fit(logs=…)`` takes it."""
     if args.all and args.no_logs:

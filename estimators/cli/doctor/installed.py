@@ -67,6 +67,19 @@ def tensorflow(found: Mapping[str, str]) -> ReportLine:
     return ReportLine(name="TensorFlow", state=Verdict.OK, text=f"{version} ({names[0]})")
 
 
+def torch(found: Mapping[str, str]) -> ReportLine:
+    """PyTorch, which only its own scripts need."""
+    if "torch" not in found:
+        return ReportLine(
+            name="PyTorch",
+            state=Verdict.ABSENT,
+            text="not installed",
+            remedy="`fleetfit install torch` installs it; UV_TORCH_BACKEND=cpu in the environment chooses PyTorch's "
+            "own index of builds without CUDA.",
+        )
+    return ReportLine(name="PyTorch", state=Verdict.OK, text=found["torch"])
+
+
 def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLine:
     """tf_keras and Keras 3, and whether they fit TensorFlow."""
     tensorflow = found.get("tensorflow") or found.get("tensorflow-cpu")

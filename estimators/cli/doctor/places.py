@@ -19,6 +19,7 @@ _KNOWN = (PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER)
 
 def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
     """Cores, memory, GPUs and the disk of the job records."""
+    from estimators.backends.hosts import kept
     from estimators.records.record import jobs_folder
 
     facts = hardware.facts()
@@ -37,6 +38,15 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
             text=f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available",
         ),
         ReportLine(name="GPU", state=Verdict.INFO, text=", ".join(gpus) or "none"),
+        *(
+            ReportLine(
+                name="Kept",
+                state=Verdict.INFO,
+                text=f"for the next job: {one}",
+                remedy="`fleetfit clean` ends it; it ends by itself when its time is over, or when memory is short.",
+            )
+            for one in kept.find(folder.parent)
+        ),
         ReportLine(
             name="Disk",
             state=Verdict.WARNING if low else Verdict.INFO,
@@ -49,7 +59,7 @@ def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
 
 
 def strategies(
-    tensorflow: ReportLine, keras: ReportLine, openmpi: ReportLine, horovod: ReportLine
+    tensorflow: ReportLine, torch: ReportLine, keras: ReportLine, openmpi: ReportLine, horovod: ReportLine
 ) -> tuple[ReportLine, ...]:
     """Each strategy, with what it lacks."""
     from container.contract.strategies import STRATEGIES
@@ -61,13 +71,14 @@ def strategies(
         "collective_all_reduce": (tensorflow,),
         "mirrored": (tensorflow,),
         "elastic_horovod": (tensorflow, horovod),
+        "torch_distributed": (torch,),
     }
     findings = [ReportLine(name="none", state=Verdict.OK, text="one process per host, any script")]
     for strategy in STRATEGIES:
         if not runnable(strategy.launcher):
             findings.append(ReportLine(name=strategy.name, state=Verdict.ABSENT, text="not available in this version"))
             continue
-        lacking = [need for need in needs.get(strategy.name, ()) if need.state is Verdict.MISSING]
+        lacking = [need for need in needs.get(strategy.name, ()) if need.state in (Verdict.MISSING, Verdict.ABSENT)]
         if not lacking:
             findings.append(ReportLine(name=strategy.name, state=Verdict.OK, text="ready"))
             continue
