@@ -48,10 +48,14 @@ RE2 = ["google-re2>=1.1.20240702"]
 # Containers on this machine.
 DOCKER = ["docker>=7"]
 
+# Nodes of a Ray cluster, whose own version it has to be.
+RAY = ["ray>=2.49"]
+
 TEST = [
     *S3,
     *DOCKER,
     *PLOTS,
+    *RAY,
     *RE2,
     "hypothesis>=6.100",
     "ipykernel>=6",
@@ -94,6 +98,7 @@ setup(
         "tensorboard": TENSORBOARD,
         "s3": S3,
         "docker": DOCKER,
+        "ray": RAY,
         "re2": RE2,
         "test": TEST,
     },

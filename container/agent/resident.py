@@ -3,6 +3,8 @@
 It is started on the host, by ssh say, and speaks in frames over its standard input and output: files come and go, and
 processes run, whose output goes back in its order. It listens nowhere, and needs the standard library only. When the
 connection ends, or nothing comes over it any more, everything that it has started ends with it, and its folder goes.
+Where what holds its place on the host is not its connection, that is so also when this ends: ``--lifeline FD``, a
+connection of which it holds the other end.
 
 What the supervisor says (``id`` names a transfer or a process on both ends):
 
@@ -31,7 +33,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from container.agent.syncing import files_below
@@ -54,12 +56,15 @@ _LOOK_S = 0.01
 _REACH_S = 3.0
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Serve until the connection ends.
 
     Returns:
-        0.
+        0; 2 for a wrong command line.
     """
+    if argv and not (len(argv) == 2 and argv[0] == "--lifeline" and argv[1].isdecimal()):
+        print(f"usage: python -m container agent host [--lifeline FD]; got {list(argv)}", file=sys.stderr)
+        return 2
     # What is printed by mistake must not get among the frames.
     read, write = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as nothing:
@@ -67,20 +72,25 @@ def main() -> int:
     os.dup2(2, 1)
     os.umask(0o077)
     processes.become_subreaper()
-    resident = _Resident(Loop(), read, write)
+    resident = _Resident(Loop(), read, write, int(argv[1]) if argv else None)
     resident.run()
     return 0
 
 
 class _Resident:
-    def __init__(self, loop: Loop, read: int, write: int) -> None:
+    def __init__(self, loop: Loop, read: int, write: int, lifeline: int | None = None) -> None:
         self._loop = loop
         self._background = Background(loop)
         self._root: Path | None = None
         self._link = Link(loop, read, write, self._received, lambda reason: self._end())
         self._transfers = Transfers(loop, self._link, self._background, lambda: self._folder)
+        self._kept: set[int] = set()  # importers, for the next job
         self._runner = Runner(
-            loop, os.environ, add_source=self._link.add_source, remove_source=self._link.remove_source
+            loop,
+            os.environ,
+            protected=self._kept,
+            add_source=self._link.add_source,
+            remove_source=self._link.remove_source,
         )
         self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
@@ -89,6 +99,9 @@ class _Resident:
         self._tells = False  # of signals
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             loop.on_signal(number, functools.partial(self._signalled, number))
+        if lifeline is not None:
+            os.set_inheritable(lifeline, False)
+            loop.add_reader(lifeline, lambda: self._lifeline_ended(lifeline))
         self._watch()
 
     @property
@@ -98,9 +111,10 @@ class _Resident:
 
     def run(self) -> None:
         self._loop.run()
-        processes.end_descendants()
+        processes.end_descendants(spare=self._kept)
         for process in self._running.values():
             process.tidy()
+        self._runner.close()
         if self._root is not None:
             remove_tree(self._root, ignore_errors=True)
             for above in list(self._root.parents)[:2]:  # the job's, when this was its last host here
@@ -112,6 +126,11 @@ class _Resident:
             self._link.send({"op": "signal", "number": int(number)})
         else:
             self._end()
+
+    def _lifeline_ended(self, lifeline: int) -> None:
+        """What holds our place here is gone; ours stays open until all has ended, as it waits for that."""
+        self._loop.remove_reader(lifeline)
+        self._end()
 
     def _watch(self) -> None:
         """Whoever is silent for long is gone: a link that is cut tells nobody."""

@@ -46,23 +46,23 @@ def add(subparsers: Any) -> None:
     resize.set_defaults(run=run_resize)
 
     run = subparsers.add_parser(
-        "horovodrun", help="horovodrun's options, here or over ssh", epilog=_HOROVODRUN_EXAMPLES,
+        "horovodrun", help="run a command as horovodrun does, here or over ssh", epilog=_HOROVODRUN_EXAMPLES,
         formatter_class=formatter,
         description="Runs a command as horovodrun does, as a job: elastic with --min-np, --max-np or "
-        "--host-discovery-script, static under MPI without. Each host is a process group of this machine; with "
-        "`-t ssh` it is a machine.",
+        "--host-discovery-script, otherwise of a fixed size, under MPI. Each host is a process group of this machine; "
+        "with `-t ssh` it is a machine.",
     )  # fmt: skip
     run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
-    run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="go on while there are N")
+    run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="continue while N are left")
     run.add_argument(
-        "--max-np", "--max-num-proc", type=parsing.count, metavar="N", help="never more than N (default: -np)"
+        "--max-np", "--max-num-proc", type=parsing.count, metavar="N", help="grow to N at most (default: -np)"
     )
     run.add_argument(
         "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes of a host (default: 1)"
     )
     run.add_argument("--host-discovery-script", metavar="FILE", help="a script that prints host or host:slots per line")
     run.add_argument(
-        "--reset-limit", type=parsing.whole, metavar="N", help="how many times workers may re-form the ring"
+        "--reset-limit", type=parsing.whole, metavar="N", help="how many times the workers may meet anew after a change"
     )
     run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="how long to wait for enough workers")
     run.add_argument(

@@ -61,8 +61,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring",
     )  # fmt: skip
     where.add_argument(
-        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"backend (default: {fleets.DEFAULT})"
-    )
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        help=f"where the hosts come from: {fleets.kinds()} (default: {fleets.DEFAULT})",
+    )  # fmt: skip
     where.add_argument(
         "--backend-option", metavar="NAME=VALUE", action="append", default=[],
         help="option of the backend, such as hosts='[\"node-1\", \"node-2\"]' of ssh; may be repeated",
@@ -95,7 +96,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--hang-timeout",
         type=parsing.duration,
         metavar="TIME",
-        help="fail, showing every rank's stack, when no rank prints anything for this long",
+        help="fail, showing every rank's stack, when no rank makes progress for this long",
     )
     run.add_argument(
         "--on-undistributed", choices=("warn", "fail"),
@@ -105,7 +106,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--on-nan", choices=("warn", "fail"), help="what to do when a reported loss is not a number (default: warn)"
     )
     run.add_argument(
-        "--stop-grace", type=parsing.whole, metavar="S", help="seconds to save after a stop (default: 120)"
+        "--stop-grace",
+        type=parsing.whole,
+        metavar="S",
+        help="seconds that the script has to save after a stop (default: 120)",
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")

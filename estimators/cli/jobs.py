@@ -162,7 +162,17 @@ def run_list(args: argparse.Namespace) -> int:
             for job in jobs
         ]
         console.out(console.table(("NAME", "STATUS", "STRATEGY", "HOSTS", "CREATED", "TOOK"), rows, status_column=1))
+    if not (args.json or args.quiet):
+        _say_what_is_kept()
     return Exit.OK
+
+
+def _say_what_is_kept() -> None:
+    from estimators.backends.hosts import kept
+    from estimators.records.record import jobs_folder
+
+    for one in kept.find(jobs_folder().parent):
+        console.say(f"kept for the next job: {one}")
 
 
 def _summaries() -> list[dict[str, Any]]:

@@ -182,7 +182,7 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
     """Add what says how much of the logs is shown while waiting."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
     parser.add_argument(
-        "--all", action="store_true", help="show every line, also TensorFlow's start-up and equal ones of several ranks"
+        "--all", action="store_true", help="show every line: TensorFlow's start-up too, and what several ranks repeat"
     )
 
 

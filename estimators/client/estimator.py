@@ -14,6 +14,7 @@ from estimators.client import request_builder
 from estimators.client.callbacks import check_callbacks
 from estimators.client.launch import launch
 from estimators.client.prepared_job import Draft
+from estimators.client.printing import in_jupyter
 from estimators.client.training_job import TrainingJob
 from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
@@ -372,6 +373,10 @@ class Estimator:
         chaos: tuple[Fault, ...] = (),
     ) -> Draft:
         settings = self.settings
+        if in_jupyter():
+            from estimators.client import notebook
+
+            settings = notebook.keep(settings)
         if chaos:
             options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
             settings = dataclasses.replace(settings, run_options=options)

@@ -494,6 +494,8 @@ class TrainingJob:
                 if self._tie is not None and not self._tie.ended:
                     self._tie.send(ipc_client.stop_message(self._interrupt_grace(), "its caller failed"))
                 raise
+        if output.pane is not None:
+            output.pane.say_what_is_kept()
         status = self._status()
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
             failure = statuses.failure_of(status)

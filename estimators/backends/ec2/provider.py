@@ -18,6 +18,7 @@ from container.contract.strategies import ElasticHorovod
 from container.system import folders, processes
 from container.system.loop import Loop
 from container.system.removing import remove_tree
+from estimators.backends.base import Leftover
 from estimators.backends.ec2 import keys, leftovers, plans, prices, requests
 from estimators.backends.ec2.api import Ec2Api, Instance, Made
 from estimators.backends.ec2.fleet import Ec2Fleet, Events
@@ -49,7 +50,7 @@ class Ec2Provider(SshProvider):
     """
 
     name: ClassVar[str] = "ec2"
-    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True, spot=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True, spot=True, searched_by_name=True)
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
         given = Ec2Options.of(options.backend_options)
@@ -220,6 +221,11 @@ class Ec2Provider(SshProvider):
     def diagnose(cls) -> list[Finding]:
         """Say whether EC2 can be asked."""
         return plans.findings()
+
+    @classmethod
+    def leftovers(cls, region: str) -> list[Leftover]:
+        """Return the fleets of this user's jobs here."""
+        return leftovers.find(region)
 
     # --- the fleet ---
 

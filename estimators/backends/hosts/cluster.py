@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from container import launchers
 from container.contract import variables
 from container.contract.failures import Cause, Failure
-from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop, Timer
 from container.system.running import Runner
 from estimators.backends import config, local
 from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
+from estimators.backends.hosts import kept
 from estimators.backends.hosts.platform import Done, Platform, Then, each, problem
 from estimators.backends.hosts.provider import Host, HostProcess, HostProvider, ProcessEnd
 from estimators.job.errors import UnsupportedError
@@ -29,6 +29,7 @@ from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
     from estimators.backends.hosts.here import LocalPlatform
+    from estimators.backends.hosts.membership import MembershipSource
 
 #: From the word for it to SIGKILL when a job is ended without grace, in seconds.
 _KILL_AFTER = 0.5
@@ -59,12 +60,16 @@ class HostCluster(Backend):
         self._provider.tell = self._tell
         self._provider.protected = self.protected
         self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
+        if (heed := getattr(self._provider, "heed", None)) is not None:
+            heed(record.read_json(record.found_file) or {})
         self._here: LocalPlatform | None = None
         self._members: dict[str, _Member] = {}
         self._token = ""
         self._attempt = 0
         self._ending = False
         self._closed = False
+        self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
+        self._located: set[str] = set()  # the hosts of which that was ever said
         self._bringing = False  # what the attempt has saved, before its end is told
         self._kill_timer: Timer | None = None
 
@@ -84,10 +89,19 @@ class HostCluster(Backend):
         return dict(make(spec, options) if make is not None else options.backend_options)
 
     @classmethod
-    def leftovers(cls) -> Sequence[Leftover]:
+    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+        """What the provider sees of the caller, if it looks."""
+        look = getattr(cls.provider_type, "found", None)
+        return look(spec) if look is not None else None
+
+    @classmethod
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
         """What the provider finds, if it looks."""
         find = getattr(cls.provider_type, "leftovers", None)
-        return find() if find is not None else ()
+        if find is None:
+            return ()
+        found: Sequence[Leftover] = find(region) if cls.provider_type.capabilities.searched_by_name else find()
+        return found
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:
@@ -135,9 +149,11 @@ class HostCluster(Backend):
         members = []
         for host in self.spec.hosts:
             member = self._members.get(host)
-            if member is not None and (member.lost or self._placed or member.noticed):
-                # It stays where it was, or discovery says anew where, or it will be taken.
+            if member is not None and (member.lost or host in self._located or member.noticed):
+                # It is gone, or it is said anew where it is, or it will be taken.
                 member.release()
+                if (place := self._places.get(host)) is not None:
+                    self.locate(host, place)  # that was said before the host was let go
             if member is None or member.lost:
                 member = self._members[host] = _Member(self, host)
             members.append(member)
@@ -245,6 +261,14 @@ class HostCluster(Backend):
             if member.host is not None and not member.lost
         }
 
+    @property
+    def one_machine(self) -> bool:
+        """Whether all hosts are at one address, and so share a machine; of those that come and go, none is taken for
+        another's neighbour.
+        """
+        alone = launchers.of(self.spec.strategy).membership_changes or len(self.addresses) < 2
+        return not alone and len(set(self.addresses.values())) == 1
+
     def fail(self, failure: Failure) -> None:
         """Something that every host needs has failed."""
         if not self._ending and not self._closed:
@@ -257,16 +281,27 @@ class HostCluster(Backend):
         first = next(member.there for member in self._members.values() if member.host is not None)
         return first.caller_address, first.interface
 
+    def membership(self) -> MembershipSource | None:
+        """What the provider has, if it has one."""
+        make = getattr(self._provider, "membership", None)
+        source: MembershipSource | None = make() if make is not None else None
+        return source
+
     @property
-    def _placed(self) -> bool:
-        """Whether discovery says which machine a host is on, and the provider heeds it."""
-        strategy = self.spec.strategy
-        discovers = isinstance(strategy, ElasticHorovod) and strategy.discovery is not None
-        return discovers and hasattr(self._provider, "locate")
+    def locates(self) -> bool:
+        """Whether the provider heeds it."""
+        return hasattr(self._provider, "locate")
+
+    def use(self, hosts: tuple[str, ...]) -> None:
+        """Run on them; where each of them is will be said anew."""
+        super().use(hosts)
+        self._places.clear()
 
     def locate(self, host: str, place: str) -> None:
-        """Tell the provider, if it heeds discovery."""
-        if self._placed:
+        """Tell the provider, if it heeds it."""
+        if self.locates:
+            self._places[host] = place
+            self._located.add(host)
             self._provider.locate(host, place)  # type: ignore[attr-defined]
 
     def withdraw(self, host: str) -> None:
@@ -516,9 +551,12 @@ class _Member:
             variables.JOB_MARK: spec.name,
             **config.failure_environment(spec, options, cluster.attempt),
         }
-        if platform.shared:
+        if spec.resources.keep_alive_s:
+            env[variables.KEEP_ALIVE] = f"{spec.resources.keep_alive_s}"
+            env[variables.KEPT_FOR] = kept.whose(cluster.record.home)
+        if platform.shared or cluster.one_machine:
             env[variables.SHARED_MACHINE] = "1"
-        else:
+        if not platform.shared:
             env[variables.ADDRESSES] = json.dumps(cluster.addresses, separators=(",", ":"))
         self.preparing = False
         self.trains = True

@@ -235,8 +235,27 @@ class HostProvider(Protocol):
     #
     #     ``done`` gets that port, or 0 and the reason."""
     #
-    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it:
+    # A provider that knows which hosts there are for an elastic job says so; otherwise as many are acquired as the job
+    # wants:
+    #
+    # def membership(self) -> MembershipSource | None:
+    #     """See :mod:`estimators.backends.hosts.membership`; one for each attempt of the job."""
+    #
+    # def locate(self, name: str, place: str) -> None:
+    #     """Which place a host is to have, before or after it was acquired; of a source that decides."""
+
+    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it, and
+    # those that are searched by name with the region that was named:
     #
     # @classmethod
     # def leftovers(cls) -> list[Leftover]:
     #     """What there is of all jobs, those that run among them."""
+    #
+    # One to which it matters where in the caller fit() is called, has these:
+    #
+    # @classmethod
+    # def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+    #     """What there is to know of the process that calls fit(): plain data."""
+    #
+    # def heed(self, found: dict[str, Any]) -> None:
+    #     """What that was, in the job's supervisor, before anything else; empty if it was nothing."""

@@ -13,6 +13,7 @@ from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import Environment
+from estimators.backends.hosts.membership import Polled
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ssh.connection import CLOSED, Child, Connection, Connections, Finished
@@ -23,6 +24,8 @@ from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.provision.errors import ProvisionError
 
+#: How often a file of machines is read while an elastic job runs, in seconds.
+_LIST_EVERY_S = 2.0
 #: How long after the end of what a connection carries its own end, and why, is told, in seconds.
 _WHY_S = 0.1
 
@@ -130,6 +133,16 @@ class SshProvider:
             self._waiting[name] = acquisition
             return
         self._loop.call_later(0, acquisition.next)
+
+    def membership(self) -> Polled:
+        """What the list of machines says; hosts may be added to a file of them while a job runs."""
+        every = _LIST_EVERY_S if self._options.hosts is None else None
+        return Polled(self._loop.call_later, self._listed, title="the fleet", every=every)
+
+    def _listed(self) -> dict[str, int | None]:
+        """Read the list again."""
+        self._machines = list(self._options.machines())
+        return {machine.name: machine.slots for machine in self._machines if _fits(machine, self._spec)}
 
     def locate(self, name: str, place: str) -> None:
         """Say which machine is to be a host's; it is the name that discovery has for it."""

@@ -213,6 +213,14 @@ def test_a_machine_that_came_back_is_taken_for_the_next_attempt(make: clusters.M
     assert job.status == "Completed", job.describe()["FailureReason"]
 
 
+def test_what_was_imported_is_kept_on_the_machine(make: clusters.Make) -> None:
+    script = "import numpy\nimport aid, os\naid.report(parent=os.getppid())\n"
+    settings = {"environment": {"FLEETFIT_FORK": "1"}, "keep_alive_period_in_seconds": 5}
+    jobs = [make.run(script, **settings) for _ in range(2)]
+    told = [[event.data for event in job.record.events("importer")] for job in jobs]
+    assert [data["seconds"] > 0.0 for (data,) in told] == [True, False]
+
+
 @pytest.fixture
 def apart(fleet: fleets.Fleet) -> Iterator[None]:
     """Nothing but ssh comes through between the machines."""
