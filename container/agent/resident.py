@@ -15,6 +15,7 @@ What the supervisor says (``id`` names a transfer or a process on both ends):
 * ``pull``: ``id``, ``source``; answered by ``data`` and ``end``;
 * ``list``: ``id``, ``path``: which files are there; ``remove``: ``paths``; ``await``: ``id``, ``paths``;
 * ``listen``: ``id``, ``address``: keeps a listening socket, for the next ``run`` that wants one;
+* ``reach``: ``id``, ``address``, ``port``: whether something there can be connected to; answered by ``done``;
 * ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``started``, ``output`` and at the end ``exit``;
 * ``input``: ``id``; ``close``: ``id``, the end of its input; ``signal``: ``id``, ``number``;
 * ``abort``: ``spare``: SIGKILL to everything but some processes;
@@ -51,6 +52,8 @@ PROTOCOL = 1
 #: How long what was started may take to end by itself when its inputs end, in seconds.
 _GRACE_S = 0.5
 _LOOK_S = 0.01
+#: How long another host may take to be connected to, in seconds.
+_REACH_S = 3.0
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -81,8 +84,13 @@ class _Resident:
         self._root: Path | None = None
         self._link = Link(loop, read, write, self._received, lambda reason: self._end())
         self._transfers = Transfers(loop, self._link, self._background, lambda: self._folder)
+        self._kept: set[int] = set()  # importers, for the next job
         self._runner = Runner(
-            loop, os.environ, add_source=self._link.add_source, remove_source=self._link.remove_source
+            loop,
+            os.environ,
+            protected=self._kept,
+            add_source=self._link.add_source,
+            remove_source=self._link.remove_source,
         )
         self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
@@ -103,9 +111,10 @@ class _Resident:
 
     def run(self) -> None:
         self._loop.run()
-        processes.end_descendants()
+        processes.end_descendants(spare=self._kept)
         for process in self._running.values():
             process.tidy()
+        self._runner.close()
         if self._root is not None:
             remove_tree(self._root, ignore_errors=True)
             for above in list(self._root.parents)[:2]:  # the job's, when this was its last host here
@@ -189,6 +198,8 @@ class _Resident:
             elif operation == "listen":
                 port = self._runner.listen(str(message["address"]))
                 self._link.send({"op": "done", "id": number, "port": port})
+            elif operation == "reach":
+                self._reach(number, str(message["address"]), int(message["port"]))
             elif operation == "run":
                 self._run(number, message)
             elif operation == "abort":
@@ -226,6 +237,14 @@ class _Resident:
 
     def _answer(self, number: int) -> Callable[[str | None], None]:
         return lambda error: self._link.send({"op": "done", "id": number, **({"error": error} if error else {})})
+
+    def _reach(self, number: int, address: str, port: int) -> None:
+        answer = self._answer(number)
+        self._background.run(
+            lambda: socket.create_connection((address, port), timeout=_REACH_S).close(),
+            lambda nothing: answer(None),
+            lambda error: answer((error.strerror if isinstance(error, OSError) else None) or str(error)),
+        )
 
     # --- processes ---
 

@@ -492,7 +492,8 @@ def _go_on(text: str, late, evidence) -> None:  # type: ignore[no-untyped-def]
         evidence: What watches whether this process joins others; None if nothing does.
     """
     _leave_the_path()
-    sys.modules.pop("_fleetfit_importer", None)
+    for name in ("_fleetfit_importer", "_fleetfit_command"):
+        sys.modules.pop(name, None)
     late.text = text
     fd = os.environ.pop(_PLACE_FD, None)
     if fd and hasattr(sys, "_fleetfit_place"):

@@ -182,6 +182,15 @@ class Backend(abc.ABC):
         return None
 
     @classmethod
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """Return the backend's options as they mean the same on another machine, which has other files and variables.
+
+        Raises:
+            ConfigurationError: they are wrong, or something that they name is not there.
+        """
+        return dict(options.backend_options)
+
+    @classmethod
     def head_start(cls, spec: TrainingJobSpec, record: Path) -> HeadStart | None:
         """What a caller that waits can do for the job while its supervisor loads, if there is something."""
         return None

@@ -56,6 +56,7 @@ class ItemKind(enum.Enum):
     NETWORK = "network"
     HOST = "host"
     FLEET = "fleet"
+    KEPT = "kept"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,7 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
         items += leftover_processes(home)
         items += left_by_backends(home)
         items += _unused_pools(home)
+        items += _kept(home)
         items += [
             Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
             for path in unused.unused_folders(when)
@@ -366,6 +368,17 @@ def _unused_pools(home: str | Path | None) -> list[Item]:
         Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
         for name in names_in(folder)
         if not warm.is_used(folder / name)
+    ]
+
+
+def _kept(home: str | Path | None) -> list[Item]:
+    """What is kept for the next job of this home, and no job has."""
+    from estimators.backends.hosts import kept
+
+    return [
+        Item(kind=ItemKind.KEPT, name=str(one), why="kept for the next job", leftover=kept.leftover(one))
+        for one in kept.find(jobs_folder(home).parent)
+        if one.until is not None
     ]
 
 

@@ -37,7 +37,7 @@ examples:
 """
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
-EXTRAS = ("docker", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker", "tensorboard", "test")
+EXTRAS = ("docker", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker", "tensorboard", "test", "torch")
 INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 
 
@@ -75,8 +75,8 @@ def add(subparsers: Any) -> None:
 
     install = subparsers.add_parser(
         "install", help="install what training needs", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
-        description="Completes the environment that runs this, or a part of it. Without a part it takes the options of "
-        "`python -m estimators.provision`.",
+        description="Installs what this environment lacks for training, or one part of that. Without PART it takes the "
+        "options of `python -m estimators.provision`.",
     )  # fmt: skip
     install.add_argument(
         "what", nargs="?", choices=INSTALLABLE, default="all", metavar="PART",

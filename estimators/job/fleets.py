@@ -28,6 +28,8 @@ class Capabilities:
         spot: Whether spot capacity is bought at a market, which takes hosts back by itself.
         searched_by_name: Whether what jobs have left there is looked for only where a region of it is named (``fleetfit
             clean --NAME``), since that asks a service, with the user's credentials.
+        keeps_imports: Whether a job of a notebook leaves what its scripts import for the next one, unless it is told
+            otherwise (``keep_alive_period_in_seconds``).
     """
 
     managed: bool = False
@@ -40,6 +42,7 @@ class Capabilities:
     needs_gpus: bool = False
     spot: bool = False
     searched_by_name: bool = False
+    keeps_imports: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,9 @@ _ON_CONTAINERS = Capabilities(shared_machine=True, containers=True, elastic=True
 FLEETS: Mapping[str, Fleet] = {
     PROCESSES: Fleet(
         backend="estimators.backends.process:ProcessBackend",
-        capabilities=Capabilities(shared_machine=True, this_python=True, heartbeats=True, elastic=True),
+        capabilities=Capabilities(
+            shared_machine=True, this_python=True, heartbeats=True, elastic=True, keeps_imports=True
+        ),
     ),
     CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
     GPU_CONTAINERS: Fleet(
@@ -115,6 +120,11 @@ def added() -> Mapping[str, Fleet]:
 
     found = entry_points(group="fleetfit.backends")
     return {entry.name: Fleet(backend=entry.value, capabilities=entry.load().capabilities) for entry in found}
+
+
+def kinds() -> str:
+    """Return the table's names as help texts show them: ``ml.TYPE`` where a name only begins an instance type."""
+    return ", ".join(f"{name}.TYPE" if fleet.typed else name for name, fleet in FLEETS.items())
 
 
 def find(name: str) -> Fleet | None:

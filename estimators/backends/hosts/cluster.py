@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from container import launchers
@@ -20,6 +20,7 @@ from container.system.loop import Loop, Timer
 from container.system.running import Runner
 from estimators.backends import config, local
 from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
+from estimators.backends.hosts import kept
 from estimators.backends.hosts.platform import Done, Platform, Then, each, problem
 from estimators.backends.hosts.provider import Host, HostProcess, HostProvider, ProcessEnd
 from estimators.job.errors import UnsupportedError
@@ -80,6 +81,12 @@ class HostCluster(Backend):
                 raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
         for refusal in cls.provider_type.validate(spec, options):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
+
+    @classmethod
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """What the provider makes of them, if it makes anything."""
+        make = getattr(cls.provider_type, "portable", None)
+        return dict(make(spec, options) if make is not None else options.backend_options)
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
@@ -186,13 +193,64 @@ class HostCluster(Backend):
                 self.fail(problem(f"{first.name} cannot listen at {first.there.address}.", Cause.LAUNCH))
                 return
             address = f"{first.there.address}:{port}"
-            for member in members:
-                member.train(address, listens=member is first)
+            ways = {first.name: address}
+
+            def look(member: _Member, then: Then) -> None:
+                def found(way: str) -> None:
+                    ways[member.name] = way
+                    then()
+
+                self._find_way(member, first, port, found)
+
+            def train() -> None:
+                if not (self._ending or self._closed):
+                    for member in members:
+                        member.train(ways[member.name], listens=member is first)
+
+            if first.platform.shared:
+                ways = {member.name: address for member in members}
+                train()
+            else:
+                each(members[1:], look, train)
 
         if len(members) == 1:
             first.train(f"{first.there.address}:0", listens=False)
         else:
             first.there.listen(start)
+
+    def _find_way(self, member: _Member, first: _Member, port: int, found: Callable[[str], None]) -> None:
+        """Find how a host connects to the one that listens: directly, or through what the provider has to both.
+
+        A strategy whose processes connect by themselves has only the direct way; without one the job fails.
+        """
+        address = first.there.address
+
+        def reached(error: str | None) -> None:
+            if self._ending or self._closed or member.lost or first.lost:
+                return
+            bridge = getattr(self._provider, "bridge", None)
+            launcher = launchers.launcher_of(self.spec.strategy)
+            said = f"{member.name} ({member.there.address}) does not reach {first.name} at {address}:{port} ({error})"
+            if error is None:
+                found(f"{address}:{port}")
+            elif launchers.of(self.spec.strategy).connects or bridge is None:
+                text = (
+                    f"{said}, and the processes of strategy {launcher!r} connect the hosts with each other. Open the "
+                    "ports between the hosts, or give the address that they reach each other by."
+                )
+                self.fail(problem(text, Cause.LAUNCH))
+            else:
+                bridge(member.there, first.there, port, functools.partial(bridged, said))
+
+        def bridged(said: str, way: int, reason: str) -> None:
+            if self._ending or self._closed or member.lost or first.lost:
+                return
+            if way:
+                found(f"127.0.0.1:{way}")
+            else:
+                self.fail(problem(f"{said}, and its connection cannot be forwarded: {reason}.", Cause.LAUNCH))
+
+        member.there.reach(address, port, reached)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -493,6 +551,9 @@ class _Member:
             variables.JOB_MARK: spec.name,
             **config.failure_environment(spec, options, cluster.attempt),
         }
+        if spec.resources.keep_alive_s:
+            env[variables.KEEP_ALIVE] = f"{spec.resources.keep_alive_s}"
+            env[variables.KEPT_FOR] = kept.whose(cluster.record.home)
         if platform.shared or cluster.one_machine:
             env[variables.SHARED_MACHINE] = "1"
         if not platform.shared:

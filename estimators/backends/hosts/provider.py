@@ -159,6 +159,9 @@ class Host(Protocol):
     def listen(self, done: Callable[[int], None]) -> None:
         """Listen at a free port of the host's address, for a process that is then run with ``listener``."""
 
+    def reach(self, address: str, port: int, done: Done) -> None:
+        """Say whether a port of another host can be connected to from there; the reason, if not."""
+
     def list_files(self, path: str, done: Callable[[Mapping[str, tuple[int, int]]], None]) -> None:
         """Say which files there are below a folder: name -> size and time in nanoseconds."""
 
@@ -225,6 +228,13 @@ class HostProvider(Protocol):
     def diagnose(cls) -> list[Finding]:
         """What ``fleetfit doctor`` should say."""
 
+    # A provider that can carry a connection between hosts that do not reach each other also has this:
+    #
+    # def bridge(self, host: Host, other: Host, port: int, done: Callable[[int, str], None]) -> None:
+    #     """Have connections to a port of the host's loopback address lead to a port of another host.
+    #
+    #     ``done`` gets that port, or 0 and the reason."""
+    #
     # A provider that knows which hosts there are for an elastic job says so; otherwise as many are acquired as the job
     # wants:
     #

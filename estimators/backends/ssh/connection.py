@@ -559,6 +559,36 @@ class Connection:
             lambda code, errors: done(Finished(code=code, output=bytes(output), errors=errors)),
         )
 
+    def forward_back(self, here: Path, done: Callable[[int, str], None]) -> None:
+        """Forward connections to a free port of the machine's loopback address to a unix socket here.
+
+        Args:
+            here: The socket.
+            done: Called with the port; with 0 and the reason if the machine does not do so.
+        """
+        settings = [*self._connections.settings.words(forwards=True), "-o", f"ControlPath={self._socket}"]
+        output = bytearray()
+
+        def ended(code: int, errors: str) -> None:
+            port = bytes(output).strip()
+            if code == 0 and port.isdigit():
+                done(int(port), "")
+            else:
+                finished = Finished(code=code, output=bytes(output), errors=errors)
+                done(0, f"its sshd does not forward (AllowTcpForwarding): {finished.last_line}")
+
+        Child(
+            self._loop,
+            [*settings, "-O", "forward", "-R", f"127.0.0.1:0:{here}", *self.destination.words()],
+            output.extend,
+            ended,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """A folder of this process's alone, for sockets."""
+        return self._socket.parent
+
     def close(self) -> None:
         """End it and everything that goes through it."""
         if self._closed:

@@ -46,6 +46,13 @@ class Machine:
         port = self.destination.port
         return self.destination.host if port is None else f"{self.destination.host}:{port}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as ``backend_options={"hosts": […]}`` takes it."""
+        there = self.destination
+        values = {"host": there.host, "user": there.user, "port": there.port}
+        values |= {"slots": self.slots, "address": self.address}
+        return {name: value for name, value in values.items() if value is not None}
+
 
 def parse(text: str, where: str) -> Machine:
     """Read ``[user@]host[:slots]``.

@@ -23,17 +23,17 @@ from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.elastic_events import Telling
 from estimators.supervisor.elastic import deciding, sources
-from estimators.supervisor.elastic.course import Happening, State
+from estimators.supervisor.elastic.course import State, Turn
 from estimators.supervisor.elastic.driver import Driver
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.hanging import Hanging
-from estimators.supervisor.elastic.hosts import Hosts
+from estimators.supervisor.elastic.hosts import HostControl
 from estimators.supervisor.elastic.members import ElasticJob, HostState, Roster, WorkerState
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits
 from estimators.supervisor.elastic.session import Session
 from estimators.supervisor.elastic.wording import Wording
-from estimators.supervisor.elastic.workers import Workers
+from estimators.supervisor.elastic.workers import WorkerControl
 
 
 class ElasticController:
@@ -93,8 +93,8 @@ class ElasticController:
         self._session = Session(loop, job, backend, strategy, self.roster, limits, clock=clock)
         self._session.changed = self._offer
         self._wording = Wording(strategy, self.roster)
-        self._hosts = Hosts(self._session, most=self._most_hosts)
-        self._workers = self._hosts.workers = Workers(
+        self._hosts = HostControl(self._session, most=self._most_hosts)
+        self._workers = self._hosts.workers = WorkerControl(
             self._session,
             Exclusion(GrowingCooldown(*strategy.cooldown), exclusion, job.say),
             tell=self._tell_driver,
@@ -284,7 +284,7 @@ class ElasticController:
         if session.state is State.SHORT:
             self._job.say(f"{len(members)} workers are there again: the training goes on.")
         is_first = not session.state.has_met
-        session.move(Happening.MEETING)
+        session.move(Turn.MEETING)
         if before == members:
             return
         if len(members) > len(before) and before:
@@ -352,12 +352,12 @@ class ElasticController:
                 self._awaited = text
                 self._job.say(text)
         if decision.shortage and session.state is not State.SHORT:
-            session.move(Happening.SHORTAGE)
+            session.move(Turn.SHORTAGE)
             there = len(decision.workers if decision.workers is not None else self._offered)
             self._job.say(self._wording.too_few_left(there, session.limits))
         if decision.workers is not None:
             if not session.state.has_begun:
-                session.move(Happening.BEGIN)
+                session.move(Turn.BEGIN)
             self._offered = decision.workers
             self._driver.send({"op": "workers", "workers": list(decision.workers)})
         if decision.again_at is not None:
@@ -366,21 +366,21 @@ class ElasticController:
     # --- what clients and faults ask for ---
 
     def add_hosts(self, count: int) -> list[str]:
-        """Start more hosts; see :meth:`estimators.supervisor.elastic.hosts.Hosts.add`."""
+        """Start more hosts; see :meth:`estimators.supervisor.elastic.hosts.HostControl.add`."""
         return self._hosts.add(count)
 
     def remove_host(self, name: str) -> None:
-        """Let a host leave; see :meth:`estimators.supervisor.elastic.hosts.Hosts.remove`."""
+        """Let a host leave; see :meth:`estimators.supervisor.elastic.hosts.HostControl.remove`."""
         self._hosts.remove(name)
 
     def interrupt(self, name: str, notice_s: float) -> None:
-        """A spot interruption; see :meth:`estimators.supervisor.elastic.hosts.Hosts.interrupt`."""
+        """A spot interruption; see :meth:`estimators.supervisor.elastic.hosts.HostControl.interrupt`."""
         self._hosts.interrupt(name, notice_s)
 
     def lose_host(self, name: str) -> None:
-        """A host is lost at once; see :meth:`estimators.supervisor.elastic.hosts.Hosts.lose`."""
+        """A host is lost at once; see :meth:`estimators.supervisor.elastic.hosts.HostControl.lose`."""
         self._hosts.lose(name)
 
     def signal_worker(self, rank: int, number: int) -> None:
-        """Send a signal to a rank; see :meth:`estimators.supervisor.elastic.workers.Workers.signal`."""
+        """Send a signal to a rank; see :meth:`estimators.supervisor.elastic.workers.WorkerControl.signal`."""
         self._workers.signal(rank, number)

@@ -34,7 +34,7 @@ class State(enum.Enum):
         return self not in (State.GATHERING, State.FORMING)
 
 
-class Happening(enum.Enum):
+class Turn(enum.Enum):
     """What takes an elastic training from one state to another."""
 
     #: The driver is told of the first workers.
@@ -54,20 +54,20 @@ class Happening(enum.Enum):
 TRANSITIONS = Table(
     "an elastic training",
     {
-        (State.GATHERING, Happening.BEGIN): State.FORMING,
-        (State.FORMING, Happening.MEETING): State.TRAINING,
-        (State.TRAINING, Happening.MEETING): State.TRAINING,
-        (State.TRAINING, Happening.LOSS): State.SETTLING,
-        (State.TRAINING, Happening.SETTLED): State.TRAINING,
-        (State.TRAINING, Happening.SHORTAGE): State.SHORT,
-        (State.SETTLING, Happening.MEETING): State.TRAINING,
-        (State.SETTLING, Happening.LOSS): State.SETTLING,
-        (State.SETTLING, Happening.SETTLED): State.TRAINING,
-        (State.SETTLING, Happening.SHORTAGE): State.SHORT,
+        (State.GATHERING, Turn.BEGIN): State.FORMING,
+        (State.FORMING, Turn.MEETING): State.TRAINING,
+        (State.TRAINING, Turn.MEETING): State.TRAINING,
+        (State.TRAINING, Turn.LOSS): State.SETTLING,
+        (State.TRAINING, Turn.SETTLED): State.TRAINING,
+        (State.TRAINING, Turn.SHORTAGE): State.SHORT,
+        (State.SETTLING, Turn.MEETING): State.TRAINING,
+        (State.SETTLING, Turn.LOSS): State.SETTLING,
+        (State.SETTLING, Turn.SETTLED): State.TRAINING,
+        (State.SETTLING, Turn.SHORTAGE): State.SHORT,
         # Whoever comes is wanted at once, however short ago the last loss was.
-        (State.SHORT, Happening.MEETING): State.TRAINING,
-        (State.SHORT, Happening.LOSS): State.SHORT,
-        (State.SHORT, Happening.SETTLED): State.SHORT,
-        **{(state, Happening.END): State.OVER for state in State},
+        (State.SHORT, Turn.MEETING): State.TRAINING,
+        (State.SHORT, Turn.LOSS): State.SHORT,
+        (State.SHORT, Turn.SETTLED): State.SHORT,
+        **{(state, Turn.END): State.OVER for state in State},
     },
 )

@@ -11,7 +11,7 @@ from container.contract.elastic import split_worker
 from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
 from estimators.supervisor.elastic.course import State
-from estimators.supervisor.elastic.members import Host, HostState, Roster, Worker, WorkerState
+from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster, Worker, WorkerState
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
@@ -87,7 +87,7 @@ def decide(
     )
 
 
-def stands_by(host: Host, places: Places | None) -> bool:
+def stands_by(host: ElasticHost, places: Places | None) -> bool:
     """Return whether it is not known yet for which place a host stands."""
     return places is not None and places.awaits(host.name)
 
@@ -105,7 +105,7 @@ class WorkerEnd(enum.Enum):
     LOST = "lost"
 
 
-def end_of(worker: Worker, before: WorkerState, host: Host, members: Sequence[str]) -> WorkerEnd:
+def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequence[str]) -> WorkerEnd:
     """Return what the end of a worker is, which was in a state before."""
     if before is WorkerState.PLACED and worker.name in members and worker.ended_with == 0:
         return WorkerEnd.DONE
@@ -116,7 +116,7 @@ def end_of(worker: Worker, before: WorkerState, host: Host, members: Sequence[st
     return WorkerEnd.LOST
 
 
-def replacement_wait(roster: Roster, lost: Host, now: float) -> float | None:
+def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | None:
     """Return after how many seconds another host comes for one that was lost; None if none does."""
     if not lost.replace:
         return None

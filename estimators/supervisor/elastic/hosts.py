@@ -9,9 +9,9 @@ from container.contract.failures import Cause, Failure
 from estimators.backends.base import HostEnd
 from estimators.supervisor.attempt import TERMINATED
 from estimators.supervisor.elastic import deciding
-from estimators.supervisor.elastic.members import Host, HostState, WorkerState
+from estimators.supervisor.elastic.members import ElasticHost, HostState, WorkerState
 from estimators.supervisor.elastic.session import Session
-from estimators.supervisor.elastic.workers import Workers
+from estimators.supervisor.elastic.workers import WorkerControl
 
 #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
 LEAVE_TIMEOUT = 30.0
@@ -19,7 +19,7 @@ LEAVE_TIMEOUT = 30.0
 _SPARE_PAUSE_S = 3.0
 
 
-class Hosts:
+class HostControl:
     """Starts hosts and lets them go; :class:`estimators.supervisor.elastic.places.Moves` among it.
 
     Args:
@@ -28,14 +28,14 @@ class Hosts:
     """
 
     #: What their workers do.
-    workers: Workers
+    workers: WorkerControl
 
     def __init__(self, session: Session, *, most: int) -> None:
         self._session = session
         self._roster = session.roster
         self._most = most
         self._spares_from = 0.0  # when spare hosts may be started again, by the session's clock
-        self._owed: list[Host] = []  # lost ones in whose place another one comes when there is a place for it
+        self._owed: list[ElasticHost] = []  # lost ones in whose place another one comes when there is a place for it
 
     # --- they come ---
 
@@ -69,7 +69,7 @@ class Hosts:
     def _start(self, slots: int, *, spare: bool = False, place: str | None = None) -> str:
         session = self._session
         name = session.backend.next_host()
-        self._roster.hosts[name] = Host(name, slots=slots, spare=spare)
+        self._roster.hosts[name] = ElasticHost(name, slots=slots, spare=spare)
         if not spare:
             session.job.event("host_added", name=name)
             session.job.say(f"{name} is being added")
@@ -87,14 +87,14 @@ class Hosts:
         for _ in range(deciding.lacking_spares(self._roster, session.places, session.strategy.spares)):
             self._start(session.strategy.processes_per_host, spare=True)
 
-    def is_up(self, host: Host) -> None:
+    def is_up(self, host: ElasticHost) -> None:
         """A host's toolkit has come up."""
         host.up = True
         self.begin(host)
         self.finish_leaving(host)  # it may have been told to leave when it could not hear it
         self.keep_spares()
 
-    def begin(self, host: Host) -> None:
+    def begin(self, host: ElasticHost) -> None:
         """Have a host prepare its workers, when it is up and it is known for which place it stands."""
         if host.state is HostState.STARTING and host.up and not deciding.stands_by(host, self._session.places):
             host.state = HostState.READY
@@ -136,7 +136,7 @@ class Hosts:
         session.note()
         session.changed()
 
-    def _replace(self, lost: Host) -> None:
+    def _replace(self, lost: ElasticHost) -> None:
         """Start another host in the place of one that was lost, under a name of its own."""
         places = self._session.places
         if len(self._roster.taking_part) >= self._most or (places is not None and not places.may_replace(lost.name)):
@@ -211,14 +211,14 @@ class Hosts:
 
         session.later(notice_s, take)
 
-    def _begin_without(self, host: Host) -> None:
+    def _begin_without(self, host: ElasticHost) -> None:
         """Who asks a host to leave before the training has begun does not mean that it is to be waited for."""
         session = self._session
         if not session.state.has_begun and host.state is not HostState.LEAVING:
             first = max(session.limits.least, session.limits.first - host.slots)
             session.limits = dataclasses.replace(session.limits, first=first)
 
-    def leave(self, host: Host) -> None:
+    def leave(self, host: ElasticHost) -> None:
         """Let a host leave, if it is not about to."""
         session = self._session
         if host.state is HostState.LEAVING:
@@ -233,7 +233,7 @@ class Hosts:
         if not host.up:
             session.backend.withdraw(host.name)
 
-    def stay(self, host: Host) -> bool:
+    def stay(self, host: ElasticHost) -> bool:
         """Keep a host that is about to leave and is wanted again, if its workers are still members."""
         session = self._session
         inside = [worker for worker in host.workers.values() if worker.name in self._roster.members]
@@ -250,7 +250,7 @@ class Hosts:
         session.changed()
         return True
 
-    def finish_leaving(self, host: Host) -> None:
+    def finish_leaving(self, host: ElasticHost) -> None:
         """Let a leaving host's toolkit end when none of its workers has a place."""
         placed = any(worker.state is WorkerState.PLACED for worker in host.workers.values())
         if host.state is HostState.LEAVING and not placed:
@@ -259,7 +259,7 @@ class Hosts:
     def hurry(self) -> None:
         """There is a new membership: end the workers that have no place in it and do not notice, in a while."""
 
-        def end(host: Host) -> None:
+        def end(host: ElasticHost) -> None:
             for worker in host.workers.values() if host.state is HostState.LEAVING else ():
                 if worker.state is WorkerState.PLACED and worker.name not in self._roster.members:
                     self._session.instruct(host.name, "end_worker", worker=worker.name)

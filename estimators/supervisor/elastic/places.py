@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from estimators.backends.hosts import membership
-from estimators.supervisor.elastic.members import Host, HostState
+from estimators.supervisor.elastic.members import ElasticHost, HostState
 
 
 class Moves(Protocol):
@@ -21,10 +21,10 @@ class Moves(Protocol):
     def locate(self, host: str, place: str) -> None:
         """Say at which place a host is to be that the job starts with."""
 
-    def leave(self, host: Host) -> None:
+    def leave(self, host: ElasticHost) -> None:
         """Let a host leave."""
 
-    def stay(self, host: Host) -> bool:
+    def stay(self, host: ElasticHost) -> bool:
         """Have a host that is about to leave stay, and return whether it does."""
 
     def notice(self, host: str, seconds: float) -> None:
@@ -55,7 +55,7 @@ class Places:
     def __init__(
         self,
         source: membership.MembershipSource,
-        hosts: Mapping[str, Host],
+        hosts: Mapping[str, ElasticHost],
         moves: Moves,
         *,
         most: int,
@@ -191,7 +191,7 @@ class Places:
                 self._of[place] = self._moves.start_host(self._usable(place, slots), place)
         self._slots = dict(found)
 
-    def _counts(self, host: Host) -> bool:
+    def _counts(self, host: ElasticHost) -> bool:
         return host.state in (HostState.STARTING, HostState.READY) and not host.spare
 
     def _usable(self, place: str, slots: int) -> int:

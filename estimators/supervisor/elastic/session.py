@@ -11,7 +11,7 @@ from container.contract.messages import encode
 from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop, Timer
 from estimators.backends.base import Backend
-from estimators.supervisor.elastic.course import TRANSITIONS, Happening, State
+from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
 from estimators.supervisor.elastic.deciding import failed
 from estimators.supervisor.elastic.members import ElasticJob, Roster
 from estimators.supervisor.elastic.places import Places
@@ -68,9 +68,9 @@ class Session:
         """Whether nothing is decided any more."""
         return self.state is State.OVER
 
-    def move(self, happening: Happening) -> None:
+    def move(self, turn: Turn) -> None:
         """Go to the next state."""
-        self.state = TRANSITIONS.following(self.state, happening)
+        self.state = TRANSITIONS.following(self.state, turn)
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
         """Call something back, unless nothing is decided any more then."""
@@ -108,7 +108,7 @@ class Session:
         """Decide nothing any more."""
         if self.over:
             return
-        self.move(Happening.END)
+        self.move(Turn.END)
         for close in self.closing:
             close()
         for timer in self._timers:

@@ -10,10 +10,10 @@ from container.contract.failures import Failure
 from container.contract.messages import Message
 from container.system.loop import Timer
 from estimators.supervisor.elastic import deciding
-from estimators.supervisor.elastic.course import Happening, State
+from estimators.supervisor.elastic.course import State, Turn
 from estimators.supervisor.elastic.deciding import WorkerEnd
 from estimators.supervisor.elastic.exclusion import Exclusion
-from estimators.supervisor.elastic.members import Host, HostState, Worker, WorkerState
+from estimators.supervisor.elastic.members import ElasticHost, HostState, Worker, WorkerState
 from estimators.supervisor.elastic.session import Session
 
 #: How long the others may take to meet after a member was lost, in seconds, until changes are told again.
@@ -22,7 +22,7 @@ _SETTLE_S = 2.0
 _HOPELESS = 3
 
 
-class Workers:
+class WorkerControl:
     """Starts, places and ends workers on hosts that are there.
 
     Args:
@@ -42,7 +42,7 @@ class Workers:
         exclusion: Exclusion,
         *,
         tell: Callable[[Message], None],
-        may_leave: Callable[[Host], None],
+        may_leave: Callable[[ElasticHost], None],
         end: Callable[[], None],
     ) -> None:
         self._session = session
@@ -55,7 +55,7 @@ class Workers:
         self._settled: Timer | None = None
         self.trains = False
 
-    def prepare(self, host: Host, slot: int) -> None:
+    def prepare(self, host: ElasticHost, slot: int) -> None:
         """Have another worker prepared in a slot of a host."""
         session = self._session
         if session.over or host.state is not HostState.READY:
@@ -119,7 +119,9 @@ class Workers:
             self._count_members()
             self._session.changed()
 
-    def _lost(self, worker: Worker, before: WorkerState, host: Host, failure: Failure | None, *, of_host: bool) -> bool:
+    def _lost(
+        self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
+    ) -> bool:
         """Leave the host out for a while, then start another worker there; return whether the training goes on."""
         session, code = self._session, worker.ended_with
         seconds = self.exclude(host)
@@ -145,7 +147,7 @@ class Workers:
             self.again(host, worker.slot)
         return True
 
-    def exclude(self, host: Host) -> float:
+    def exclude(self, host: ElasticHost) -> float:
         """Leave a host out after a failure, for so many seconds."""
         session = self._session
         now = session.clock()
@@ -153,7 +155,7 @@ class Workers:
         host.excluded_until = self._exclusion.failed(place or host.name, now)
         return host.excluded_until - now
 
-    def again(self, host: Host, slot: int) -> None:
+    def again(self, host: ElasticHost, slot: int) -> None:
         """Start another worker in a slot when its host is not left out any more."""
 
         def prepare() -> None:
@@ -170,10 +172,10 @@ class Workers:
             return
 
         def settled() -> None:
-            session.move(Happening.SETTLED)
+            session.move(Turn.SETTLED)
             session.changed()
 
-        session.move(Happening.LOSS)
+        session.move(Turn.LOSS)
         if self._settled is not None:
             self._settled.cancel()
         self._settled = session.later(_SETTLE_S, settled)

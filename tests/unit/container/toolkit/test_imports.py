@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from container.toolkit.importer import client, imports
+from container.toolkit.importer import importer, imports
 
 
 def read(folder: Path, script: str, files: dict[str, str] | None = None) -> imports.Imports:
@@ -170,7 +170,7 @@ def test_the_packages_are_those_that_are_installed(tmp_path: Path) -> None:
 )
 def test_only_what_takes_long_is_worth_an_importer(fork: str | None, packages: set[str], wanted: bool) -> None:
     environment = {"FLEETFIT_FORK": fork} if fork else {}
-    assert client.is_wanted(("python", "train.py"), environment, "python", packages) is wanted
+    assert importer.is_wanted(("python", "train.py"), environment, "python", packages) is wanted
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_only_what_takes_long_is_worth_an_importer(fork: str | None, packages: s
     ],
 )
 def test_for_which_commands_there_is_one(command: tuple[str, ...], environment: dict[str, str], wanted: bool) -> None:
-    assert client.is_wanted(command, environment, "/venv/python", {"tensorflow"}) is wanted
+    assert importer.is_wanted(command, environment, "/venv/python", {"tensorflow"}) is wanted
 
 
 def test_a_folder_that_cannot_be_read_prevents_it(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from estimators.backends.hosts.membership import Membership
-from estimators.supervisor.elastic.members import Host, HostState
+from estimators.supervisor.elastic.members import ElasticHost, HostState
 from estimators.supervisor.elastic.places import Places
 
 
@@ -23,25 +23,25 @@ class Source:
 class Moves:
     """Keeps what it is asked for, and does it to the hosts."""
 
-    def __init__(self, hosts: dict[str, Host]) -> None:
+    def __init__(self, hosts: dict[str, ElasticHost]) -> None:
         self.hosts = hosts
         self.done: list[tuple[object, ...]] = []
         self.stays = True
 
     def start_host(self, slots: int, place: str) -> str:
         name = f"algo-{len(self.hosts) + 1}"
-        self.hosts[name] = Host(name, slots=slots)
+        self.hosts[name] = ElasticHost(name, slots=slots)
         self.done.append(("start", name, slots, place))
         return name
 
     def locate(self, host: str, place: str) -> None:
         self.done.append(("locate", host, place))
 
-    def leave(self, host: Host) -> None:
+    def leave(self, host: ElasticHost) -> None:
         host.state = HostState.LEAVING
         self.done.append(("leave", host.name))
 
-    def stay(self, host: Host) -> bool:
+    def stay(self, host: ElasticHost) -> bool:
         self.done.append(("stay", host.name))
         if self.stays:
             host.state = HostState.READY
@@ -65,7 +65,7 @@ class Moves:
 
 
 def of(*initial: str, decides: bool = True, most: int = 3, readers: int | None = None) -> tuple[Places, Moves]:
-    hosts = {name: Host(name, slots=2) for name in initial}
+    hosts = {name: ElasticHost(name, slots=2) for name in initial}
     moves = Moves(hosts)
     return Places(Source(decides=decides), hosts, moves, most=most, slots=2, readers=readers), moves
 
