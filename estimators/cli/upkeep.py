@@ -36,7 +36,7 @@ examples:
 """
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
-EXTRAS = ("docker", "mpi", "notebook", "plots", "re2", "s3", "sagemaker", "tensorboard", "test")
+EXTRAS = ("docker", "mpi", "notebook", "plots", "re2", "s3", "sagemaker", "tensorboard", "test", "tuning")
 INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 
 
