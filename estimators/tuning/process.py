@@ -83,12 +83,12 @@ class Tuning:
         self._write()
         while True:
             changed = self._look()
-            if self.ending is None:
-                changed = self._fill() or changed
             if changed:
                 self._decide()
-                self._write()
-            elif self.ending is None and self._told_to_end():
+            if self.ending is None and self._fill():
+                changed = True
+                self._decide()
+            if changed or (self.ending is None and self._told_to_end()):
                 self._write()
             if self.ending is not None:
                 self._stop_trials(self.ending[1])
