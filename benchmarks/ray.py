@@ -60,10 +60,14 @@ class Way(elastic.Run):
         """What the process that was started last has imported, in seconds."""
 
     def first_after(self, since_ns: int, size: int) -> float:
-        """Seconds to the first step of a size since a time, whichever rank made it."""
+        """Seconds to the first step of a size since a time, by any rank that goes on from then on."""
+        steps = self.steps()
+        before = {pid for ended, _, _, pid in steps if ended <= since_ns} if self.starts_again else set()
         deadline = time.monotonic() + _TIMEOUT
         while time.monotonic() < deadline:
-            found = [ended for ended, of, _, _ in self.steps() if of == size and ended > since_ns]
+            found = [
+                ended for ended, of, _, pid in self.steps() if of == size and ended > since_ns and pid not in before
+            ]
             if found:
                 return (found[0] - since_ns) / 1e9
             self.check()
@@ -72,9 +76,13 @@ class Way(elastic.Run):
 
     def settle(self, size: int) -> None:
         """Wait for some steps at a size."""
-        began = time.time_ns()
-        self.first_after(began, size)
         time.sleep(2.0)
+        since = time.time_ns()
+        deadline = time.monotonic() + _TIMEOUT
+        while not any(of == size and ended > since for ended, of, _, _ in self.steps()):
+            assert time.monotonic() < deadline, f"no steps of {size} workers within {_TIMEOUT:g} s"
+            self.check()
+            time.sleep(0.05)
 
     def measure(self) -> Numbers:
         """Seconds for each change."""
@@ -95,7 +103,7 @@ class Way(elastic.Run):
             pid = next(pid for _, size, rank, pid in reversed(self.steps()) if size == 3 and rank == 1)
             began = time.time_ns()
             os.kill(pid, signal.SIGKILL)
-            note("worker", min(self.first_after(began, size) for size in self.sizes_after_a_kill))
+            note("worker", self.first_after(began, self.size_after_a_kill))
             self.settle(3)
             began = time.time_ns()
             self.cluster.kill(node)
@@ -103,8 +111,8 @@ class Way(elastic.Run):
             self.finish()
         return numbers
 
-    #: At which sizes a training goes on whose worker was killed.
-    sizes_after_a_kill: tuple[int, ...] = (2,)
+    #: At which size a training goes on whose worker was killed, and whether all workers are new ones after a change.
+    size_after_a_kill, starts_again = 2, False
 
 
 class Fit(Way):
@@ -145,7 +153,7 @@ class Fit(Way):
 class RayTrain(Way):
     """Under Ray Train, which starts all workers again after each change."""
 
-    sizes_after_a_kill = (3,)
+    size_after_a_kill, starts_again = 3, True
     _process: subprocess.Popen[bytes]
 
     def check(self) -> None:

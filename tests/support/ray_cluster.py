@@ -33,9 +33,10 @@ class Cluster:
     def __init__(self, nodes: int = NODES, **resources: float) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
-        self._folder = tempfile.mkdtemp(prefix="fr-", dir="/tmp")  # sockets are in it, whose paths are short
-        with _unknown(), _environment():
-            head = {"num_cpus": CORES, "resources": resources, "include_dashboard": False, "temp_dir": self._folder}
+        self._folder = Path(tempfile.mkdtemp(prefix="fr-", dir="/tmp"))  # sockets are in it, whose paths are short
+        (self._folder / "ray").mkdir()
+        with self._environment():
+            head = {"num_cpus": CORES, "resources": resources, "include_dashboard": False}
             self._cluster = Nodes(initialize_head=True, head_node_args=head)
             self.address: str = self._cluster.address
         self.nodes: list[Any] = []
@@ -45,7 +46,7 @@ class Cluster:
 
     def add(self, **more: Any) -> Any:
         """Add a node; it is there in a moment."""
-        with _environment():
+        with self._environment():
             node = self._cluster.add_node(wait=False, **{"num_cpus": CORES, **more})
         self.nodes.append(node)
         return node
@@ -96,9 +97,25 @@ class Cluster:
                     found.append(int(name))
         return found
 
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        """What the cluster's processes have of a test's environment: no folders of its, and a mark.
+
+        The file by which everybody's ``ray.init()`` finds a cluster of this machine is in the folder, too.
+        """
+        before = dict(os.environ)
+        for name in ("FLEETFIT_HOME", "TMPDIR"):
+            os.environ.pop(name, None)
+        mark = {MARK: str(os.getpid()), "RAY_TMPDIR": str(self._folder), "RAY_USAGE_STATS_ENABLED": "0"}
+        # Workers that are started for jobs that may come cost more than they save here.
+        os.environ.update({**mark, "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"})
+        yield
+        os.environ.clear()
+        os.environ.update(before)
+
     def close(self) -> None:
         """End everything."""
-        with _unknown():
+        with self._environment():
             self._cluster.shutdown()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -115,32 +132,3 @@ def shared() -> Iterator[Cluster]:
     _shared.pop()
     if not _shared:
         cluster.close()
-
-
-@contextlib.contextmanager
-def _environment() -> Iterator[None]:
-    """What the cluster's processes have of a test's environment: no home of its, and a mark."""
-    before = dict(os.environ)
-    os.environ.pop("FLEETFIT_HOME", None)
-    os.environ.update({MARK: str(os.getpid()), "RAY_USAGE_STATS_ENABLED": "0"})
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _unknown() -> Iterator[None]:
-    """Leave the file by which everybody's ``ray.init()`` on this machine finds a cluster as it was."""
-    from ray._private import utils
-
-    path = utils.get_ray_address_file(None)
-    before = None
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        before = file.read()
-    yield
-    if before is None:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-    else:
-        with open(path, "wb") as file:
-            file.write(before)

@@ -50,4 +50,5 @@ def findings() -> list[Finding]:
 
 def _current() -> Path:
     """Where ``ray start`` notes the address of the cluster."""
-    return Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return Path(folder) / "ray" / "ray_current_cluster"

@@ -629,6 +629,8 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A thread that asks for something when the cluster has been left already must not start a Ray for it.
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     driver = Driver(output)
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
