@@ -638,7 +638,7 @@ class Supervisor:
             if timer is not None:
                 timer.cancel()
         for fault in self._disturber.end():
-            self._journal.warn(f"chaos: {fault} was ordered and its moment did not come.")
+            self._journal.warn(f"chaos: {fault} was not injected: the job ended before its moment came.")
         self._loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
         for warning in self._misplaced_models():
