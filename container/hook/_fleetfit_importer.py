@@ -313,8 +313,8 @@ class Surroundings:
     """
 
     def __init__(self, environment, settings, seen, whole, changed, code=""):  # type: ignore[no-untyped-def]
-        self._environment = environment
-        self.set = settings
+        self._environment = {name: _compared(name, value) for name, value in environment.items()}
+        self.set = {name: settings.get(name) for name in _SERVERS_SETTINGS}
         self._seen = seen
         self._whole = whole
         self.changed = changed
@@ -328,7 +328,7 @@ class Surroundings:
             code: The folder of its code.
         """
         for name in sorted({*self._environment, *theirs}):
-            mine, other = self._environment.get(name), theirs.get(name)
+            mine, other = self._environment.get(name), _compared(name, theirs.get(name))
             if mine == other or (name in _LISTS and _entries(mine) == _entries(other)):
                 continue
             if name == "PYTHONPATH" and [self.code if entry == code else entry for entry in _entries(other)] == (
@@ -339,6 +339,11 @@ class Surroundings:
             if not harmless or self._whole or name in self._seen:
                 return f"{name} differs"
         return None
+
+
+def _compared(name, value):  # type: ignore[no-untyped-def]
+    """What is remembered of a variable: not the words of one job, as another's may be forked from here."""
+    return value if value is None or not name.startswith(_HARMLESS_PREFIXES) else hash(value)
 
 
 def _entries(value):  # type: ignore[no-untyped-def]
@@ -426,6 +431,8 @@ class _Importer:
             self._configuration = None
         self._seconds = round(time.monotonic() - began, 3)
         os.chdir("/")  # the folder is its job's, which may be removed
+        del self._plan["environment"]
+        _AT_START.clear()
         # Until here it ended with the toolkit that has started it. Its forks' orphans are this process's to end.
         _prctl(_PR_SET_PDEATHSIG, 0)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -892,7 +899,6 @@ def _become(request, passed, host, *, server):  # type: ignore[no-untyped-def]
     _reseed()
     sys.path[:] = [host.code if folder == host.surroundings.code else folder for folder in sys.path]
     sys.path_importer_cache.clear()
-    _AT_START.clear()
     while printed:
         printed = printed[os.write(1, printed) :]
     if server:
