@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -154,6 +155,7 @@ def test_nothing_is_left_on_any_node_when_something_is_killed(
 
 
 def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+    ray_cluster.wait()
     many = make(WAITS, hosts=rays.NODES + 2).fit(wait=False)
     special = make("import aid\naid.report()", options=changed(make, resources_per_host={"CPU": 1, "special": 2}))
     rare = special.fit(wait=False)
@@ -183,6 +185,14 @@ def test_a_node_that_is_lost_is_another_attempt_on_another(make: clusters.Make, 
     assert job.status == "Completed", job.describe().get("FailureReason")
 
 
+def test_where_there_is_no_ray_the_job_says_so(make: clusters.Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    job = make("pass", options=changed(make, address=address)).fit(wait=False)
+    clusters.await_terminal(job, 30)
+    assert f"there is no Ray at '{address}': [Errno 111] Connection refused" in job.describe()["FailureReason"]
+
+
 def test_hosts_may_share_a_node(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
     job = make.run(
         """
@@ -201,6 +211,7 @@ def test_hosts_may_share_a_node(make: clusters.Make, ray_cluster: rays.Cluster) 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("document", documents.that_need("ray"), ids=project_of)
 def test_the_blocks_that_need_ray_do_what_the_document_says(
-    document: Path, tmp_path: Path, ray_cluster: rays.Cluster
+    document: Path, tmp_path: Path, ray_cluster: rays.Cluster, prepared_digits: Path
 ) -> None:
-    run_document(document, tmp_path, "ray", environment={"RAY_ADDRESS": ray_cluster.address})
+    address = {"RAY_ADDRESS": ray_cluster.address}
+    run_document(document, tmp_path, "ray", digits=prepared_digits, environment=address)
