@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 #: Nodes beside the head's, and the cores that each says it has.
-NODES, CORES = 2, 8
+NODES, CORES = 3, 8
 #: By which the processes of a cluster are known, also those that its actors have started.
 MARK = "FLEETFIT_TEST_RAY"
 

@@ -159,15 +159,15 @@ def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ra
     many = make(WAITS, hosts=rays.NODES + 2).fit(wait=False)
     special = make("import aid\naid.report()", options=changed(make, resources_per_host={"CPU": 1, "special": 2}))
     rare = special.fit(wait=False)
-    clusters.until(lambda: "Ray has 3 of 4 nodes for 4 × {CPU: 1} (STRICT_SPREAD)" in message(many), 30)
+    clusters.until(lambda: "Ray has 4 of 5 nodes for 5 × {CPU: 1} (STRICT_SPREAD)" in message(many), 30)
     clusters.until(lambda: "no node yet with special 2 (the most that one has is 0)" in message(rare), 30)
     assert many.describe()["SecondaryStatus"] == rare.describe()["SecondaryStatus"] == "Pending"
     ray_cluster.add(resources={"special": 2})
-    make.await_ready(4, many)
+    make.await_ready(5, many)
     clusters.await_terminal(rare, 30)
     assert rare.status == "Completed"
     full = make("pass", options=changed(make, resources_per_host={"CPU": rays.CORES})).fit(wait=False)
-    clusters.until(lambda: "0 of 4 nodes of that size have it free" in message(full), 30)
+    clusters.until(lambda: "0 of 5 nodes of that size have it free" in message(full), 30)
     full.stop()
     many.stop()
     for job in (full, many):
