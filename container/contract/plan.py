@@ -91,6 +91,7 @@ class Plan:
         membership: Membership,
         processes: Iterable[ProcessPlan],
         *,
+        variables: Mapping[str, str] | None = None,
         has_servers: bool = False,
         warnings: tuple[str, ...] = (),
         notes: tuple[str, ...] = (),
@@ -101,6 +102,7 @@ class Plan:
             environment: Makes each host's own.
             membership: Who is in the cluster.
             processes: All of them.
+            variables: What every host has beside its own.
             has_servers: See above, as the rest.
             warnings: Likewise.
             notes: Likewise.
@@ -112,7 +114,7 @@ class Plan:
             hosts=tuple(
                 HostPlan(
                     name=name,
-                    environment=environment.for_host(name).to_env_vars(),
+                    environment={**environment.for_host(name).to_env_vars(), **(variables or {})},
                     processes=tuple(process for process in planned if process.host == name),
                 )
                 for name in membership.names

@@ -210,10 +210,12 @@ class Gang:
         request = {**imports.to_json(), "servers": list(servers), "elastic": elastic, "keep": keep}
         path = self._runtime_dir / rank_wrapper.IMPORTER
         self._has_own_importer = folder is None
-        with contextlib.suppress(OSError):
+        try:
             self._importer = importer.Importer(
                 self._loop, folder or self._runtime_dir, path, command, env, request, self._from_importer
             )
+        except OSError as error:
+            self.on_importer({"unfit": f"{error.filename or 'it'} could not be started: {error.strerror or error}"})
 
     @property
     def importer(self) -> int | None:

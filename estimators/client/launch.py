@@ -42,8 +42,8 @@ if sys.path and not sys.path[0]:
 if root not in sys.path:
     sites = [n for n, p in enumerate(sys.path) if p.endswith(("site-packages", "dist-packages"))]
     sys.path.insert(sites[0] if sites else len(sys.path), root)
-from estimators.supervisor.main import main
-sys.exit(main(sys.argv[1:]))
+import importlib
+sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))
 """
 
 #: How long processes of an earlier supervisor may take to end, in seconds: two for processes, five for containers.
@@ -304,16 +304,26 @@ def start(record: JobRecord, env: Mapping[str, str] | None = None) -> subprocess
     return process
 
 
+def boot(module: str) -> list[str]:
+    """Return the command that runs a module's ``main()`` in a process of its own, whose working directory is not ours.
+
+    Raises:
+        BackendError: this interpreter does not know itself.
+    """
+    if not sys.executable:
+        raise BackendError("no process can be started: sys.executable does not name a Python interpreter.")
+    return [sys.executable, "-c", _BOOT, _ROOT, module]
+
+
 def _start(
     record: JobRecord, arguments: list[str], descriptors: list[int], env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    if not sys.executable:
-        raise BackendError("the supervisor cannot be started: sys.executable does not name a Python interpreter.")
+    command = boot("estimators.supervisor.main")
     _supervisors[:] = [process for process in _supervisors if process.poll() is None]
     log = open_private(record.supervisor_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, _ROOT, *arguments],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -507,10 +507,16 @@ def await_terminal(job: TrainingJob, seconds: float = 20.0) -> str:
 
 def kill_everything_of(home: Path) -> None:
     """Kill what still runs of the jobs of a home."""
-    for pid in _pids():
+    # Tuning jobs first, which start others.
+    order = sorted(
+        _pids(), key=lambda pid: "estimators.tuning.process" not in (one.argv if (one := process(pid)) else ())
+    )
+    for pid in order:
         one = process(pid)
         if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
-            supervises = "estimators.supervisor.main" in " ".join(one.argv)
+            supervises = any(
+                name in " ".join(one.argv) for name in ("estimators.supervisor.main", "estimators.tuning.process")
+            )
             if supervises or one.imports or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

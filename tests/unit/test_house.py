@@ -50,7 +50,9 @@ def where(path: Path, line: int) -> str:
 
 #: The rooms of each package, from the top: imports run down these lists only.
 ROOMS = {
-    "estimators": ("cli", "service", "client", "supervisor", "backends", "results", "records", "job", "provision"),
+    "estimators": (
+        "cli", "service", "tuning", "client", "supervisor", "backends", "results", "records", "job", "provision",
+    ),
     "container": (
         "hook", "standins", "distributed", "pipe_dataset", "checkpoint", "toolkit", "agent", "launchers", "formats",
         "system", "contract",

@@ -133,6 +133,7 @@ class Importer:
         self.pid: int | None = None
         self.root: int | None = None
         self.imported = False
+        self._told = False  # why there is none
         self._process = -1  # a descriptor of the host's importer
         self._connection: Connection | None = None
         self._listener = socket.socket(socket.AF_UNIX)
@@ -209,6 +210,7 @@ class Importer:
             self._drop()
             self._try_anew()
         else:
+            self._told = self._told or "unfit" in message
             self._received(message)
 
     def _closed(self, *, again: bool) -> None:
@@ -218,6 +220,8 @@ class Importer:
         elif again:  # it had come to its end
             self._try_anew()
         else:
+            if not self._told:
+                self._received({"unfit": "the importer ended before it had imported"})
             self.give_up()
 
     def _try_anew(self) -> None:

@@ -22,7 +22,9 @@ from container.system.loop import Loop, Timer
 from estimators.backends.dispatchers.base import PROGRAM, Dispatcher, Parcel
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import Environment
-from estimators.backends.ssh.connection import Child, Connection, Connections, Finished, SshSettings
+from estimators.backends.ssh.child import Child
+from estimators.backends.ssh.command import SshSettings
+from estimators.backends.ssh.connection import Connection, Connections, Finished
 from estimators.backends.ssh.machines import parse
 from estimators.backends.ssh.starting import Program, Starting
 from estimators.job.errors import ConfigurationError

@@ -25,7 +25,8 @@ from estimators.backends.ec2.fleet import Ec2Fleet, Events
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.provider import Finding, Host, Placement
-from estimators.backends.ssh.connection import Connection, Connections, Destination, Finished, SshSettings
+from estimators.backends.ssh.command import Destination, SshSettings
+from estimators.backends.ssh.connection import Connection, Connections, Finished
 from estimators.backends.ssh.machines import Machine
 from estimators.backends.ssh.provider import Failed, Ready, SshProvider
 from estimators.job import instances

@@ -16,7 +16,8 @@ from estimators.backends.hosts.environment import Environment
 from estimators.backends.hosts.membership import Polled
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
-from estimators.backends.ssh.connection import CLOSED, Child, Connection, Connections, Finished
+from estimators.backends.ssh.child import Child
+from estimators.backends.ssh.connection import CLOSED, Connection, Connections, Finished
 from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
 from estimators.backends.ssh.starting import Program, Starting
 from estimators.job.errors import ConfigurationError

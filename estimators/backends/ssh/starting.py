@@ -10,7 +10,8 @@ from typing import Any
 
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
-from estimators.backends.ssh.connection import Child, Connection, Finished
+from estimators.backends.ssh.child import Child
+from estimators.backends.ssh.connection import Connection, Finished
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

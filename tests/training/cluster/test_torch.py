@@ -51,6 +51,54 @@ dist.init_process_group("gloo")
 """
 
 
+API = """
+import sys
+import torch
+from aid import report
+from container import distributed
+from container.checkpoint import Checkpointer
+
+cluster = distributed.init(framework="torch")
+records = torch.arange(22.0).reshape(11, 2)
+model = cluster.model(torch.nn.Linear(2, 1))
+optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9))
+loader = cluster.loader(records, global_batch_size=4, shuffle=True, seed=3)
+checkpointer = Checkpointer()
+parts = {"model": model, "optimizer": optimizer, "loader": loader}
+restored = checkpointer.restore(parts)
+step, seen = restored.step if restored else 0, []
+while loader.epoch < 2:
+    for batch in loader:
+        optimizer.zero_grad()
+        (model(batch).square().mean() * loader.weight).backward()
+        optimizer.step()
+        step, seen = step + 1, seen + ([[loader.epoch, *batch[:, 0].tolist()]] if loader.weight else [])
+        checkpointer.save(parts, epoch=loader.epoch, step=step)
+        cluster.report(loss=cluster.all_reduce(0.5, op="average"), step=step)
+        if step == 2 and not restored:
+            checkpointer.wait()
+            report(seen=seen)
+            if cluster.rank == 1:
+                sys.exit("ends in the middle of an epoch")
+            cluster.barrier()
+checkpointer.close()
+cluster.export(model)
+weights = [value.tolist() for value in model.parameters()]
+report(seen=seen, restored=restored and restored.step, strategy=cluster.strategy, size=cluster.size, weights=weights)
+"""
+
+APART = """
+import torch
+from container import distributed
+
+cluster = distributed.init()
+model = torch.nn.Linear(2, 1)
+optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+model(torch.rand(3, 2)).mean().backward()
+optimizer.step()
+"""
+
+
 def events(job: TrainingJob, kind: str) -> list[dict[str, Any]]:
     lines = (json.loads(line) for line in (job.record.path / "events.jsonl").read_text().splitlines())
     return [line["data"] for line in lines if line["kind"] == kind]
@@ -84,3 +132,21 @@ def test_ranks_that_exchange_nothing(make: clusters.Make) -> None:
     job = make.run(MUTE, kind=PyTorch, distribution=TorchDistributed(processes_per_host=2))
     (warning,) = job.result().warnings
     assert "its 2 ranks joined each other (torch.distributed) and then exchanged nothing" in warning
+
+
+def test_a_restart_goes_on_within_the_epoch(make: clusters.Make) -> None:
+    job = make.run(API, kind=PyTorch, distribution=TorchDistributed(processes_per_host=2), max_retry_attempts=1)
+    lines = [json.loads(line.text[7:]) for line in job.log_lines() if line.text.startswith("report ")]
+    ends = [line for line in lines if "weights" in line]
+    assert [(end["restored"], end["strategy"], end["size"]) for end in ends] == [(2, "torch_distributed", 2)] * 2
+    assert ends[0]["weights"] == ends[1]["weights"]
+    seen = [step for line in lines for step in line["seen"]]
+    for epoch in (0, 1):  # what both ranks saw before and after the restart, each record once
+        records = [record for number, *batch in seen if number == epoch for record in batch]
+        assert sorted(records) == [2.0 * number for number in range(11)]
+    assert job.metrics()["name"].tolist().count("loss") == 2 * 6 and job.model_data is not None
+
+
+def test_ranks_that_train_apart_are_noticed(make: clusters.Make) -> None:
+    with pytest.raises(TrainingJobError, match="the weights of the 2 ranks should be equal, but differ after step 1"):
+        make.run(APART, kind=PyTorch, hosts=2, distribution=TorchDistributed())
