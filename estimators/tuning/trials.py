@@ -79,6 +79,11 @@ def start(template: JobRecord, name: str, values: dict[str, str], home: Path) ->
             for origin in (template.provenance_file, template.found_file):
                 if origin.exists():
                     shutil.copyfile(origin, record.path / origin.name)
+        asked = template.read_json(template.asked_file)
+        if asked is not None:
+            hyperparameters = {**(asked["request"].get("HyperParameters") or {}), **values}
+            asked["request"].update(TrainingJobName=name, HyperParameters=hyperparameters)
+            record.write_json(record.asked_file, asked)
         record.publish(name)
     except BaseException:
         record.discard()
