@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from estimators.tuning.analytics import HyperparameterTuningJobAnalytics
     from estimators.tuning.config import (
         HyperbandStrategyConfig,
+        PopulationConfig,
         StrategyConfig,
         TuningJobCompletionCriteriaConfig,
         WarmStartConfig,
@@ -118,6 +119,7 @@ _MODULES = {
     "estimators.tuning.analytics": ("HyperparameterTuningJobAnalytics",),
     "estimators.tuning.config": (
         "HyperbandStrategyConfig",
+        "PopulationConfig",
         "StrategyConfig",
         "TuningJobCompletionCriteriaConfig",
         "WarmStartConfig",
@@ -162,6 +164,7 @@ __all__ = [
     "Mirrored",
     "MultiWorkerMirrored",
     "ParameterServer",
+    "PopulationConfig",
     "PreflightWarning",
     "RandomResize",
     "Recommendation",
