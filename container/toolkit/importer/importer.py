@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import select
@@ -286,6 +285,8 @@ _SET_UP = (variables.EVIDENCE, variables.STACK_SIGNAL)
 
 def _name(python: str, code: str, environment: Mapping[str, str], request: Mapping[str, Any]) -> str:
     """Return what an importer is called that does this: 24 letters and digits. Pure but for the cores."""
+    import hashlib  # a job's start waits for what is imported
+
     about = {name: value for name, value in environment.items() if name not in _PASSING}
     about = {name: value for name, value in about.items() if not name.startswith(_PASSING_PREFIXES)}
     about["PYTHONPATH"] = os.pathsep.join("" if one == code else one for one in about["PYTHONPATH"].split(os.pathsep))
