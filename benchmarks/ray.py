@@ -187,7 +187,7 @@ def run(options: argparse.Namespace) -> None:
     sys.path.append(str(harness.HERE.parent / "tests" / "support"))
     import ray_cluster
 
-    quiet = Quiet(options.patience)
+    quiet = Quiet(options.patience, repeats=False)  # Ray's processes are nobody's children
     with harness.own_home():
         cluster = ray_cluster.Cluster(1, slot=1)
 
@@ -208,7 +208,7 @@ def run(options: argparse.Namespace) -> None:
                     what=f"{way}: {what}",
                     estimate=median_with_interval([numbers[name] for numbers in values[way]]),
                     unit="s",
-                    bar=Bar(limit) if way == "fit()" else None,
+                    bar=Bar(limit=limit) if way == "fit()" else None,
                 )
             )
     harness.record("ray", rows, {"a cluster of two nodes, and a third": values}, quiet, dry=options.dry)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 #: Nodes beside the head's, and the cores that each says it has.
-NODES, CORES = 2, 8
+NODES, CORES = 3, 8
 #: By which the processes of a cluster are known, also those that its actors have started.
 MARK = "FLEETFIT_TEST_RAY"
 
@@ -52,7 +52,7 @@ class Cluster:
         return node
 
     def wait(self) -> None:
-        """Wait until Ray knows all nodes."""
+        """Wait until Ray knows all nodes, and of those that are gone that they are."""
         self._cluster.wait_for_nodes()
 
     def kill(self, node: Any) -> None:
@@ -82,8 +82,7 @@ class Cluster:
     def recover(self) -> None:
         """Have as many nodes again as in the beginning."""
         while len(self.nodes) < NODES:
-            self.add()
-        self.wait()
+            self._cluster._wait_for_node(self.add())  # what was killed Ray may still take for alive
 
     def pids(self) -> list[int]:
         """The processes that agents have started, and the agents."""

@@ -166,9 +166,7 @@ class HostCluster(Backend):
                 if not apart:
                     then()
                 elif attempt == self._attempt and not self._ending and not self._closed:
-                    if not self.running:
-                        self.callbacks.secondary_status("Training", "")
-                    member.train(f"{member.there.address}:0", listens=False)
+                    self._train_apart(member)
 
             member.acquire(lambda: member.prepare(number[member.name], len(members), prepared))
 
@@ -177,6 +175,12 @@ class HostCluster(Backend):
                 self._start_toolkits(members)
 
         each(members, prepare, start)
+
+    def _train_apart(self, member: _Member) -> None:
+        """Start the toolkit of a host that waits for no other: the first that runs may be one that was added."""
+        if not self.running:
+            self.callbacks.secondary_status("Training", "")
+        member.train(f"{member.there.address}:0", listens=False)
 
     def _tell(self, text: str) -> None:
         if not self.running and not self._ending and not self._closed:
@@ -318,7 +322,7 @@ class HostCluster(Backend):
 
         def start() -> None:
             if not self._ending and not self._closed:
-                member.train(f"{member.there.address}:0", listens=False)
+                self._train_apart(member)
 
         member.acquire(lambda: member.prepare(0, 1, start))
 

@@ -6,11 +6,12 @@ It is a program of its own, as Ray brings a hundred modules and threads: the sup
 Ray and the standard library alone. When its input ends, however the supervisor went, it leaves the cluster, and Ray
 takes back what the job had. What is asked of it comes as JSON lines, and so do its answers:
 
-* ``connect``: ``address``, ``cpus`` (of a cluster that is started here); answered by ``connected`` with ``node_ip``,
-  ``address``, ``started`` (whether it was started here) and ``version``, or ``refused`` with ``reason``;
+* ``connect``: ``address``, ``cpus`` (of a cluster that is started here), ``code`` (the ``name`` of what runs on hosts,
+  and the descriptor ``fd`` of its archive); answered by ``connected`` with ``node_ip``, ``address``, ``started``
+  (whether it was started here) and ``version``, or ``refused`` with ``reason``;
 * ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), ``bundle``, ``strategy``, ``labels``, ``apart``
   (whether hosts of other requests are to be on other nodes), ``node`` (an id), ``group`` (a placement group's),
-  ``runtime_env``, ``python``, ``code``, ``address``, ``port``; answered by ``pending`` with ``reason``, and for each
+  ``runtime_env``, ``python``, ``address``, ``port``; answered by ``pending`` with ``reason``, and for each
   host, by its identity, ``placed`` with ``node``, then ``started`` with ``ip``, ``python_version``, or ``failed`` with
   ``reason``; later ``notice`` with ``seconds`` when its node is drained, and ``ended`` with ``reason`` where Ray knows
   one;
@@ -58,7 +59,7 @@ _STANDING = 16
 #: The label by which Ray knows nodes.
 _NODE = "ray.io/node-id"
 #: Ray's own variables, and what it sets for its workers, which a script would take for something else.
-_RAYS = ("PYTHONBREAKPOINT", "SPT_NOENV")
+_RAYS = ("PYTHONBREAKPOINT", "SPT_NOENV", "OMP_NUM_THREADS")
 #: Starts an agent that is nobody's child: Ray kills its workers' children when these end, and the agent tidies up.
 _ORPHAN = 'exec 3<&0; "$@" <&3 3<&- &'
 
@@ -88,12 +89,8 @@ class HostActor:
         except OSError as error:
             return {"error": str(error)}
         own, theirs = socket.socketpair()
-        set_here = os.environ.get("OMP_NUM_THREADS")
-        env = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith("RAY_") and name not in _RAYS and not (name == "OMP_NUM_THREADS" and set_here)
-        }
+        rays = {name for name in os.environ if name.startswith("RAY_") or name in _RAYS} - {*asked["kept"]}
+        env = {name: value for name, value in os.environ.items() if name not in rays}
         words = [python, "-I", os.path.join(package, "container", "__main__.py"), "agent", "host"]
         words += ["--lifeline", str(theirs.fileno())]
         try:
@@ -137,26 +134,30 @@ def _version_of(python: str) -> str:
 def _unpack(name: str, archive: bytes) -> str:
     """Return the folder of our code on this node, which is unpacked there once."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    places = [os.path.join(cache, "fleetfit", "hosts"), os.path.join(tempfile.gettempdir(), f"fleetfit-{os.getuid()}")]
-    for place in places:
+    problem: OSError | None = None
+    for place in (
+        os.path.join(cache, "fleetfit", "hosts"),
+        os.path.join(tempfile.gettempdir(), f"fleetfit-{os.getuid()}"),  # where there is no home to write to
+    ):
         target = os.path.join(place, name)
-        if os.path.isdir(target):
-            return target
         try:
             os.makedirs(place, mode=0o700, exist_ok=True)
-            folder = tempfile.mkdtemp(prefix=".code-", dir=place)
+            if os.stat(place).st_uid != os.getuid():
+                raise OSError(f"{place} belongs to somebody else")
+            if os.path.isdir(target):
+                return target
+            with tempfile.TemporaryDirectory(prefix=".code-", dir=place, ignore_cleanup_errors=True) as folder:
+                with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+                    tar.extractall(folder)
+                with contextlib.suppress(FileExistsError, NotADirectoryError):
+                    os.rename(folder, target)
         except OSError as error:
-            if place == places[-1]:
-                raise OSError(f"our code could not be brought there: {error}") from None
-            continue
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-            tar.extractall(folder, filter="data") if hasattr(tarfile, "data_filter") else tar.extractall(folder)
-        try:
-            os.rename(folder, target)
-        except OSError:  # another host of this node was quicker
-            subprocess.run(["rm", "-rf", folder], check=False)
-        return target
-    raise AssertionError
+            if os.path.isdir(target):  # another host of this node was quicker
+                return target
+            problem = error
+        else:
+            return target
+    raise OSError(f"our code could not be brought there: {problem}")
 
 
 def _connect(address: str, port: int, identity: str, key: str) -> socket.socket:
@@ -208,6 +209,7 @@ class Driver:
         self._hosts: dict[str, _Host] = {}  # by identity
         self._avoided: dict[str, float] = {}  # nodes that Ray may not know yet to be gone -> until when
         self._code: dict[str, Any] = {}
+        self._archive: Any = None
         self._client = False
         self._followed: dict[str, Any] | None = None
         self._places: dict[
@@ -253,11 +255,12 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it
             self.say("refused", reason=f"Ray cannot be imported: {error}")
             return
-        given = asked["address"]
+        given, self._code = asked["address"], asked["code"]
         address = given or os.environ.get("RAY_ADDRESS") or "auto"
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         started = False
         try:
+            _look_for(address)
             try:
                 if address == "local":
                     raise ConnectionError
@@ -268,8 +271,15 @@ class Driver:
                 started = True
                 context = ray.init("local", num_cpus=asked["cpus"], include_dashboard=False, **options)
         except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds, some of them its own
-            self.say("refused", reason=f"there is no Ray at {address!r}: {_line(error)}")
+            remedy = ""
+            if address.startswith("ray://") and not isinstance(error, ValueError):
+                remedy = (
+                    "; see that its client server is at that port, and RAY_AUTH_MODE=token where it asks for tokens"
+                )
+            self.say("refused", reason=f"there is no Ray at {address!r}: {_line(error)}{remedy}")
             return
+        with open(self._code["fd"], "rb") as file:
+            self._archive = ray.put(file.read())
         self._client = address.startswith("ray://")
         own = _own_address(address) if self._client else ray.util.get_node_ip_address()
         self.say("connected", node_ip=own, address=_address(context, address), started=started, version=ray.__version__)
@@ -359,26 +369,29 @@ class Driver:
         """
         from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-        if asked["group"]:
+        given = bool(asked["group"])
+        if given:
             group, indexes, bundles = self._given_group(asked["group"], len(hosts))
             asked["bundle"] = bundles[indexes[0]]
         else:
-            labels = dict(asked["labels"])
-            group = self._room_at(asked["node"])
-            if group is None and asked["node"]:
-                labels[_NODE] = _node_of(asked["node"])
-            elif group is None and asked["apart"] and (others := self._taken | self._suspects()):
-                labels[_NODE] = f"!in({','.join(sorted(others))})"
-            group = group or placement_group(
-                [asked["bundle"]] * len(hosts),
-                strategy=asked["strategy"],
-                bundle_label_selector=[labels] * len(hosts) if labels else None,
-            )
-            indexes = list(range(len(hosts)))
+            group, indexes = self._room_at(asked["node"]), list(range(len(hosts)))
+        labels = self._labels(asked) if group is None else None
         said = ""
-        while not group.wait(_LOOK_S):
-            if all(host.released.is_set() for host in hosts):
-                remove_placement_group(group)
+        while True:
+            if group is None:
+                group = placement_group(
+                    [asked["bundle"]] * len(hosts),
+                    strategy=asked["strategy"],
+                    bundle_label_selector=[labels] * len(hosts) if labels else None,
+                )
+            if group.wait(_LOOK_S):
+                break
+            unwanted = all(host.released.is_set() for host in hosts)
+            now = labels if given or labels is None else self._labels(asked)
+            if (unwanted or now != labels) and not given:
+                remove_placement_group(group)  # where it is not to be is another question than a moment ago
+                group, labels = None, now
+            if unwanted:
                 return None
             reason = self._shortage(asked, len(hosts))
             if reason != said:
@@ -387,10 +400,19 @@ class Driver:
         nodes = placement_group_table(group)["bundles_to_node_id"]
         for host, index in zip(hosts, indexes, strict=True):
             host.node = nodes[index]
-            if not asked["group"]:
+            if not given:
                 host.group, host.shares = group, hosts
             self.say("placed", host=host.identity, node=host.node)
         return group, indexes
+
+    def _labels(self, asked: dict[str, Any]) -> dict[str, str]:
+        """Return the labels that nodes must have for hosts: one's own, or another than those that the job has."""
+        labels = dict(asked["labels"])
+        if asked["node"]:
+            labels[_NODE] = _node_of(asked["node"])
+        elif asked["apart"] and (others := self._taken | self._suspects()):
+            labels[_NODE] = f"!in({','.join(sorted(others))})"
+        return labels
 
     def _room_at(self, node: str | None) -> Any:
         """Return the room that is kept on a node, which is its host's from now on."""
@@ -440,17 +462,15 @@ class Driver:
             options["memory"] = bundle.pop("memory")
         if asked["runtime_env"]:
             options["runtime_env"] = asked["runtime_env"]
-        code = self._code.get(asked["code"]["name"])
-        if code is None:
-            code = self._code[asked["code"]["name"]] = ray.put(base64.b64decode(asked["code"]["archive"]))
         common = {name: asked[name] for name in ("address", "port", "python")}
+        common["kept"] = list(asked["runtime_env"].get("env_vars", ()))
         actor_class = ray.remote(HostActor)
         waiting = {}
         for host, index in zip(hosts, indexes, strict=True):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
             host.actor = actor_class.options(scheduling_strategy=strategy, resources=bundle, **options).remote()
-            own = {**common, "code": asked["code"]["name"], "identity": host.identity, "key": host.key}
-            waiting[host.actor.start.remote(own, code)] = host
+            own = {**common, "code": self._code["name"], "identity": host.identity, "key": host.key}
+            waiting[host.actor.start.remote(own, self._archive)] = host
         since, told = time.monotonic(), False
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
@@ -509,9 +529,7 @@ class Driver:
         if asked["labels"] and not nodes:
             return f"Ray has no node yet with the labels {asked['labels']}; {wanted} is waited for"
         able = [node for node in nodes if _fits(bundle, node["Resources"])]
-        apart = count if asked["strategy"] == "STRICT_SPREAD" else 1
-        if asked["apart"]:
-            apart = 1 + len(self._taken)
+        apart = count + len(self._taken) if asked["apart"] else 1
         most = {name: max((node["Resources"].get(name, 0) for node in nodes), default=0) for name in bundle}
         lacking = [
             f"{name} {amount:g} (the most that one has is {most[name]:g})"
@@ -603,6 +621,23 @@ def _line(error: BaseException) -> str:
     if not lines:
         return type(error).__name__
     return lines[-1] if "Traceback" in str(error) else " ".join(lines)[:500]
+
+
+def _look_for(address: str) -> None:
+    """See that somebody listens at an address: Ray itself tries that for a minute.
+
+    Raises:
+        OSError: nobody does.
+        ValueError: it is none.
+    """
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        host, port = address.removeprefix("ray://"), "10001" if address.startswith("ray://") else ""
+    if not port or not host:
+        raise ValueError("an address is 'host:port', 'ray://host:port', 'auto' or 'local'")
+    socket.create_connection((host, int(port)), timeout=_REACH_S).close()
 
 
 def _own_address(address: str) -> str:

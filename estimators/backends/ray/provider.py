@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -32,6 +33,10 @@ Event = dict[str, Any]
 
 #: How long Ray's own word for why a host is gone is waited for, in seconds: of a worker it comes at once.
 _WHY_S = 0.1
+#: What stands before a line of Ray's own logs: time, level, process, file.
+_LOGGED = re.compile(r"^\[[^\]]* [A-Z] [^\]]*\] (?:\([^)]*\) )?\S+\.\w+:\d+: ", re.MULTILINE)
+#: How much is kept of what the driver complains of, in bytes.
+_KEPT = 4096
 #: After how long another driver is started where one was killed, in seconds.
 _AGAIN_S = 1.0
 #: How long before Ray takes a node its host is given up, in seconds.
@@ -403,11 +408,16 @@ class _Driver:
         self._hosts: dict[str, _Wanted] = {}  # by identity
         self._queued: list[list[_Wanted]] = []
         self._said = b""
+        self._complaint = b""
         self._local = False
         self._follows = False
         input_read, self._write = os.pipe()
         self._read, output_write = os.pipe()
-        errors = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        self._errors, errors_write = os.pipe()
+        code = shipping.code()
+        archive = os.memfd_create("code")  # longer than what a pipe takes at once
+        os.write(archive, code.archive())
+        os.lseek(archive, 0, os.SEEK_SET)
         env = {name: value for name, value in os.environ.items() if name not in _OF_A_WORKER}
         try:
             pid = processes.spawn(
@@ -416,26 +426,29 @@ class _Driver:
                 cwd="/",
                 stdin=input_read,
                 stdout=output_write,
-                stderr=errors,
+                stderr=errors_write,
+                pass_fds=[archive],
                 death_signal=0,  # its input ends with us, and then it leaves the cluster in order
                 new_session=True,
             )
         finally:
-            for fd in (input_read, output_write, errors):
+            for fd in (input_read, output_write, errors_write, archive):
                 os.close(fd)
         os.set_blocking(self._read, False)
         provider.protected.add(pid)
         self._loop.on_child(pid, lambda status: provider.protected.discard(pid))
         self._loop.add_reader(self._read, self._readable)
+        os.set_blocking(self._errors, False)
+        self._loop.add_reader(self._errors, self._complained)
         cpus = max(os.cpu_count() or 1, int(provider.bundle.get("CPU", 0) * len(provider.spec.hosts) + 0.999))
-        self._send(op="connect", address=provider.address, cpus=cpus)
+        self._send(op="connect", address=provider.address, cpus=cpus, code={"name": code.name, "fd": archive})
 
     def acquire(self, group: list[_Wanted]) -> None:
         """Ask for hosts that are to be had together, when the cluster has been joined."""
         if self._arrivals is None:
             self._queued.append(group)
             return
-        provider, options, code = self._provider, self._provider.options, shipping.code()
+        provider, options = self._provider, self._provider.options
         hosts = []
         for one in group:
             identity, key = self._arrivals.expect(one.arrived)
@@ -449,12 +462,11 @@ class _Driver:
             bundle=provider.bundle,
             strategy=strategy if len(group) > 1 else "PACK",
             labels=dict(options.labels),
-            apart=provider.elastic and strategy == "STRICT_SPREAD",
+            apart=strategy == "STRICT_SPREAD",
             node=group[0].place,
             group=provider.group,
             runtime_env=dict(options.runtime_env),
             python=options.python,
-            code={"name": code.name, "archive": base64.b64encode(code.archive()).decode()},
             address=self.caller_address,
             port=self._arrivals.port,
         )
@@ -499,11 +511,28 @@ class _Driver:
         except BlockingIOError:
             return
         if not data:
-            self._fail("the process that speaks with Ray has ended unexpectedly")
+            self._loop.call_later(_WHY_S, self._ended)
+            self._loop.remove_reader(self._read)
             return
         *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:
             self._take(json.loads(line))
+
+    def _complained(self) -> None:
+        try:
+            data = os.read(self._errors, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._errors)
+        self._complaint = (self._complaint + data)[-_KEPT:]
+
+    def _ended(self) -> None:
+        """It has ended without being told to; what it said last is perhaps why."""
+        text = _LOGGED.sub("", self._complaint.decode("utf-8", "replace"))
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        said = f": {lines[-1].rstrip('.')}" if lines else ""
+        self._fail(f"the process that speaks with Ray has ended unexpectedly{said}")
 
     def _take(self, event: Event) -> None:
         if self.over:
@@ -566,9 +595,10 @@ class _Driver:
     def _forget(self) -> None:
         if not self.over:
             self.over = True
-            self._loop.remove_reader(self._read)
-            os.close(self._read)
-            os.close(self._write)
+            for fd in (self._read, self._errors):
+                self._loop.remove_reader(fd)
+            for fd in (self._read, self._errors, self._write):
+                os.close(fd)
             if self._arrivals is not None:
                 self._arrivals.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -154,18 +155,19 @@ def test_nothing_is_left_on_any_node_when_something_is_killed(
 
 
 def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+    ray_cluster.wait()
     many = make(WAITS, hosts=rays.NODES + 2).fit(wait=False)
     special = make("import aid\naid.report()", options=changed(make, resources_per_host={"CPU": 1, "special": 2}))
     rare = special.fit(wait=False)
-    clusters.until(lambda: "Ray has 3 of 4 nodes for 4 × {CPU: 1} (STRICT_SPREAD)" in message(many), 30)
+    clusters.until(lambda: "Ray has 4 of 5 nodes for 5 × {CPU: 1} (STRICT_SPREAD)" in message(many), 30)
     clusters.until(lambda: "no node yet with special 2 (the most that one has is 0)" in message(rare), 30)
     assert many.describe()["SecondaryStatus"] == rare.describe()["SecondaryStatus"] == "Pending"
     ray_cluster.add(resources={"special": 2})
-    make.await_ready(4, many)
+    make.await_ready(5, many)
     clusters.await_terminal(rare, 30)
     assert rare.status == "Completed"
     full = make("pass", options=changed(make, resources_per_host={"CPU": rays.CORES})).fit(wait=False)
-    clusters.until(lambda: "0 of 4 nodes of that size have it free" in message(full), 30)
+    clusters.until(lambda: "0 of 5 nodes of that size have it free" in message(full), 30)
     full.stop()
     many.stop()
     for job in (full, many):
@@ -181,6 +183,14 @@ def test_a_node_that_is_lost_is_another_attempt_on_another(make: clusters.Make, 
     ray_cluster.kill(ray_cluster.busy()[0])
     clusters.await_terminal(job, 60)
     assert job.status == "Completed", job.describe().get("FailureReason")
+
+
+def test_where_there_is_no_ray_the_job_says_so(make: clusters.Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    job = make("pass", options=changed(make, address=address)).fit(wait=False)
+    clusters.await_terminal(job, 30)
+    assert f"there is no Ray at '{address}': [Errno 111] Connection refused" in job.describe()["FailureReason"]
 
 
 def test_hosts_may_share_a_node(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
@@ -201,6 +211,7 @@ def test_hosts_may_share_a_node(make: clusters.Make, ray_cluster: rays.Cluster) 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("document", documents.that_need("ray"), ids=project_of)
 def test_the_blocks_that_need_ray_do_what_the_document_says(
-    document: Path, tmp_path: Path, ray_cluster: rays.Cluster
+    document: Path, tmp_path: Path, ray_cluster: rays.Cluster, prepared_digits: Path
 ) -> None:
-    run_document(document, tmp_path, "ray", environment={"RAY_ADDRESS": ray_cluster.address})
+    address = {"RAY_ADDRESS": ray_cluster.address}
+    run_document(document, tmp_path, "ray", digits=prepared_digits, environment=address)

@@ -67,3 +67,11 @@ def test_errors_of_rays_are_one_line() -> None:
     assert driver._line(RuntimeError("The actor died:\n\tits node is gone.\n")) == "The actor died: its node is gone."
     assert driver._line(RuntimeError()) == "RuntimeError"
     assert len(driver._line(RuntimeError("word " * 1000))) <= 500
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"), [("head", "an address is"), (":6379", "an address is"), ("ray://", "an ad")]
+)
+def test_what_is_no_address_is_refused(address: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        driver._look_for(address)
