@@ -255,6 +255,12 @@ class Importer:
         """
         if orderly and self.imported and self._connection is not None:
             self._connection.send({"op": "end"})
+        if not orderly and self.root is not None:  # which ends with this toolkit then
+            place = Path(self._request["place"])
+            for file in (place, place.with_name(f"{place.name}.json")):
+                file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # others' are there
+                self._folder.rmdir()
         self._drop()
         self._listener.close()
 
