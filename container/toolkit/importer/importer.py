@@ -218,7 +218,7 @@ class Importer:
         self._connection = None
         if self.imported:
             self.pid = None
-        elif again:  # it had come to its end
+        elif again and not self._told:  # it had come to its end
             self._try_anew()
         else:
             if not self._told:
