@@ -33,7 +33,14 @@ examples:
 """
 
 #: What may be written for a strategy of the search.
-SEARCHES = {"bayesian": "Bayesian", "random": "Random", "grid": "Grid", "hyperband": "Hyperband", "asha": "ASHA"}
+SEARCHES = {
+    "bayesian": "Bayesian",
+    "random": "Random",
+    "grid": "Grid",
+    "hyperband": "Hyperband",
+    "asha": "ASHA",
+    "pbt": "PBT",
+}
 #: More trials than this are not shown while they change.
 _LIVE_ROWS = 15
 
@@ -64,6 +71,9 @@ def add(subparsers: Any) -> None:
     ends.add_argument("--early-stopping", action="store_true", help="stop trials worse than the median of the others")
     ends.add_argument("--min-resource", type=parsing.count, metavar="N", help="hyperband, asha: reports before a stop")
     ends.add_argument("--max-resource", type=parsing.count, metavar="N", help="hyperband: reports of a full training")
+    ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: members (default: 4)")
+    ends.add_argument("--resource", metavar="NAME", help="pbt: the hyperparameter that says how long (default: epochs)")
+    ends.add_argument("--interval", type=parsing.count, metavar="N", help="pbt: how much a generation trains (1)")
     ends.add_argument("--target", type=float, metavar="VALUE", help="end when a trial is this good")
     ends.add_argument("--patience", type=parsing.count, metavar="N", help="end after N trials without a better one")
     ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this long")
@@ -210,6 +220,7 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
     from estimators.tuning import ranges
     from estimators.tuning.config import (
         HyperbandStrategyConfig,
+        PopulationConfig,
         StrategyConfig,
         TuningJobCompletionCriteriaConfig,
     )
@@ -226,6 +237,8 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
     if args.max_resource is not None or args.min_resource is not None:
         least = args.min_resource or 1
         resources = StrategyConfig(HyperbandStrategyConfig(args.max_resource, least))
+    asked = {"size": args.population, "resource": args.resource, "interval": args.interval}
+    members = {name: value for name, value in asked.items() if value is not None}
     completion = None
     if args.target is not None or args.patience is not None:
         completion = TuningJobCompletionCriteriaConfig(args.patience, None, args.target)
@@ -242,6 +255,7 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
         completion_criteria_config=completion,
         early_stopping_type="Auto" if args.early_stopping else "Off",
         random_seed=args.seed,
+        population_config=PopulationConfig(**members) if members else None,
         max_failures=args.max_failures,
     )
 
