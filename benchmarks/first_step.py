@@ -106,6 +106,9 @@ def changed(fork: str) -> Numbers:
 def run(options: argparse.Namespace) -> None:
     """Measure and record."""
     rounds = options.alternations or 10
+    from estimators.backends.hosts import kept
+    from estimators.records.record import jobs_folder
+
     samples: dict[str, Any] = {}
     rows: list[Row] = []
 
@@ -116,6 +119,8 @@ def run(options: argparse.Namespace) -> None:
         warm_up: int,
     ) -> None:
         values = samples[name] = harness.alternate(rounds, ways, quiet, warm_up=warm_up)
+        for one in kept.find(jobs_folder().parent):
+            kept.leftover(one).remove()
         for number, (what, bars) in told.items():
             found = {way: median_with_interval([numbers[number] for numbers in values[way]]) for way in ways}
             for way, bar in bars.items():
@@ -128,14 +133,14 @@ def run(options: argparse.Namespace) -> None:
         data = Path(folder) / "digits"
         script = harness.HERE.parent / "entrypoints" / "prepare_digits.py"
         subprocess.run([sys.executable, script, "--output", data], check=True, stdout=subprocess.DEVNULL)
-        for strategy, (kept, cold) in _BARS.items():
+        for strategy, (warm, cold) in _BARS.items():
             compare(
                 strategy,
                 {way: functools.partial(timed, strategy, way) for way in (_KEPT, _COLD, _EACH)},
                 {
                     "first step": (
                         f"fit() to the end of the first step, {strategy}, 2 hosts",
-                        {_KEPT: kept, _COLD: cold},
+                        {_KEPT: warm, _COLD: cold},
                     )
                 },
                 1,

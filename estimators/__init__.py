@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from estimators.tuning.analytics import HyperparameterTuningJobAnalytics
     from estimators.tuning.config import (
         HyperbandStrategyConfig,
+        PopulationConfig,
         StrategyConfig,
         TuningJobCompletionCriteriaConfig,
         WarmStartConfig,
@@ -120,6 +121,7 @@ _MODULES = {
     "estimators.tuning.analytics": ("HyperparameterTuningJobAnalytics",),
     "estimators.tuning.config": (
         "HyperbandStrategyConfig",
+        "PopulationConfig",
         "StrategyConfig",
         "TuningJobCompletionCriteriaConfig",
         "WarmStartConfig",
@@ -164,6 +166,7 @@ __all__ = [
     "Mirrored",
     "MultiWorkerMirrored",
     "ParameterServer",
+    "PopulationConfig",
     "PreflightWarning",
     "PyTorch",
     "RandomResize",

@@ -52,6 +52,8 @@ class Distribution:
     #: Field -> hyperparameter.
     parameters: ClassVar[Mapping[str, str]] = {}
     enabled_parameter: ClassVar[str]
+    #: Hyperparameters by which SageMaker's other forms enable it.
+    also_enabled_by: ClassVar[tuple[str, ...]] = ()
     #: Field -> what a dict or a job's hyperparameters mean that leave it out, where that is not the field's default:
     #: they are SageMaker's forms, and mean what SageMaker makes of them.
     left_out: ClassVar[Mapping[str, Any]] = {}
@@ -339,6 +341,7 @@ class TorchDistributed(Distribution):
     all_reduce: ClassVar[bool] = True
     frameworks: ClassVar[tuple[str, ...]] = ("torch",)
     enabled_parameter: ClassVar[str] = "sagemaker_torch_distributed_enabled"
+    also_enabled_by: ClassVar[tuple[str, ...]] = ("sagemaker_pytorch_ddp_enabled",)
     parameters: ClassVar[Mapping[str, str]] = {"processes_per_host": "fleetfit_torch_processes_per_host"}
 
     def __post_init__(self) -> None:
@@ -592,7 +595,9 @@ def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distrib
     """
     found: list[Distribution] = []
     for strategy in STRATEGIES:
-        if not _truth(hyperparameters.get(strategy.enabled_parameter, False)):
+        if not any(
+            _truth(hyperparameters.get(name, False)) for name in (strategy.enabled_parameter, *strategy.also_enabled_by)
+        ):
             continue
         options = {
             field: hyperparameters[parameter]

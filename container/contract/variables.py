@@ -56,6 +56,8 @@ IMPORTERS = "FLEETFIT_IMPORTERS"
 #: How many seconds these are kept when nobody needs them. Default 0. And whose jobs find them: a digest of the home.
 KEEP_ALIVE = "FLEETFIT_KEEP_ALIVE"
 KEPT_FOR = "FLEETFIT_KEPT_FOR"
+#: A process of the machine with which these end before that: a notebook's kernel.
+KEPT_WITH = "FLEETFIT_KEPT_WITH"
 #: Seconds that hosts wait for each other at the start. Default 900 (SageMaker boots hosts minutes apart).
 START_TIMEOUT = "FLEETFIT_START_TIMEOUT"
 
@@ -115,6 +117,7 @@ TOOLKIT_ONLY = (
     JOB_TOKEN,
     KEEP_ALIVE,
     KEPT_FOR,
+    KEPT_WITH,
     LIFELINE_FD,
     SECRETS_FILE,
     START_TIMEOUT,

@@ -36,8 +36,8 @@ import _fleetfit_command  # type: ignore[import-not-found]
 #: is JSON, and that of a host: ``argv``, ``cwd``, ``environment``, ``traits``; ``settings`` ([[name, value, whether
 #: only if it is not set], …]), ``statements`` (imports), ``names`` (modules of the project's), ``code`` (its folder),
 #: and ``servers``, the command of parameter servers, empty where there are none; ``keep``, how many seconds the
-#: importer stays when nobody needs it, ``place``, the file of its socket, and ``holder``, whom it serves until then, a
-#: pid.
+#: importer stays when nobody needs it, ``place``, the file of its socket, ``keep_with``, the process with which it ends
+#: before that (0 for none), and ``holder``, whom it serves until then, a pid.
 VARIABLE = "FLEETFIT_IMPORTER"  # container.contract.variables.IMPORTER
 
 #: Variables that may differ between the importer and a rank: nothing is known to look at them at its import. What is
@@ -313,8 +313,8 @@ class Surroundings:
     """
 
     def __init__(self, environment, settings, seen, whole, changed, code=""):  # type: ignore[no-untyped-def]
-        self._environment = environment
-        self.set = settings
+        self._environment = {name: _compared(name, value) for name, value in environment.items()}
+        self.set = {name: settings.get(name) for name in _SERVERS_SETTINGS}
         self._seen = seen
         self._whole = whole
         self.changed = changed
@@ -328,7 +328,7 @@ class Surroundings:
             code: The folder of its code.
         """
         for name in sorted({*self._environment, *theirs}):
-            mine, other = self._environment.get(name), theirs.get(name)
+            mine, other = self._environment.get(name), _compared(name, theirs.get(name))
             if mine == other or (name in _LISTS and _entries(mine) == _entries(other)):
                 continue
             if name == "PYTHONPATH" and [self.code if entry == code else entry for entry in _entries(other)] == (
@@ -339,6 +339,11 @@ class Surroundings:
             if not harmless or self._whole or name in self._seen:
                 return f"{name} differs"
         return None
+
+
+def _compared(name, value):  # type: ignore[no-untyped-def]
+    """What is remembered of a variable: not the words of one job, as another's may be forked from here."""
+    return value if value is None or not name.startswith(_HARMLESS_PREFIXES) else hash(value)
 
 
 def _entries(value):  # type: ignore[no-untyped-def]
@@ -395,6 +400,7 @@ class _Importer:
         self._hosts = {}  # by the descriptor of the process -> its pid
         self._holders = {}  # pid -> descriptor of the process
         self._keep = 0.0
+        self._with = 0, -1  # a process, and its descriptor
         self._until = 0.0
         self._retired = False
         self._poll = select.poll()
@@ -425,6 +431,8 @@ class _Importer:
             self._configuration = None
         self._seconds = round(time.monotonic() - began, 3)
         os.chdir("/")  # the folder is its job's, which may be removed
+        del self._plan["environment"]
+        _AT_START.clear()
         # Until here it ended with the toolkit that has started it. Its forks' orphans are this process's to end.
         _prctl(_PR_SET_PDEATHSIG, 0)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -523,8 +531,9 @@ class _Importer:
             for other in self._callers.values():
                 if other is not caller:
                     other.socket.close()
-            for fd in (*self._hosts, *self._holders.values(), request_fd, holder):
-                os.close(fd)
+            for fd in (*self._hosts, *self._holders.values(), request_fd, holder, self._with[1]):
+                if fd >= 0:
+                    os.close(fd)
             self._callers = {caller.socket.fileno(): caller}
             return _Host(caller, socket.socket(fileno=listener), request, self._surroundings, self._configuration)
         process = os.pidfd_open(pid)
@@ -534,8 +543,10 @@ class _Importer:
             held = self._holders[request["holder"]] = os.dup(holder)
             self._poll.register(held, select.POLLIN)
         self._keep = request["keep"]
+        self._keep_with(request["keep_with"])
         if self._keep:
-            _fleetfit_command.show(["fleetfit-importer", *self._packages], {VARIABLE: self._place})
+            home = {name: os.environ[name] for name in ("FLEETFIT_HOME",) if name in os.environ}
+            _fleetfit_command.show(["fleetfit-importer", *self._packages], {**home, VARIABLE: self._place})
         self._note(None)
         caller.send({"imported": self._packages, "seconds": self._seconds})
         caller.send({"op": "hosting", "pid": pid})
@@ -570,7 +581,27 @@ class _Importer:
         if not self._hosts:
             self._note(time.time() + self._keep)
 
+    def _keep_with(self, pid) -> None:  # type: ignore[no-untyped-def]
+        """Be kept no longer than a process runs, if that is wanted."""
+        if self._with[0] == pid:
+            return
+        if self._with[1] >= 0:
+            self._poll.unregister(self._with[1])
+            os.close(self._with[1])
+        self._with = pid, -1
+        if pid:
+            try:
+                fd = os.pidfd_open(pid)
+            except OSError:  # it is gone
+                self._keep = 0.0
+            else:
+                self._with = pid, fd
+                self._poll.register(fd, select.POLLIN)
+
     def _holder_ended(self, fd) -> None:  # type: ignore[no-untyped-def]
+        if fd == self._with[1]:
+            self._with = 0, -1
+            self._keep = self._until = 0.0
         self._poll.unregister(fd)
         os.close(fd)
         self._holders = {pid: held for pid, held in self._holders.items() if held != fd}
@@ -868,7 +899,6 @@ def _become(request, passed, host, *, server):  # type: ignore[no-untyped-def]
     _reseed()
     sys.path[:] = [host.code if folder == host.surroundings.code else folder for folder in sys.path]
     sys.path_importer_cache.clear()
-    _AT_START.clear()
     while printed:
         printed = printed[os.write(1, printed) :]
     if server:

@@ -190,6 +190,7 @@ class Gang:
         elastic: bool,
         folder: Path | None,
         keep: float,
+        keep_with: int,
     ) -> None:
         """Have somebody import for this host's ranks; see :mod:`container.toolkit.importer`.
 
@@ -203,11 +204,13 @@ class Gang:
             elastic: Whether ranks get a part of it later.
             folder: Where the machine's importers are, for all of its hosts; None for one of this host's own.
             keep: How many seconds the machine's stays when nobody needs it.
+            keep_with: The process with which it ends before that; 0 for none.
         """
         if not importer.is_wanted(command, self.environment, self._wrapper[0], imports.packages):
             return
         env = {**self.environment, **variables_of_ranks}
-        request = {**imports.to_json(), "servers": list(servers), "elastic": elastic, "keep": keep}
+        request = {**imports.to_json(), "servers": list(servers), "elastic": elastic}
+        request |= {"keep": keep, "keep_with": keep_with}
         path = self._runtime_dir / rank_wrapper.IMPORTER
         self._has_own_importer = folder is None
         try:

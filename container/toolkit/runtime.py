@@ -39,6 +39,7 @@ class HostSettings:
         worker_restarts: How often a killed worker of parameter servers is started again, the others going on.
         importers: The folder of the machine's importers; None for one of this host's own.
         keep_alive: How many seconds they are kept when nobody needs them.
+        kept_with: The process with which they end before that; 0 for none.
         on_undistributed: ``warn`` or ``fail`` when the ranks had nothing to do with each other.
         on_nan: ``fail`` to end a job whose script reports a metric that is not a number; else ``warn``.
     """
@@ -53,6 +54,7 @@ class HostSettings:
     worker_restarts: int = 0
     importers: Path | None = None
     keep_alive: float = 0.0
+    kept_with: int = 0
     on_undistributed: str = "warn"
     on_nan: str = "warn"
 

@@ -351,6 +351,7 @@ class Preparation:
                 elastic=elastic,
                 folder=self._settings.importers,
                 keep=self._settings.keep_alive,
+                keep_with=self._settings.kept_with,
             )
         self._runtime.ready(plan, gang, reserved)
 
@@ -422,6 +423,7 @@ def _settings() -> tuple[HostSettings, bool]:
             worker_restarts=int(os.environ.pop(variables.WORKER_RESTARTS, "") or 0),
             importers=Path(importers) if importers else None,
             keep_alive=float(os.environ.pop(variables.KEEP_ALIVE, "") or 0.0),
+            kept_with=int(os.environ.pop(variables.KEPT_WITH, "") or 0),
         ),
         runtime is None,
     )

@@ -73,6 +73,10 @@ def text(form: str | None = None, what: str = "") -> Rule:
     return rule
 
 
+#: The interpreter on hosts that are other machines.
+interpreter = text(r"/.*", "no absolute path of an interpreter there")
+
+
 def one_of(*allowed: str) -> Rule:
     """Return the rule for one of some texts."""
 
@@ -127,6 +131,17 @@ def money(where: str, value: Any) -> float:
     if not 0 < value < 1e9:
         raise refuse(where, "an amount in US dollars above 0", value)
     return float(value)
+
+
+def above_0(what: str) -> Rule:
+    """Return the rule for a number above 0, of what it is called."""
+
+    def rule(where: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise refuse(where, what, value)
+        return float(value)
+
+    return rule
 
 
 def seconds(least: float, most: float = _WEEK) -> Rule:

@@ -27,13 +27,20 @@ The tuning job goes on by itself: Ctrl-C ends the watching only. `fleetfit tunin
 _SHOW_EXAMPLES = """\
 examples:
   fleetfit tuning                          the tuning jobs on record
-  fleetfit tuning NAME                     its trials, the best first; one that was killed goes on
+  fleetfit tuning NAME                     its trials, the best first; resumes it if its process was killed
   fleetfit tuning NAME --follow            until it is over
   fleetfit tuning NAME --report study.html
 """
 
 #: What may be written for a strategy of the search.
-SEARCHES = {"bayesian": "Bayesian", "random": "Random", "grid": "Grid", "hyperband": "Hyperband", "asha": "ASHA"}
+SEARCHES = {
+    "bayesian": "Bayesian",
+    "random": "Random",
+    "grid": "Grid",
+    "hyperband": "Hyperband",
+    "asha": "ASHA",
+    "pbt": "PBT",
+}
 #: More trials than this are not shown while they change.
 _LIVE_ROWS = 15
 
@@ -48,18 +55,25 @@ def add(subparsers: Any) -> None:
     search = tune.add_argument_group("what is searched")
     search.add_argument(
         "--range", metavar="NAME=RANGE", action="append", default=[], required=True,
-        help="a hyperparameter and its range; may be repeated",
+        help="a hyperparameter and what it may be, see below; may be repeated",
     )  # fmt: skip
-    search.add_argument("--objective", metavar="METRIC", required=True, help="the metric")
+    search.add_argument("--objective", metavar="METRIC", required=True, help="the metric that trials are judged by")
     search.add_argument("--minimize", action="store_true", help="lower is better (default: higher)")
-    search.add_argument("--search", choices=tuple(SEARCHES), default="bayesian", help="how (default: bayesian)")
-    search.add_argument("--max-jobs", type=parsing.count, metavar="N", help="trials (default: 10; grid: all points)")
+    search.add_argument(
+        "--search", choices=tuple(SEARCHES), default="bayesian", help="how to search (default: bayesian)"
+    )
+    search.add_argument(
+        "--max-jobs", type=parsing.count, metavar="N", help="how many trials (default: 10; grid: all points)"
+    )
     search.add_argument("--parallel", type=parsing.count, default=1, metavar="N", help="trials at once (default: 1)")
-    search.add_argument("--seed", type=parsing.whole, metavar="N", help="makes the search repeatable")
+    search.add_argument("--seed", type=parsing.whole, metavar="N", help="make the search repeatable")
     ends = tune.add_argument_group("when trials and the search end")
     ends.add_argument("--early-stopping", action="store_true", help="stop trials worse than the median of the others")
     ends.add_argument("--min-resource", type=parsing.count, metavar="N", help="hyperband, asha: reports before a stop")
     ends.add_argument("--max-resource", type=parsing.count, metavar="N", help="hyperband: reports of a full training")
+    ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: members (default: 4)")
+    ends.add_argument("--resource", metavar="NAME", help="pbt: the hyperparameter that says how long (default: epochs)")
+    ends.add_argument("--interval", type=parsing.count, metavar="N", help="pbt: how much a generation trains (1)")
     ends.add_argument("--target", type=float, metavar="VALUE", help="end when a trial is this good")
     ends.add_argument("--patience", type=parsing.count, metavar="N", help="end after N trials without a better one")
     ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this long")
@@ -77,7 +91,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     tuning.add_argument("name", nargs="?", metavar="NAME", help="a tuning job's name, or a prefix of one")
     tuning.add_argument("--follow", action="store_true", help="show it until it is over")
-    tuning.add_argument("--stop", action="store_true", help="stop its trials, and it")
+    tuning.add_argument("--stop", action="store_true", help="stop it and its trials")
     tuning.add_argument("--report", metavar="FILE", help="write it as an HTML file with plots")
     tuning.add_argument("--json", action="store_true", help="as JSON")
     tuning.set_defaults(run=run_tuning)
@@ -206,6 +220,7 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
     from estimators.tuning import ranges
     from estimators.tuning.config import (
         HyperbandStrategyConfig,
+        PopulationConfig,
         StrategyConfig,
         TuningJobCompletionCriteriaConfig,
     )
@@ -222,6 +237,8 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
     if args.max_resource is not None or args.min_resource is not None:
         least = args.min_resource or 1
         resources = StrategyConfig(HyperbandStrategyConfig(args.max_resource, least))
+    asked = {"size": args.population, "resource": args.resource, "interval": args.interval}
+    members = {name: value for name, value in asked.items() if value is not None}
     completion = None
     if args.target is not None or args.patience is not None:
         completion = TuningJobCompletionCriteriaConfig(args.patience, None, args.target)
@@ -238,6 +255,7 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
         completion_criteria_config=completion,
         early_stopping_type="Auto" if args.early_stopping else "Off",
         random_seed=args.seed,
+        population_config=PopulationConfig(**members) if members else None,
         max_failures=args.max_failures,
     )
 

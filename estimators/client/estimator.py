@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -392,10 +393,11 @@ class Estimator:
             from estimators.client import notebook
 
             settings = notebook.keep(settings)
+        kept_with = os.getpid() if settings is not self.settings else None
         if chaos:
             options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
             settings = dataclasses.replace(settings, run_options=options)
-        return Draft.make(
+        draft = Draft.make(
             settings,
             inputs,
             name=self._job_name(job_name),
@@ -403,6 +405,7 @@ class Estimator:
             framework=self._framework,
             experiment=experiment,
         )
+        return dataclasses.replace(draft, kept_with=kept_with)
 
     def _job_name(self, given: str | None) -> str:
         if given is not None:

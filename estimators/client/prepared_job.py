@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from container import launchers
+from container.contract import variables
 from estimators import backends
 from estimators.client import checks, planning, request_builder
 from estimators.client.preflight import idle_devices, preflight
@@ -31,6 +33,7 @@ class Draft:
         framework: The framework that the script is for; None where that is not known.
         problems: What a job on SageMaker lacks (a role, credentials), and what to set: it can be planned, not started.
         remarks: What the user should know of what was found for it.
+        kept_with: The process with which what is kept of it ends, a notebook's kernel; None for none.
     """
 
     spec: TrainingJobSpec
@@ -39,6 +42,7 @@ class Draft:
     framework: str | None = None
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    kept_with: int | None = None
 
     @classmethod
     def make(
@@ -144,7 +148,7 @@ class Draft:
     def env(self) -> dict[str, str] | None:
         """The environment of the job's supervisor; None for this process's."""
         if not self.settings.capabilities.managed:
-            return None
+            return {**os.environ, variables.KEPT_WITH: str(self.kept_with)} if self.kept_with else None
         from estimators.backends.sagemaker.aws import supervisor_environment
 
         return supervisor_environment(self.settings.sagemaker_session)

@@ -15,7 +15,7 @@ from estimators.tuning import ranges as tuning_ranges
 
 #: SageMaker's strategies, and ours.
 SAGEMAKER_STRATEGIES = ("Bayesian", "Random", "Hyperband", "Grid")
-STRATEGIES = (*SAGEMAKER_STRATEGIES, "ASHA")
+STRATEGIES = (*SAGEMAKER_STRATEGIES, "ASHA", "PBT")
 OBJECTIVE_TYPES = ("Maximize", "Minimize")
 EARLY_STOPPING_TYPES = ("Off", "Auto")
 
@@ -106,6 +106,36 @@ class StrategyConfig:
         return {"HyperbandStrategyConfig": self.hyperband_strategy_config.to_input_req()}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PopulationConfig:
+    """Population-based training: ours, for the strategy ``PBT``.
+
+    Attributes:
+        size: Members of the population.
+        resource: The hyperparameter that says for how long a script trains in all; the tuner sets it.
+        interval: How much of it a generation trains: the first up to ``interval``, the second up to twice that.
+        quantile: This share of the members, the worst, goes on from one of the best as many.
+        resample_probability: How often a hyperparameter is drawn anew, rather than changed by a fifth.
+    """
+
+    size: int = 4
+    resource: str = "epochs"
+    interval: int = 1
+    quantile: float = 0.25
+    resample_probability: float = 0.25
+
+    def __post_init__(self) -> None:
+        _count("PopulationConfig(size=…)", self.size)
+        _count("PopulationConfig(interval=…)", self.interval)
+        if self.size < 2:
+            raise ConfigurationError("PopulationConfig(size=…): a population has 2 members or more.")
+        tuning_ranges.check_name(self.resource)
+        for name, most in (("quantile", 0.5), ("resample_probability", 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+                raise ConfigurationError(f"PopulationConfig({name}=…) must be from 0 to {most:g}; got {shown(value)}.")
+
+
 class TuningJobCompletionCriteriaConfig:
     """When a tuning job is over before its last trial.
 
@@ -173,6 +203,7 @@ class TuningSpec:
         random_seed: Makes the search the same again, if trials end in the same order.
         completion: The request's ``TuningJobCompletionCriteria``.
         warm_start: The request's ``WarmStartConfig``.
+        population: Of the strategy PBT, as :class:`PopulationConfig` has it.
         max_failures: So many failed trials end it; None: only if its first five all fail.
     """
 
@@ -191,6 +222,7 @@ class TuningSpec:
     random_seed: int | None = None
     completion: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     warm_start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    population: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_failures: int | None = None
 
     def __post_init__(self) -> None:
@@ -221,6 +253,8 @@ class TuningSpec:
             raise ConfigurationError("Need to specify hyperparameter ranges or set autotune=True.")
         for name in found:
             tuning_ranges.check_name(name)
+        if self.strategy == "PBT":
+            self._check_population(found)
         if self.strategy == "Grid":
             self._check_grid(found)
         elif self.max_jobs is None:
@@ -248,6 +282,8 @@ class TuningSpec:
         if self.strategy == "Grid":
             points = math.prod(len(values) for values in self.grid().values())
             return points if self.max_jobs is None else min(points, self.max_jobs)
+        if self.strategy == "PBT":
+            return (self.max_jobs or 1) // self.members.size * self.members.size
         return self.max_jobs or 1
 
     def grid(self) -> dict[str, list[Any]]:
@@ -284,6 +320,23 @@ class TuningSpec:
                 f"strategy 'Grid': the grid has {math.prod(sizes):,} points; at most {_MOST_POINTS:,}."
             )
 
+    def _check_population(self, found: Mapping[str, tuning_ranges.ParameterRange]) -> None:
+        config = self.members
+        if self.early_stopping_type == "Auto":
+            raise ConfigurationError("early_stopping_type='Auto' is not for the strategy PBT: leave it Off.")
+        if config.resource in found:
+            raise ConfigurationError(f"strategy 'PBT' sets {config.resource!r} itself: leave its range out.")
+        if self.max_jobs is not None and self.max_jobs < config.size:
+            raise ConfigurationError(
+                f"max_jobs={self.max_jobs} is less than a population of {config.size}: a trial is a member of a "
+                "generation, and generations × members make max_jobs."
+            )
+
+    @property
+    def members(self) -> PopulationConfig:
+        """The population of the strategy PBT."""
+        return PopulationConfig(**self.population)
+
     def _check_completion(self) -> None:
         wanted = TuningJobCompletionCriteriaConfig.from_job_desc(self.completion)
         if wanted.max_number_of_training_jobs_not_improving is not None:
@@ -303,14 +356,14 @@ class TuningSpec:
         return cls(**{name: value for name, value in values.items() if name in known})
 
     def to_config(self) -> dict[str, Any]:
-        """Return the request's ``HyperParameterTuningJobConfig``; ASHA is said as Hyperband, which SageMaker has."""
+        """Return the request's ``HyperParameterTuningJobConfig``, ours being said as strategies of SageMaker's."""
         limits: dict[str, Any] = {"MaxParallelTrainingJobs": self.max_parallel_jobs}
         if self.max_jobs is not None:
             limits["MaxNumberOfTrainingJobs"] = self.max_jobs
         if self.max_runtime_s is not None:
             limits["MaxRuntimeInSeconds"] = self.max_runtime_s
         config: dict[str, Any] = {
-            "Strategy": self.strategy if self.strategy in SAGEMAKER_STRATEGIES else "Hyperband",
+            "Strategy": {"ASHA": "Hyperband", "PBT": "Random"}.get(self.strategy, self.strategy),
             "HyperParameterTuningJobObjective": {"Type": self.objective_type, "MetricName": self.objective},
             "ResourceLimits": limits,
             "ParameterRanges": dict(self.parameter_ranges),

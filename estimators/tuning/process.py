@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from estimators.client import launch
 from estimators.job.errors import FleetfitError, JobExistsError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, jobs_folder
-from estimators.tuning import search, trials
+from estimators.tuning import population, search, trials
 from estimators.tuning.config import TuningJobCompletionCriteriaConfig
 from estimators.tuning.record import TuningRecord, is_terminal
 
@@ -106,19 +108,51 @@ class Tuning:
         for frozen in self.study.get_trials(deepcopy=False):
             if frozen.state == TrialState.WAITING or frozen.user_attrs.get("parent"):
                 continue
-            row = kept.get(frozen.number) or self._row(frozen.number, {})
-            self.rows[frozen.number] = row
+            values: dict[str, str] = {}
             if frozen.state == TrialState.RUNNING:
                 trial = Trial(self.study, frozen._trial_id)
-                row.update(state=RUNNING, values=search.suggest(trial, self.spec.parameter_ranges))
+                values = search.suggest(trial, self.spec.parameter_ranges)
+            row = kept.get(frozen.number) or self._row(frozen.number, values, frozen.user_attrs)
+            self.rows[frozen.number] = row
+            if frozen.state == TrialState.RUNNING:
+                row["state"] = RUNNING
                 self._start(trial, row, reported=len(frozen.intermediate_values))
             elif row["state"] == RUNNING:  # told to the study, and not yet written for readers
                 row.update(frozen.user_attrs.get("told", {"state": FAILED, "reason": "it is not on record"}))
 
-    def _row(self, number: int, values: dict[str, str]) -> dict[str, Any]:
+    def _enqueue_member(self) -> bool:
+        """Have the next trial of population-based training be the next member; returns whether its turn has come."""
+        place, size = len(self.rows), self.spec.members.size
+        generation, member = divmod(place, size)
+        if any(trial.state == TrialState.WAITING for trial in self.study.get_trials(deepcopy=False)):
+            return True
+        if generation == 0:
+            return True
+        rows = [self.rows[number] for number in sorted(self.rows)]
+        before = rows[(generation - 1) * size : generation * size]
+        if any(row["state"] == RUNNING for row in before):
+            return False
+        sign = 1.0 if self.spec.maximize else -1.0
+        values = [sign * row["value"] if row["value"] is not None else None for row in before]
+        draw = random.Random(f"{self.spec.random_seed}:{self.created}:{place}")
+        config = self.spec.members
+        found = population.successor(values, member, config, draw)
+        frozen = self.study.trials[before[found.origin]["number"]]
+        parameters = dict(frozen.params)
+        if found.changed:
+            parameters = population.changed(parameters, self.spec.parameter_ranges, config, draw)
+        self.study.enqueue_trial(parameters, user_attrs={"origin": before[found.origin]["job"]})
+        return True
+
+    def _row(self, number: int, values: dict[str, str], attributes: Mapping[str, Any]) -> dict[str, Any]:
+        if self.spec.strategy == "PBT":
+            config = self.spec.members
+            place = sum(other < number for other in self.rows)
+            values = {**values, config.resource: str((place // config.size + 1) * config.interval)}
         return {
             "number": number,
             "job": trials.job_name(self.spec.name, self.created, number),
+            "origin": attributes.get("origin"),
             "values": values,
             "state": RUNNING,
             "value": None,
@@ -136,8 +170,10 @@ class Tuning:
                 break
             if self.spec.strategy == "Grid":
                 search.enqueue_grid_point(self.study, self.spec)
+            if self.spec.strategy == "PBT" and not self._enqueue_member():
+                break
             trial = self.study.ask()
-            row = self._row(trial.number, search.suggest(trial, self.spec.parameter_ranges))
+            row = self._row(trial.number, search.suggest(trial, self.spec.parameter_ranges), trial.user_attrs)
             self.rows[trial.number] = row
             self._start(trial, row)
             changed = True
@@ -150,7 +186,8 @@ class Tuning:
         record = JobRecord(jobs_folder(home) / row["job"])
         if not record.path.is_dir():
             try:
-                self._processes.append(trials.start(self.record.template, row["job"], row["values"], home))
+                started = trials.start(self.record.template, row["job"], row["values"], home, row.get("origin"))
+                self._processes.append(started)
             except JobExistsError:
                 pass
             except FleetfitError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -120,6 +121,20 @@ def ensure(record: TuningRecord, env: Mapping[str, str] | None = None) -> subpro
     if is_terminal(record.status()) or record.is_supervised():
         return None
     return start(record, env)
+
+
+def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
+    """Go on with a tuning job whose process was killed, but not at once with one that keeps ending; for who asks often.
+
+    Raises:
+        BackendError: it cannot be started.
+    """
+    if is_terminal(record.status()) or _comes_up(record) or record.is_supervised():
+        return
+    with contextlib.suppress(OSError):
+        if time.time() - record.log.stat().st_mtime < _SOON and record.log.stat().st_size:
+            return
+    start(record, env)
 
 
 def stop(record: TuningRecord) -> None:

@@ -55,8 +55,18 @@ def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], hom
     return dataclasses.replace(template, name=name, hyperparameters=hyperparameters, checkpoint=checkpoint)
 
 
-def start(template: JobRecord, name: str, values: dict[str, str], home: Path) -> subprocess.Popen[bytes]:
+def start(
+    template: JobRecord, name: str, values: dict[str, str], home: Path, origin: str | None = None
+) -> subprocess.Popen[bytes]:
     """Start a trial's job, which goes on by itself.
+
+    Args:
+        template: What it is made of.
+        name: Its name.
+        values: Its hyperparameters, as a request has them.
+        home: ``$FLEETFIT_HOME``.
+        origin: The job whose checkpoints it begins with; of these the script's Checkpointer takes the newest that
+            verifies.
 
     Raises:
         JobExistsError: it is on record already.
@@ -76,9 +86,18 @@ def start(template: JobRecord, name: str, values: dict[str, str], home: Path) ->
         with explained(record.source_dir, "copy the source to"):
             if template.source_dir.is_dir():
                 shutil.copytree(template.source_dir, record.source_dir, symlinks=True)
-            for origin in (template.provenance_file, template.found_file):
-                if origin.exists():
-                    shutil.copyfile(origin, record.path / origin.name)
+            for file in (template.provenance_file, template.found_file):
+                if file.exists():
+                    shutil.copyfile(file, record.path / file.name)
+        checkpoints = jobs_folder(home) / origin / record.checkpoints_dir.name if origin is not None else None
+        if checkpoints is not None and checkpoints.is_dir():
+            with explained(record.checkpoints_dir, "copy the checkpoints to"):
+                shutil.copytree(checkpoints, record.checkpoints_dir, symlinks=True, dirs_exist_ok=True)
+        asked = template.read_json(template.asked_file)
+        if asked is not None:
+            hyperparameters = {**(asked["request"].get("HyperParameters") or {}), **values}
+            asked["request"].update(TrainingJobName=name, HyperParameters=hyperparameters)
+            record.write_json(record.asked_file, asked)
         record.publish(name)
     except BaseException:
         record.discard()

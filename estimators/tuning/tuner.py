@@ -31,6 +31,7 @@ from estimators.job.secrets import mask_request
 from estimators.tuning import ranges, running
 from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
 from estimators.tuning.config import (
+    PopulationConfig,
     StrategyConfig,
     TuningJobCompletionCriteriaConfig,
     TuningSpec,
@@ -57,7 +58,8 @@ class HyperparameterTuner:
         hyperparameter_ranges: By hyperparameter a :class:`ContinuousParameter`, :class:`IntegerParameter` or
             :class:`CategoricalParameter`.
         metric_definitions: As of the estimator, whose own they replace.
-        strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``, or ``ASHA``, which SageMaker does not have.
+        strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``; or ``ASHA`` or ``PBT``, which SageMaker does not
+            have.
         objective_type: ``Maximize`` or ``Minimize``.
         max_jobs: How many trials; 1 if not given, and all points of a grid.
         max_parallel_jobs: How many at once.
@@ -70,6 +72,7 @@ class HyperparameterTuner:
         early_stopping_type: ``Auto`` stops trials that are worse than the median of the others; ``Off``.
         random_seed: Makes the search repeatable.
         reduction_factor: Of Hyperband and ASHA, ours: one of so many trials goes on at each rung.
+        population_config: Of PBT, ours.
         max_failures: Ours: so many failed trials end the tuning job. None: failing trials do not, unless the first
             five all fail.
         estimator_name, autotune, hyperparameters_to_keep_static: Of the SDK; refused by name where given.
@@ -107,6 +110,7 @@ class HyperparameterTuner:
         hyperparameters_to_keep_static: list[str] | None = None,
         *,
         reduction_factor: int = 3,
+        population_config: PopulationConfig | None = None,
         max_failures: int | None = None,
     ) -> None:
         if not isinstance(estimator, Estimator):
@@ -137,6 +141,7 @@ class HyperparameterTuner:
         self.random_seed = random_seed
         self.autotune = False
         self.reduction_factor = reduction_factor
+        self.population_config = population_config
         self.max_failures = max_failures
         self.latest_tuning_job: TuningRecord | None = None
         self._spec("check")  # everything that can be wrong is said here
@@ -218,6 +223,10 @@ class HyperparameterTuner:
                 f"instance_type {settings.instance_type!r}: tuning jobs run on your own hosts so far; on SageMaker use "
                 "the SageMaker SDK's HyperparameterTuner."
             )
+        if self.strategy == "PBT" and settings.checkpoint_s3_uri is not None:
+            raise UnsupportedError(
+                "strategy 'PBT': trials go on from checkpoints in each other's records; leave checkpoint_s3_uri out."
+            )
         running.check_possible()
         tuned = self._hyperparameter_ranges
         values = {key: value for key, value in settings.hyperparameters.items() if key not in tuned}
@@ -254,6 +263,9 @@ class HyperparameterTuner:
             raise ConfigurationError(
                 f"strategy_config is for the strategies Hyperband and ASHA; the strategy is {self.strategy!r}."
             )
+        if self.population_config is not None and self.strategy != "PBT":
+            raise ConfigurationError(f"population_config is for the strategy PBT; the strategy is {self.strategy!r}.")
+        population = self.population_config or PopulationConfig()
         completion = self.completion_criteria_config
         warm = self.warm_start_config
         return TuningSpec(
@@ -272,6 +284,7 @@ class HyperparameterTuner:
             random_seed=self.random_seed,
             completion=completion.to_input_req() if completion is not None else {},
             warm_start=warm.to_input_req() if warm is not None else {},
+            population=dataclasses.asdict(population) if self.strategy == "PBT" else {},
             max_failures=self.max_failures,
         )
 
@@ -328,6 +341,7 @@ class HyperparameterTuner:
             early_stopping_type=spec.early_stopping_type,
             random_seed=spec.random_seed,
             reduction_factor=spec.reduction_factor,
+            population_config=spec.members if spec.population else None,
             max_failures=spec.max_failures,
         )
         if spec.max_resource is not None:
@@ -462,6 +476,7 @@ class HyperparameterTuner:
             early_stopping_type=self.early_stopping_type,
             random_seed=self.random_seed,
             reduction_factor=self.reduction_factor,
+            population_config=self.population_config,
             max_failures=self.max_failures,
         )
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from container.contract import events
+from container.contract.durations import Durations
 from container.distributed.core.epoch_sharding import Dealing
 
 if TYPE_CHECKING:
@@ -75,6 +78,7 @@ class Loader:
         self.epoch = 0
         self.position = 0
         self.weight = 1.0
+        self._settled = False
         self._loader = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
     def __len__(self) -> int:
@@ -83,12 +87,35 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         dealing, rank = self._dealing(), self._collectives.rank
+        durations = Durations()
+        began = last = time.monotonic()
+        steps = 0
         for step, batch in enumerate(self._loader):
+            if step:
+                last = self._stepped(durations, last)
+            steps = step + 1
             mine = len(dealing.share(rank, step))
             self.position = dealing.after(step + 1)
             self.weight = mine * dealing.size / (self.position - dealing.after(step))
             yield batch
+        if steps:
+            last = self._stepped(durations, last)
         self.epoch, self.position = self.epoch + 1, 0
+        seconds = round(last - began, 6)
+        told = {"epoch": self.epoch, "steps": steps, "seconds": seconds, "batch_size": self._per_step}
+        events.emit("steps", **told, durations=durations.to_dict())
+        if steps and rank == 0 and seconds:
+            events.emit("metric", name="samples_per_second", value=(dealing.after(steps) - dealing.position) / seconds)
+
+    def _stepped(self, durations: Durations, last: float) -> float:
+        """Note that the step of the last batch is over; return when."""
+        now = time.monotonic()
+        if self._settled:
+            durations.add(now - last, 1)
+        else:  # the first one of all makes what the others find
+            self._settled = True
+            events.emit("phase", name="first_step")
+        return now
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the places in the dataset of this rank's records, step by step, from where the epoch is."""

@@ -8,6 +8,7 @@ ends it, and its own death ends the ranks that were forked from it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -203,7 +204,8 @@ class Importer:
         operation = message.get("op")
         if operation == "hosting":
             self.pid = int(message["pid"])
-            self._process = os.pidfd_open(self.pid)
+            with contextlib.suppress(ProcessLookupError):  # killed already, which the connection's end will tell
+                self._process = os.pidfd_open(self.pid)
             self.imported = True
             self._listener.close()
         elif operation == "refused":  # what there is will not do, or not any more
@@ -298,19 +300,23 @@ _ABOUT = ("elastic", "settings", "statements")
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[Path]:
     """Hold the folder's lock: one importer is started where several toolkits need it."""
-    while True:
+    there = False
+    while not there:
         folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise OSError(f"{folder} is another user's")
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        fd = -1
+        with contextlib.suppress(FileNotFoundError):  # the last importer there has just removed it
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_EX)
-            if not folder.is_dir() or not os.path.sameopenfile(fd, fd) or os.fstat(fd).st_ino != folder.stat().st_ino:
-                continue  # the last importer there has removed it
-            yield folder
-            return
-        finally:
+            there = os.path.samestat(os.fstat(fd), folder.lstat())
+        if not there and fd >= 0:
             os.close(fd)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "it is not this user's alone", str(folder))
+        yield folder
+    finally:
+        os.close(fd)
 
 
 def _connect(place: str) -> socket.socket | None:

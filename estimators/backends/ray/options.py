@@ -8,14 +8,71 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from container.contract.names import shown, unknown
+from container.contract.names import shown
 from estimators.backends.hosts.remote import SILENCE_S
+from estimators.backends.option_rules import above_0, boolean, interpreter, one_of, option, read, refuse, text
 from estimators.job.errors import ConfigurationError
 
 #: Ray's ways to place hosts on nodes; the first is ours where nobody says.
 STRATEGIES = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
+_LINE = text(r".+", "no line of text")
 #: Resources that Ray's actors do not take.
 _NOT_OURS = ("object_store_memory",)
+
+
+def _strategy(where: str, value: Any) -> str:
+    said: str = one_of(*STRATEGIES)(f"{where} (a strategy of Ray's placement groups)", value)
+    return said
+
+
+def _resources(where: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigurationError(
+            f"{where} must be resources and their amounts, {{'CPU': 8, 'GPU': 1}} say; got {shown(value)}."
+        )
+    for resource, amount in value.items():
+        number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not isinstance(resource, str) or not resource or not number or not 0 <= amount < float("inf"):
+            raise ConfigurationError(f"{where}: {shown(resource)} must have an amount; got {shown(amount)}.")
+        if resource in _NOT_OURS:
+            raise ConfigurationError(f"{where}: Ray gives {resource!r} to nobody but itself; leave it out.")
+        if amount > 1 and amount != int(amount):
+            raise ConfigurationError(f"{where}: Ray gives whole {resource!r} from 1 on; got {shown(amount)}.")
+    if not any(value.values()):
+        raise ConfigurationError(f"{where} asks for nothing; give it an amount of at least one resource.")
+    return dict(value)
+
+
+def _labels(where: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
+        raise refuse(where, "labels and their values, {'ray.io/market-type': 'spot'} say", value)
+    return dict(value)
+
+
+def _group(where: str, value: Any) -> str:
+    said: str = text()(where, value)
+    try:
+        bytes.fromhex(said)
+    except ValueError:
+        raise refuse(where, "the id of a placement group, group.id.hex()", value) from None
+    return said
+
+
+def _runtime_env(where: str, value: Any) -> dict[str, Any]:
+    try:
+        if not isinstance(value, Mapping):
+            raise TypeError
+        json.dumps(dict(value))
+    except (TypeError, ValueError):
+        raise refuse(where, "a dict of plain values, {'pip': ['pandas']} say", value) from None
+    return dict(value)
+
+
+def _ip(where: str, value: Any) -> str:
+    try:
+        return str(ipaddress.IPv4Address(value))
+    except ValueError:
+        raise refuse(where, "an IPv4 address", value) from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,17 +95,17 @@ class RayOptions:
         silence: After how many seconds without a sign of life a host is lost.
     """
 
-    address: str | None = None
-    strategy: str | None = None
-    resources_per_host: Mapping[str, float] | None = None
-    accelerator_type: str | None = None
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    placement_group: str | None = None
-    follow_nodes: bool = True
-    runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    python: str | None = None
-    caller_address: str | None = None
-    silence: float = SILENCE_S
+    address: str | None = option(_LINE)
+    strategy: str | None = option(_strategy)
+    resources_per_host: Mapping[str, float] | None = option(_resources)
+    accelerator_type: str | None = option(_LINE)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata={"rule": _labels})
+    placement_group: str | None = option(_group)
+    follow_nodes: bool = option(boolean, True)
+    runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata={"rule": _runtime_env})
+    python: str | None = option(interpreter)
+    caller_address: str | None = option(_ip)
+    silence: float = option(above_0("seconds, more than 0"), SILENCE_S)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RayOptions:
@@ -57,14 +114,8 @@ class RayOptions:
         Raises:
             ConfigurationError: one of them is not known, or of another type.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        values: dict[str, Any] = {}
-        for name, value in given.items():
-            if name not in known:
-                raise ConfigurationError(unknown("option of instance_type 'ray'", name, known))
-            if value is not None:
-                values[name] = _READERS.get(name, _text)(name, value)
-        return cls(**values)
+        made: RayOptions = read(cls, given, what="option of instance_type 'ray'")
+        return made
 
     def bundle(self, processes: int) -> dict[str, float]:
         """Return what a host of so many processes asks of Ray."""
@@ -75,108 +126,3 @@ class RayOptions:
         if self.accelerator_type is not None:
             bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # what Ray's own accelerator_type= asks for
         return bundle
-
-
-def _named(name: str) -> str:
-    return f"backend_options[{name!r}]"
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value or "\n" in value:
-        raise ConfigurationError(f"{_named(name)} must be a string; got {shown(value)}.")
-    return value
-
-
-def _strategy(name: str, value: Any) -> str:
-    if value not in STRATEGIES:
-        raise ConfigurationError(unknown(f"{_named(name)} (a strategy of Ray's placement groups)", value, STRATEGIES))
-    return str(value)
-
-
-def _resources(name: str, value: Any) -> dict[str, float]:
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigurationError(
-            f"{_named(name)} must be resources and their amounts, {{'CPU': 8, 'GPU': 1}} say; got {shown(value)}."
-        )
-    for resource, amount in value.items():
-        number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        if not isinstance(resource, str) or not resource or not number or not 0 <= amount < float("inf"):
-            raise ConfigurationError(f"{_named(name)}: {shown(resource)} must have an amount; got {shown(amount)}.")
-        if resource in _NOT_OURS:
-            raise ConfigurationError(f"{_named(name)}: Ray gives {resource!r} to nobody but itself; leave it out.")
-        if amount > 1 and amount != int(amount):
-            raise ConfigurationError(f"{_named(name)}: Ray gives whole {resource!r} from 1 on; got {shown(amount)}.")
-    if not any(value.values()):
-        raise ConfigurationError(f"{_named(name)} asks for nothing; give it an amount of at least one resource.")
-    return dict(value)
-
-
-def _labels(name: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
-        raise ConfigurationError(
-            f"{_named(name)} must be labels and their values, {{'ray.io/market-type': 'spot'}} say; got {shown(value)}."
-        )
-    return dict(value)
-
-
-def _group(name: str, value: Any) -> str:
-    text = _text(name, value)
-    try:
-        bytes.fromhex(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"{_named(name)} must be the id of a placement group, group.id.hex(); got {shown(value)}."
-        ) from None
-    return text
-
-
-def _runtime_env(name: str, value: Any) -> dict[str, Any]:
-    try:
-        if not isinstance(value, Mapping):
-            raise TypeError
-        json.dumps(dict(value))
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f"{_named(name)} must be a dict of plain values, {{'pip': ['pandas']}} say; got {shown(value)}."
-        ) from None
-    return dict(value)
-
-
-def _python(name: str, value: Any) -> str:
-    if not _text(name, value).startswith("/"):
-        raise ConfigurationError(
-            f"{_named(name)} must be an interpreter's absolute path on the nodes; got {shown(value)}."
-        )
-    return str(value)
-
-
-def _ip(name: str, value: Any) -> str:
-    try:
-        return str(ipaddress.IPv4Address(value))
-    except ValueError:
-        raise ConfigurationError(f"{_named(name)} must be an IPv4 address; got {shown(value)}.") from None
-
-
-def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigurationError(f"{_named(name)} must be seconds, more than 0; got {shown(value)}.")
-    return float(value)
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{_named(name)} must be True or False; got {shown(value)}.")
-    return value
-
-
-_READERS = {
-    "follow_nodes": _flag,
-    "strategy": _strategy,
-    "resources_per_host": _resources,
-    "labels": _labels,
-    "placement_group": _group,
-    "runtime_env": _runtime_env,
-    "python": _python,
-    "caller_address": _ip,
-    "silence": _seconds,
-}

@@ -11,7 +11,9 @@ from typing import Any
 from estimators.backends.hosts.remote import SILENCE_S
 from estimators.backends.option_rules import (
     UnknownOptionError,
+    above_0,
     boolean,
+    interpreter,
     option,
     read,
     refuse,
@@ -74,12 +76,6 @@ def _words(where: str, value: Any) -> tuple[str, ...]:
     return tuple(value)  # one of them may stand there twice
 
 
-def _silence(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise refuse(where, "seconds, more than 0", value)
-    return float(value)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
     """Options of the backend.
@@ -102,10 +98,10 @@ class SlurmOptions:
     exclusive: bool = option(boolean, True)
     requeue: bool = option(boolean, False)
     signal: str | None = option(_signal)
-    python: str = option(text(r"/.*", "no absolute path of an interpreter on the nodes"), sys.executable)
+    python: str = option(interpreter, sys.executable)
     export: tuple[str, ...] = option(texts(one_too=False), EXPORTED)
     sbatch: tuple[str, ...] = option(_words, ())
-    silence: float = option(_silence, SILENCE_S)
+    silence: float = option(above_0("seconds, more than 0"), SILENCE_S)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SlurmOptions:

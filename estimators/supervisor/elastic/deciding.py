@@ -153,9 +153,9 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
     """
     if places is not None and places.decide and located:
         raise ValueError(f"{places.title} says which hosts there are: another one joins when it is named there.")
-    if len(roster.taking_part) + count > most:
+    if len(roster.staying) + count > most:
         raise ValueError(
-            f"{len(roster.taking_part)} hosts and {count} more would be over max_hosts={most}; "
+            f"{len(roster.staying)} hosts and {count} more would be over max_hosts={most}; "
             "ElasticHorovod(max_hosts=…) sets how many there may be."
         )
     if places is None or places.supply is None:

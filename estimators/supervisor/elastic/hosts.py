@@ -139,7 +139,7 @@ class HostControl:
     def _replace(self, lost: ElasticHost) -> None:
         """Start another host in the place of one that was lost, under a name of its own."""
         places = self._session.places
-        if len(self._roster.taking_part) >= self._most or (places is not None and not places.may_replace(lost.name)):
+        if len(self._roster.staying) >= self._most or (places is not None and not places.may_replace(lost.name)):
             return
         if self._roster.spare is None and deciding.free_places(self._roster, places) < 1:
             self._owed.append(lost)

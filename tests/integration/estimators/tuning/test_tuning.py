@@ -13,10 +13,12 @@ from running import until
 
 from estimators import (
     CategoricalParameter,
+    ContinuousParameter,
     Estimator,
     HyperparameterTuner,
     HyperparameterTuningJobAnalytics,
     IntegerParameter,
+    PopulationConfig,
     TuningJobError,
     WarmStartConfig,
     WarmStartTypes,
@@ -171,6 +173,41 @@ def seed_of(wanted: list[str]) -> int:
         if [study.ask().suggest_categorical("mode", ["good", "bad"]) for _ in wanted] == wanted:
             return seed
     raise AssertionError("no seed")
+
+
+def test_a_population_goes_on_from_the_best_ones_checkpoints(script: Path, home: Path) -> None:
+    """A script that adds its step to what it finds in its checkpoint: the worst of two goes on from the best."""
+    script.write_text(
+        """
+import argparse, os, pathlib
+parser = argparse.ArgumentParser()
+parser.add_argument("--step", type=float)
+parser.add_argument("--epochs", type=int)
+given = parser.parse_args()
+weights = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"]) / "weights"
+began, value = eval(weights.read_text()) if weights.exists() else (0, 0.0)
+for epoch in range(began, given.epochs):
+    value += given.step
+weights.write_text(repr((given.epochs, value)))
+print(f"from {began} to {given.epochs}")
+print(f"score={value}")
+"""
+    )
+    searched = tuner(
+        script, {"step": ContinuousParameter(0.5, 10.0)}, strategy="PBT", max_jobs=4, random_seed=2,
+        population_config=PopulationConfig(size=2, interval=2, quantile=0.5, resample_probability=0.0),
+    )  # fmt: skip
+    searched.fit()
+    assert searched.latest_tuning_job is not None
+    rows = searched.latest_tuning_job.trials()
+    steps = [float(row["values"]["step"]) for row in rows]
+    best, worst = sorted((0, 1), key=lambda member: -steps[member])
+    assert [row["values"]["epochs"] for row in rows] == ["2", "2", "4", "4"]
+    assert [row["value"] for row in rows[:2]] == pytest.approx([2 * step for step in steps[:2]])
+    assert {row["origin"] for row in rows[2:]} == {rows[best]["job"]}
+    assert rows[2 + best]["value"] == pytest.approx(4 * steps[best])
+    assert steps[2 + worst] in (pytest.approx(0.8 * steps[best]), pytest.approx(min(10.0, 1.2 * steps[best])))
+    assert rows[2 + worst]["value"] == pytest.approx(2 * steps[best] + 2 * steps[2 + worst])
 
 
 def test_a_metric_that_is_never_reported_ends_the_study(script: Path, home: Path) -> None:

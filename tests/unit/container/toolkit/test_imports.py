@@ -193,3 +193,14 @@ def test_for_which_commands_there_is_one(command: tuple[str, ...], environment: 
 
 def test_a_folder_that_cannot_be_read_prevents_it(tmp_path: Path) -> None:
     assert imports.read(tmp_path / "train.py" / "none.py", tmp_path / "missing") is None
+
+
+def test_the_folder_of_importers_is_the_users_alone(tmp_path: Path) -> None:
+    with importer._locked(tmp_path / "own") as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    for name in ("open", "link"):
+        with pytest.raises(OSError), importer._locked(tmp_path / name):
+            pass

@@ -298,6 +298,19 @@ def test_a_notice_is_the_jobs_where_nobody_else_trains() -> None:
     assert world.killed == ["algo-1"]
 
 
+def test_a_host_that_is_about_to_leave_is_not_counted_when_another_is_to_come() -> None:
+    world = begun(min_hosts=1, cooldown=(1.0, 1.0))  # and no more than two
+    with pytest.raises(ValueError, match="2 hosts and 1 more would be over max_hosts=2"):
+        world.controller.add_hosts(1)
+    world.controller.interrupt("algo-1", 60.0)
+    assert world.controller.add_hosts(1) == ["algo-3"]
+    world.up("algo-3")
+    world.meet()
+    world.ends("algo-2", 137)
+    world.advance(1.1)
+    assert world.added == ["algo-3", "algo-4"]
+
+
 def test_it_is_complete_when_a_member_is_through_and_fails_when_all_have_failed() -> None:
     world = begun()
     world.dies("algo-1.0.0", 0)

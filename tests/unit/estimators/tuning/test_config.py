@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from estimators import (
+    CategoricalParameter,
     ContinuousParameter,
     Estimator,
     HyperbandStrategyConfig,
     HyperparameterTuner,
     IntegerParameter,
+    PopulationConfig,
     StrategyConfig,
     TuningJobCompletionCriteriaConfig,
     WarmStartConfig,
@@ -20,7 +23,7 @@ from estimators import (
 )
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import CheckpointConfig, TrainingJobSpec
-from estimators.tuning import trials
+from estimators.tuning import population, ranges, trials
 from estimators.tuning.config import TuningSpec
 
 RANGES = {"lr": ContinuousParameter(0.1, 1.0)}
@@ -108,3 +111,45 @@ def test_a_trial_has_places_of_its_own() -> None:
     }  # fmt: skip
     assert made.checkpoint is not None
     assert made.checkpoint.uri == f"s3://bucket/checkpoints/{name}"
+
+
+def test_who_goes_on_from_whose_checkpoint() -> None:
+    config = PopulationConfig(size=4, quantile=0.25)
+    draw = random.Random(0)
+    found = [population.successor([0.9, 0.1, 0.5, 0.4], member, config, draw) for member in range(4)]
+    assert found == [(0, False), (0, True), (2, False), (3, False)]
+    # One that failed goes on from the best, and where all failed each begins again.
+    assert population.successor([0.1, None, 0.2, 0.3], 1, config, draw) == (3, True)
+    assert population.successor([None, None], 1, config, draw) == (1, False)
+
+
+def test_hyperparameters_are_changed_within_their_ranges() -> None:
+    given = {
+        "lr": ContinuousParameter(0.1, 1.0),
+        "momentum": ContinuousParameter(0.9, 0.99, "ReverseLogarithmic"),
+        "units": IntegerParameter(1, 4),
+        "kind": CategoricalParameter(["a", "b"]),
+    }
+    asked = ranges.to_request(given, plain=False)
+    parameters = {"lr": 0.95, "momentum": 0.05, "units": 1, "kind": '"a"'}
+    draw = random.Random(1)
+    for _ in range(50):
+        found = population.changed(parameters, asked, PopulationConfig(), draw)
+        assert 0.1 <= found["lr"] <= 1.0
+        assert 0.01 <= found["momentum"] <= 0.1
+        assert found["units"] in (1, 2, 3, 4)
+        assert found["kind"] in ('"a"', '"b"')
+    never = population.changed(parameters, asked, PopulationConfig(resample_probability=0.0), draw)
+    assert never["kind"] == '"a"'
+    assert never["lr"] in (pytest.approx(0.76), 1.0)
+
+
+def test_a_population_makes_whole_generations() -> None:
+    some = tuner(strategy="PBT", max_jobs=11, population_config=PopulationConfig(size=4))
+    assert some._spec("x").limit == 8
+    with pytest.raises(ConfigurationError, match="less than a population"):
+        tuner(strategy="PBT", max_jobs=3)
+    with pytest.raises(ConfigurationError, match="sets 'lr' itself"):
+        tuner(strategy="PBT", population_config=PopulationConfig(resource="lr"))
+    with pytest.raises(ConfigurationError, match="strategy PBT"):
+        tuner(population_config=PopulationConfig())

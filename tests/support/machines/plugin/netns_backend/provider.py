@@ -39,17 +39,18 @@ class Board:
         self._news = None
 
     def _look(self) -> None:
-        if self._news is None:
+        news = self._news
+        if news is None:
             return
         try:
             machines = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            self._news.problem(str(error))
+            news.problem(str(error))
         else:
-            self._news.places({address: machine.get("slots") for address, machine in machines.items()})
+            news.places({address: machine.get("slots") for address, machine in machines.items()})
             for address, machine in machines.items():
                 if "wanted_in" in machine:
-                    self._news.leaving(address, machine["wanted_in"])
+                    news.leaving(address, machine["wanted_in"])
         self._loop.call_later(0.1, self._look)
 
 
