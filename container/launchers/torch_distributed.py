@@ -9,8 +9,8 @@ torchrun (``TORCHELASTIC_USE_AGENT_STORE`` is False), since no launcher of ours 
 from __future__ import annotations
 
 from container.contract.environment import Environment
-from container.contract.membership import Host, Membership
-from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.membership import ClusterHost, Membership
+from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import TorchDistributed
 
 #: torchrun's own.
@@ -30,36 +30,18 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         membership: The hosts and their slots.
         command: The user's entry point.
     """
-    strategy = environment.strategy
-    assert isinstance(strategy, TorchDistributed)
-    processes = [
-        ProcessPlan(
-            name=f"rank {rank}",
-            host=host.name,
-            role=Role.RANK,
-            argv=command,
-            environment=rank_variables(environment, membership, host, rank, local_rank),
-            rank=rank,
-            local_rank=local_rank,
-        )
-        for rank, host, local_rank in membership.ranks()
-    ]
-    return Plan(
-        strategy=strategy.name,
-        membership=membership,
-        hosts=tuple(
-            HostPlan(
-                name=name,
-                environment={**environment.for_host(name).to_env_vars(), **defaults(environment)},
-                processes=tuple(process for process in processes if process.host == name),
-            )
-            for name in membership.names
-        ),
+    assert isinstance(environment.strategy, TorchDistributed)
+    places = {rank: (host, local_rank) for rank, host, local_rank in membership.ranks()}
+    processes = rank_processes(
+        membership,
+        command,
+        lambda rank: rank_variables(environment, membership, places[rank][0], rank, places[rank][1]),
     )
+    return Plan.of(environment, membership, processes, variables=defaults(environment))
 
 
 def rank_variables(
-    environment: Environment, membership: Membership, host: Host, rank: int, local_rank: int
+    environment: Environment, membership: Membership, host: ClusterHost, rank: int, local_rank: int
 ) -> dict[str, str]:
     """Return torchrun's variables for one rank.
 

@@ -68,12 +68,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring",
     )  # fmt: skip
     where.add_argument(
-        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"backend (default: {fleets.DEFAULT})"
-    )
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        help=f"where the hosts come from: {fleets.kinds()} (default: {fleets.DEFAULT})",
+    )  # fmt: skip
     where.add_argument(
         "--backend-option", metavar="NAME=VALUE", action="append", default=[],
         help="option of the backend, such as hosts='[\"node-1\", \"node-2\"]' of ssh; may be repeated",
     )  # fmt: skip
+    parsing.add_dispatcher(
+        where, "machine that runs the job's supervisor (ssh): the job then goes on without this one (docs/fleet.md)"
+    )
     where.add_argument("--image", metavar="URI", help="container image")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
 
@@ -99,7 +103,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--hang-timeout",
         type=parsing.duration,
         metavar="TIME",
-        help="fail, showing every rank's stack, when no rank prints anything for this long",
+        help="fail, showing every rank's stack, when no rank makes progress for this long",
     )
     run.add_argument(
         "--on-undistributed", choices=("warn", "fail"),
@@ -109,7 +113,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--on-nan", choices=("warn", "fail"), help="what to do when a reported loss is not a number (default: warn)"
     )
     run.add_argument(
-        "--stop-grace", type=parsing.whole, metavar="S", help="seconds to save after a stop (default: 120)"
+        "--stop-grace",
+        type=parsing.whole,
+        metavar="S",
+        help="seconds that the script has to save after a stop (default: 120)",
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
@@ -216,6 +223,9 @@ def _run_options(args: argparse.Namespace) -> RunOptions | None:
     for name in ("on_undistributed", "on_nan"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
+    if args.dispatcher is not None or args.dispatcher_option:
+        given["dispatcher_options"] = parsing.dispatcher_options(args)
+        given["dispatcher"] = args.dispatcher
     if args.backend_option:
         given["backend_options"] = _values("--backend-option", args.backend_option)
     if args.failure_policy:

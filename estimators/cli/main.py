@@ -28,6 +28,7 @@ from estimators.cli import (
     shard,
     tensorboard,
     train,
+    tune,
     upkeep,
 )
 
@@ -74,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     for module in (
         train,
         jobs,
+        tune,
         compare,
         report,
         calibrate,
@@ -165,7 +167,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     if hasattr(args, "script_arguments"):
         args.script_arguments = passed or []
     elif passed is not None:
-        root.error("`--` is for the arguments of a script: only `train` and `plan` take it")
+        root.error("`--` is for the arguments of a script: only `train`, `plan` and `tune` take it")
     return args
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -15,6 +16,7 @@ from estimators.client import request_builder
 from estimators.client.callbacks import check_callbacks
 from estimators.client.launch import launch
 from estimators.client.prepared_job import Draft
+from estimators.client.printing import in_jupyter
 from estimators.client.training_job import TrainingJob
 from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
@@ -302,7 +304,15 @@ class Estimator:
         return self._draft(inputs, job_name).plan()
 
     @classmethod
-    def attach(cls: type[E], training_job_name: str, sagemaker_session: Any = None, **_: Any) -> E:
+    def attach(
+        cls: type[E],
+        training_job_name: str,
+        sagemaker_session: Any = None,
+        *,
+        dispatcher: str | None = None,
+        dispatcher_options: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> E:
         """Return the estimator and job of an earlier run, also of another process.
 
         A job on SageMaker that is not on record here, since it was started elsewhere or by another client, gets a
@@ -311,13 +321,17 @@ class Estimator:
         Args:
             training_job_name: The job's name.
             sagemaker_session: As in the constructor.
+            dispatcher: Where the job's supervisor runs, as of ``RunOptions``, if it was not started from here.
+            dispatcher_options: How that is reached.
 
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
         """
         from estimators.client.attaching import find_job, settings_of
 
-        job = find_job(training_job_name, sagemaker_session)
+        job = find_job(
+            training_job_name, sagemaker_session, dispatcher=dispatcher, dispatcher_options=dispatcher_options
+        )
         estimator = cls.__new__(cls)
         estimator._settings = settings_of(job.record, sagemaker_session, passes_model_dir=cls._passes_model_dir)
         estimator._attached = estimator._settings
@@ -347,8 +361,8 @@ class Estimator:
                 warnings.warn(warning, PreflightWarning, stacklevel=3)
             warned = True
             try:
-                # A job on SageMaker is paid for: it ends when it is told to, not with whoever started it.
-                tied = attached and not draft.settings.capabilities.managed
+                # A job that runs elsewhere ends when it is told to, not with whoever started it.
+                tied = attached and not draft.settings.detached
                 started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
             except JobExistsError:
                 if job_name is not None or attempt == _NAME_ATTEMPTS:
@@ -363,7 +377,7 @@ class Estimator:
             from estimators.client import host_discovery
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
-        if not attached and draft.settings.capabilities.managed:
+        if not attached and draft.settings.detached:
             job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
         return job
 
@@ -375,10 +389,15 @@ class Estimator:
         chaos: tuple[Fault, ...] = (),
     ) -> Draft:
         settings = self.settings
+        if in_jupyter():
+            from estimators.client import notebook
+
+            settings = notebook.keep(settings)
+        kept_with = os.getpid() if settings is not self.settings else None
         if chaos:
             options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
             settings = dataclasses.replace(settings, run_options=options)
-        return Draft.make(
+        draft = Draft.make(
             settings,
             inputs,
             name=self._job_name(job_name),
@@ -386,6 +405,7 @@ class Estimator:
             framework=self._framework,
             experiment=experiment,
         )
+        return dataclasses.replace(draft, kept_with=kept_with)
 
     def _job_name(self, given: str | None) -> str:
         if given is not None:

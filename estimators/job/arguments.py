@@ -87,7 +87,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="keep_alive_period_in_seconds",
         treatment=_CARRIED,
-        note=f"local containers are kept for the next job; without effect on {PROCESSES}, which starts at once",
+        note=f"local containers are kept for the next job; with {PROCESSES} and ssh, what scripts import",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(

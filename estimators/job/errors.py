@@ -4,6 +4,7 @@
 
     FleetfitError                         everything that fleetfit raises on purpose
     ├── TrainingJobError                  a job failed; carries host, rank, exit code, traceback, hints
+    ├── TuningJobError                    a tuning job failed
     ├── JobExistsError                    the name of a job is taken
     ├── JobNotFoundError                  there is no job of that name
     ├── JobUnreachableError               the job's supervisor does not answer
@@ -117,6 +118,10 @@ class TrainingJobError(FleetfitError):
     def hints(self) -> tuple[str, ...]:
         """What the user may do about it."""
         return self.failure.hints
+
+
+class TuningJobError(FleetfitError):
+    """A tuning job failed: its trials did, or never reported the objective."""
 
 
 class JobExistsError(FleetfitError):

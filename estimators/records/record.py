@@ -248,6 +248,11 @@ class JobRecord:
         return self.path / "found.json"
 
     @property
+    def asked_file(self) -> Path:
+        """What an endpoint keeps of the job: its client's request as it came, tags, later changes."""
+        return self.path / "service.json"
+
+    @property
     def source_dir(self) -> Path:
         """The snapshot of the user's code."""
         return self.path / "source"

@@ -18,6 +18,7 @@ from estimators.service.protocol import Answer
 from estimators.service.settings import DEFAULT_REGION, Keys
 from estimators.service.signing import Headers
 from estimators.service.training import Training
+from estimators.service.tuning import TuningJobs
 
 Operation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
@@ -34,7 +35,7 @@ _LOCAL_FORMS = frozenset(
 )
 
 
-def operations(training: Training, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
+def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
     """Every operation that the endpoint has: service -> name -> function from parameters to result."""
     return {
         "sagemaker": {
@@ -47,6 +48,11 @@ def operations(training: Training, logs: Logs, metrics: Metrics) -> dict[str, di
             "ListTags": training.list_tags,
             "AddTags": training.add_tags,
             "DeleteTags": training.delete_tags,
+            "CreateHyperParameterTuningJob": tuning.create,
+            "DescribeHyperParameterTuningJob": tuning.describe,
+            "StopHyperParameterTuningJob": tuning.stop,
+            "ListHyperParameterTuningJobs": tuning.list_jobs,
+            "ListTrainingJobsForHyperParameterTuningJob": tuning.list_training_jobs,
         },
         "logs": {
             "DescribeLogStreams": logs.describe_streams,
@@ -131,7 +137,12 @@ class Endpoint:
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
-    resources = request.get("ResourceConfig")
+    prefix = {"CreateTrainingJob": "", "CreateHyperParameterTuningJob": "TrainingJobDefinition"}.get(operation)
+    if prefix is None:
+        return frozenset()
+    job = request.get(prefix) if prefix else request
+    resources = job.get("ResourceConfig") if isinstance(job, Mapping) else None
     asked = resources.get("InstanceType") if isinstance(resources, Mapping) else None
-    local = operation == "CreateTrainingJob" and isinstance(asked, str) and fleets.is_own(asked)
-    return _LOCAL_FORMS if local else frozenset()
+    if not isinstance(asked, str) or not fleets.is_own(asked):
+        return frozenset()
+    return frozenset(f"{prefix}.{member}" if prefix else member for member in _LOCAL_FORMS)

@@ -16,9 +16,6 @@ from estimators.records.record import JobRecord, is_job_name, job_names, jobs_fo
 from estimators.service import settings
 from estimators.service.errors import not_found
 
-#: The client's request as it came, tags, later changes. Beside the record's own request, which is the local job's.
-_OWN = "service.json"
-
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -136,7 +133,7 @@ class Jobs:
 
     def own(self, record: JobRecord) -> dict[str, Any]:
         """What the endpoint keeps of a job; empty if that is nothing."""
-        path = record.path / _OWN
+        path = record.asked_file
         # Looked at and kept in one step: two writes may have the same time, which is that of the kernel's last tick.
         with self._lock:
             try:
@@ -152,7 +149,7 @@ class Jobs:
         """Replace it."""
         with self._lock:
             self._own.pop(record.name, None)
-            record.write_json(record.path / _OWN, values)
+            record.write_json(record.asked_file, values)
 
     def change_own(self, name: str, change: Callable[[Job], Mapping[str, Any]]) -> None:
         """Replace some members of it; changes wait for each other.

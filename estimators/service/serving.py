@@ -22,6 +22,7 @@ from estimators.service.settings import EndpointFiles
 from estimators.service.storage import Storage
 from estimators.service.training import Training
 from estimators.service.translation import Local
+from estimators.service.tuning import TuningJobs
 
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8666
@@ -104,12 +105,14 @@ class Service:
         self.queue = Queue(jobs, options.limit, self._job_environment(), tell)
         self._started.append(self._end_storage)
         training = Training(jobs, self.queue, self.storage, options.local)
+        self.tuning = TuningJobs(jobs, self.storage, options.local, self._job_environment())
         self._endpoint = Endpoint(
             self.keys,
-            operations(training, Logs(jobs, self.keys.secret_key), Metrics(jobs)),
+            operations(training, self.tuning, Logs(jobs, self.keys.secret_key), Metrics(jobs)),
             region=options.region,
         )
         self.queue.start()
+        self.tuning.start()
         self._started.append(self.queue.close)
         threading.Thread(target=self._server.serve_forever, name="http", kwargs={"poll_interval": 0.2}).start()
         self._started.append(self._server.close)
@@ -128,7 +131,7 @@ class Service:
 
     def _end_storage(self) -> None:
         """The S3 server stays for jobs that run, and goes when they have ended."""
-        if self.queue.running == 0:
+        if self.queue.running == 0 and self.tuning.running == 0:
             self.storage.stop()
 
     def close(self) -> None:

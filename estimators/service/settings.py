@@ -134,6 +134,11 @@ def job_arn(region: str, name: str) -> str:
     return f"arn:aws:sagemaker:{region}:{ACCOUNT}:training-job/{name}"
 
 
+def tuning_arn(region: str, name: str) -> str:
+    """The ARN of a hyperparameter tuning job."""
+    return f"arn:aws:sagemaker:{region}:{ACCOUNT}:hyper-parameter-tuning-job/{name}"
+
+
 def write_private(path: Path, text: str, *, replace: bool = True) -> None:
     """Write a file that only the user can read, all of it or nothing.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import collections
 import contextlib
 import math
@@ -19,6 +18,7 @@ from estimators.job.secrets import mask_request
 from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid, not_found
+from estimators.service.paging import page
 from estimators.service.queue import Queue
 from estimators.service.records import Job, Jobs
 from estimators.service.source import bring_source
@@ -62,7 +62,7 @@ class Training:
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """CreateTrainingJob."""
         name = str(request["TrainingJobName"])
-        _check_tags(request.get("Tags") or ())
+        check_tags(request.get("Tags") or ())
         spec, options = translate(request, self._local)
         now = time.time()
         try:
@@ -184,12 +184,8 @@ class Training:
                 return {"TrainingJobSummaries": []}  # no job here has either
         found = [job for job in self._jobs.all() if _matches(job, request)]
         found.sort(key=_SORTED[request.get("SortBy", "CreationTime")], reverse=request.get("SortOrder") == "Descending")
-        start = _number(request.get("NextToken"))
-        stop = start + int(request.get("MaxResults") or 10)
-        answer: dict[str, Any] = {"TrainingJobSummaries": [self._summary(job) for job in found[start:stop]]}
-        if stop < len(found):
-            answer["NextToken"] = _token(stop)
-        return answer
+        shown, more = page(found, request.get("NextToken"), int(request.get("MaxResults") or 10))
+        return {"TrainingJobSummaries": [self._summary(job) for job in shown], **more}
 
     def _summary(self, job: Job) -> dict[str, Any]:
         return {**job.status, "TrainingJobArn": self._jobs.arn(job.name)}
@@ -199,16 +195,12 @@ class Training:
     def list_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """ListTags."""
         tags = self._of_arn(request["ResourceArn"]).tags
-        start = _number(request.get("NextToken"))
-        stop = start + int(request.get("MaxResults") or _MOST_TAGS)
-        answer: dict[str, Any] = {"Tags": tags[start:stop]}
-        if stop < len(tags):
-            answer["NextToken"] = _token(stop)
-        return answer
+        shown, more = page(tags, request.get("NextToken"), int(request.get("MaxResults") or _MOST_TAGS))
+        return {"Tags": shown, **more}
 
     def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """AddTags: a key that is there gets the new value."""
-        _check_tags(request["Tags"])
+        check_tags(request["Tags"])
         added = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
         return {"Tags": self._change_tags(request["ResourceArn"], lambda there: {**there, **added})}
 
@@ -252,23 +244,12 @@ def _matches(job: Job, request: Mapping[str, Any]) -> bool:
     return request.get("NameContains", "") in job.name and request.get("StatusEquals", status) == status
 
 
-def _check_tags(tags: Iterable[Mapping[str, str]]) -> None:
+def check_tags(tags: Iterable[Mapping[str, str]]) -> None:
+    """Refuse a key that is there twice.
+
+    Raises:
+        ServiceError: one is.
+    """
     twice = [key for key, times in collections.Counter(tag["Key"] for tag in tags).items() if times > 1]
     if twice:
         raise invalid(f"Duplicate tag keys are not allowed: {', '.join(map(repr, twice[:5]))}.")
-
-
-def _token(number: int) -> str:
-    return base64.urlsafe_b64encode(f"fleetfit:{number}".encode()).decode()
-
-
-def _number(token: str | None) -> int:
-    if token is None:
-        return 0
-    try:
-        mark, _, number = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
-        if mark == "fleetfit" and number.isascii() and number.isdecimal() and len(number) < 10:
-            return int(number)
-    except ValueError:
-        pass
-    raise invalid("The NextToken is not one that this endpoint gave.")

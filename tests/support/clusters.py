@@ -277,7 +277,7 @@ class Process:
     started: int
     argv: tuple[str, ...] = dataclasses.field(compare=False)
     environ: dict[str, str] = dataclasses.field(compare=False)
-    imports: bool = dataclasses.field(default=False, compare=False)  # it is an importer, which has its ranks' command
+    imports: str = dataclasses.field(default="", compare=False)  # it is an importer, which has its ranks' command
 
     @property
     def alive(self) -> bool:
@@ -300,9 +300,11 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``server``, ``importer``, ``rank``, ``other``."""
+        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``server``, ``rank``, ``other``; ``importer`` for a
+        host's, ``root`` for the machine's.
+        """
         if self.imports:
-            return "importer"
+            return "importer" if self.imports == "host" else "root"
         words = [os.path.basename(word) for word in self.argv]
         if words and words[0] in ("mpirun", "orted", "prterun", "prted") and "--version" not in words:
             return words[0]
@@ -340,13 +342,10 @@ def process(pid: int) -> Process | None:
     try:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        imports = any(item.startswith("FLEETFIT_IMPORTER=") for item in environ) and (
-            b"FLEETFIT_IMPORTER=" not in Path(f"/proc/{stat[1]}/environ").read_bytes()  # a rank is forked from it
-        )
     except OSError:
         return None
     variables = dict(item.split("=", 1) for item in environ if "=" in item)
-    return Process(pid, stat[2], tuple(argv), variables, imports)
+    return Process(pid, stat[2], tuple(argv), variables, variables.get("FLEETFIT_IMPORTER", ""))
 
 
 def _pids() -> list[int]:
@@ -508,11 +507,17 @@ def await_terminal(job: TrainingJob, seconds: float = 20.0) -> str:
 
 def kill_everything_of(home: Path) -> None:
     """Kill what still runs of the jobs of a home."""
-    for pid in _pids():
+    # Tuning jobs first, which start others.
+    order = sorted(
+        _pids(), key=lambda pid: "estimators.tuning.process" not in (one.argv if (one := process(pid)) else ())
+    )
+    for pid in order:
         one = process(pid)
         if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
-            supervises = "estimators.supervisor.main" in " ".join(one.argv)
-            if supervises or "FLEETFIT_JOB" in one.environ:
+            supervises = any(
+                name in " ".join(one.argv) for name in ("estimators.supervisor.main", "estimators.tuning.process")
+            )
+            if supervises or one.imports or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from container.system import host_machine
 from estimators.cli.doctor import installed, places, running
-from estimators.cli.doctor.findings import Finding, Report, Verdict
+from estimators.cli.doctor.findings import Report, ReportLine, Verdict
 from estimators.records.provenance import packages
 
-__all__ = ["Finding", "Report", "Verdict", "diagnose"]
+__all__ = ["Report", "ReportLine", "Verdict", "diagnose"]
 
 
 def diagnose(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from serving import Serving
 
 SCRIPTS = Path(__file__).parent / "scripts"
-NAMES = ("mpi", "parameter_server", "multi_worker", "pipe", "spot", "failing", "aws_images")
+NAMES = ("mpi", "parameter_server", "multi_worker", "pipe", "spot", "failing", "aws_images", "tuning")
 
 pytestmark = pytest.mark.network
 
@@ -130,6 +131,49 @@ def awss_images_by_tensorflows_version(served: Serving, outputs: Mapping[str, st
     assert "refused: AWS has no such TensorFlow image: Unsupported tensorflow version: 1.99" in text
 
 
+def a_tuner(served: Serving, outputs: Mapping[str, str]) -> None:
+    text = outputs["tuning"]
+    assert "trials: 3 ['Completed']" in text
+    best = re.search(r"^best: \"?([\d.]+)\"? ([\d.]+)$", text, re.MULTILINE)
+    assert best is not None, text
+    assert float(best[1]) == pytest.approx(float(best[2]))
+    assert "attached: ['learning-rate', 'optimizer'] Bayesian" in text
+    assert "listed: Completed 3" in text
+    assert "stopped: The request was rejected because the tuning job is in status Completed." in text
+    assert "status: Stopped" in text
+
+
+def our_tuner_has_the_originals_names_and_forms(served: Serving, outputs: Mapping[str, str]) -> None:
+    """The SDK's signature, methods, requests and columns beside ours."""
+    import estimators as ours
+
+    match = re.search(r"^original: (.*)$", outputs["tuning"], re.MULTILINE)
+    assert match is not None
+    original = json.loads(match[1])
+    parameters = inspect.signature(ours.HyperparameterTuner).parameters
+    defaults = {name: repr(value.default) for name, value in parameters.items() if name in original["defaults"]}
+    assert defaults == original["defaults"]
+    left_out = {
+        "DEFAULT_ESTIMATOR_CLS_NAME", "DEFAULT_ESTIMATOR_MODULE", "SAGEMAKER_ESTIMATOR_CLASS_NAME",
+        "SAGEMAKER_ESTIMATOR_MODULE",  # of its requests
+        "hyperparameter_ranges_dict", "override_resource_config", "sagemaker_session",  # of create() and instances
+        "delete_endpoint",  # of deploy()
+        "visualize_job", "visualize_jobs",  # by Amtviz; ours is the HTML
+    }  # fmt: skip
+    assert {name for name in original["names"] if not hasattr(ours.HyperparameterTuner, name)} <= left_out
+    assert original["forms"] == [
+        ours.ContinuousParameter(0.1, 1).as_tuning_range("a"),
+        ours.IntegerParameter(1, 5, "Logarithmic").as_tuning_range("a"),
+        ours.CategoricalParameter(["x", "y"]).as_json_range("a"),
+        ours.CategoricalParameter([1, 2]).as_tuning_range("a"),
+        ours.WarmStartConfig(ours.WarmStartTypes.TRANSFER_LEARNING, {"b"}).to_input_req(),
+        ours.StrategyConfig(ours.HyperbandStrategyConfig(9, 1)).to_input_req(),
+        ours.TuningJobCompletionCriteriaConfig(3, True, 0.5).to_input_req(),
+    ]
+    frame = ours.HyperparameterTuningJobAnalytics("tuned", home=served.home).dataframe()
+    assert list(frame.columns)[: len(original["columns"])] == original["columns"]
+
+
 CHECKS = (
     mpi,
     attach_and_analytics,
@@ -139,4 +183,6 @@ CHECKS = (
     spot_with_checkpoints,
     a_script_that_fails_raises_with_the_reason,
     awss_images_by_tensorflows_version,
+    a_tuner,
+    our_tuner_has_the_originals_names_and_forms,
 )

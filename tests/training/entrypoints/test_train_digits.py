@@ -28,10 +28,8 @@ def run(*argv: str | Path, home: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.tensorflow
 @pytest.mark.horovod
-def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
-    prepared = run(ROOT / "entrypoints" / "prepare_digits.py", "--output", tmp_path / "digits", home=tmp_path)
-    assert prepared.returncode == 0, prepared.stderr
-    example = [ROOT / "examples" / "train_digits.py", "--data", tmp_path / "digits", "--epochs", "7"]
+def test_every_strategy_trains_one_script(tmp_path: Path, prepared_digits: Path) -> None:
+    example = [ROOT / "examples" / "train_digits.py", "--data", prepared_digits, "--epochs", "7"]
     ended = run(*example, home=tmp_path / "home")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from container import launchers
 from container.contract.environment import Environment, Machine
 from container.contract.hyperparameters import encode
-from container.contract.membership import Host, Membership
+from container.contract.membership import ClusterHost, Membership
 from container.contract.strategies import TorchDistributed
 
 COMMAND = ("python", "train.py")
@@ -36,8 +36,8 @@ def environment(hosts: int = 2, processes: int = 2, *, cpus: int = 8, shared: bo
 
 def test_each_rank_knows_its_place() -> None:
     hosts = (
-        Host(name="algo-1", slots=2, address="127.0.0.1", ports=(20001,)),
-        Host(name="algo-2", slots=1, ports=(9,)),
+        ClusterHost(name="algo-1", slots=2, address="127.0.0.1", ports=(20001,)),
+        ClusterHost(name="algo-2", slots=1, ports=(9,)),
     )
     plan = launchers.plan_job(environment(), COMMAND, Membership(hosts=hosts))
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK")

@@ -67,6 +67,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "plan",
         "list",
         "describe",
+        "attach",
         "logs",
         "stop",
         "wait",
@@ -108,7 +109,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         (["train", "train.py", "--name", "a b"], "a b"),
         (["train", "train.py", "--env", "A"], "NAME=VALUE"),
         (["train", "train.py", "--", "--flag"], "has no value"),
-        (["list", "--", "x"], "only `train` and `plan`"),
+        (["list", "--", "x"], "only `train`, `plan` and `tune`"),
         (["logs", "x", "--rank", "one"], "whole number"),
         (["clean", "--older-than", "yesterday"], "7d"),
         (["describe", "x", "--reproduce", "all"], "invalid choice"),
@@ -125,7 +126,9 @@ def test_usage_errors_start_nothing(
     assert not (work / "home" / "jobs").exists() or not os.listdir(work / "home" / "jobs")
 
 
-@pytest.mark.parametrize("arguments", [["describe"], ["logs"], ["stop"], ["wait"], ["logs", "-f"], ["clean", "--job"]])
+@pytest.mark.parametrize(
+    "arguments", [["describe"], ["attach"], ["logs"], ["stop"], ["wait"], ["logs", "-f"], ["clean", "--job"]]
+)
 def test_a_job_that_does_not_exist(work: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert cli.main([*arguments, "nothing"]) == Exit.NOT_FOUND
     assert "nothing" in capsys.readouterr().err

@@ -1,0 +1,290 @@
+"""``fleetfit tune`` and ``fleetfit tuning``: studies of many jobs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console, jobargs, parsing
+from estimators.job.errors import ConfigurationError, TuningJobError
+
+if TYPE_CHECKING:
+    from estimators.tuning.record import TuningRecord
+    from estimators.tuning.tuner import HyperparameterTuner
+
+_EXAMPLES = """\
+examples:
+  fleetfit tune train.py --range learning-rate=log:1e-4:1e-1 --range units=16:256 --objective val_accuracy --max-jobs 20
+  fleetfit tune train.py --range lr=log:1e-4:1 --range optimizer=sgd,adam --objective loss --minimize --search asha \\
+      --max-jobs 64 --parallel 2 -m 'loss=loss: ([0-9.]+)' -- --epochs 27
+
+A range is LOW:HIGH, log:LOW:HIGH, reverse:LOW:HIGH or choices A,B,C; whole numbers make a range of whole numbers.
+The tuning job goes on by itself: Ctrl-C ends the watching only. `fleetfit tuning NAME` shows it, `fleetfit tuning NAME
+--stop` stops it.
+"""
+_SHOW_EXAMPLES = """\
+examples:
+  fleetfit tuning                          the tuning jobs on record
+  fleetfit tuning NAME                     its trials, the best first; resumes it if its process was killed
+  fleetfit tuning NAME --follow            until it is over
+  fleetfit tuning NAME --report study.html
+"""
+
+#: What may be written for a strategy of the search.
+SEARCHES = {
+    "bayesian": "Bayesian",
+    "random": "Random",
+    "grid": "Grid",
+    "hyperband": "Hyperband",
+    "asha": "ASHA",
+    "pbt": "PBT",
+}
+#: More trials than this are not shown while they change.
+_LIVE_ROWS = 15
+
+
+def add(subparsers: Any) -> None:
+    """Add both commands."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    tune = subparsers.add_parser(
+        "tune", help="search hyperparameters with many jobs", epilog=_EXAMPLES, formatter_class=formatter,
+        description="Runs a script with many choices of its hyperparameters, each as a job, and finds the best.",
+    )  # fmt: skip
+    search = tune.add_argument_group("what is searched")
+    search.add_argument(
+        "--range", metavar="NAME=RANGE", action="append", default=[], required=True,
+        help="a hyperparameter and what it may be, see below; may be repeated",
+    )  # fmt: skip
+    search.add_argument("--objective", metavar="METRIC", required=True, help="the metric that trials are judged by")
+    search.add_argument("--minimize", action="store_true", help="lower is better (default: higher)")
+    search.add_argument(
+        "--search", choices=tuple(SEARCHES), default="bayesian", help="how to search (default: bayesian)"
+    )
+    search.add_argument(
+        "--max-jobs", type=parsing.count, metavar="N", help="how many trials (default: 10; grid: all points)"
+    )
+    search.add_argument("--parallel", type=parsing.count, default=1, metavar="N", help="trials at once (default: 1)")
+    search.add_argument("--seed", type=parsing.whole, metavar="N", help="make the search repeatable")
+    ends = tune.add_argument_group("when trials and the search end")
+    ends.add_argument("--early-stopping", action="store_true", help="stop trials worse than the median of the others")
+    ends.add_argument("--min-resource", type=parsing.count, metavar="N", help="hyperband, asha: reports before a stop")
+    ends.add_argument("--max-resource", type=parsing.count, metavar="N", help="hyperband: reports of a full training")
+    ends.add_argument("--population", type=parsing.count, metavar="N", help="pbt: members (default: 4)")
+    ends.add_argument("--resource", metavar="NAME", help="pbt: the hyperparameter that says how long (default: epochs)")
+    ends.add_argument("--interval", type=parsing.count, metavar="N", help="pbt: how much a generation trains (1)")
+    ends.add_argument("--target", type=float, metavar="VALUE", help="end when a trial is this good")
+    ends.add_argument("--patience", type=parsing.count, metavar="N", help="end after N trials without a better one")
+    ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this long")
+    ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="give up after N failed trials")
+    shown = tune.add_argument_group("this command")
+    shown.add_argument("--no-wait", action="store_true", help="print the tuning job's name and return; it goes on")
+    shown.add_argument("--report", metavar="FILE", help="write the study as an HTML file when it is over")
+    shown.add_argument("--json", action="store_true", help="print the description with the best trial as JSON")
+    jobargs.add(tune)
+    tune.set_defaults(run=run_tune)
+
+    tuning = subparsers.add_parser(
+        "tuning", help="list, show, follow or stop tuning jobs", epilog=_SHOW_EXAMPLES, formatter_class=formatter,
+        description="Lists the tuning jobs on record, or shows one.",
+    )  # fmt: skip
+    tuning.add_argument("name", nargs="?", metavar="NAME", help="a tuning job's name, or a prefix of one")
+    tuning.add_argument("--follow", action="store_true", help="show it until it is over")
+    tuning.add_argument("--stop", action="store_true", help="stop it and its trials")
+    tuning.add_argument("--report", metavar="FILE", help="write it as an HTML file with plots")
+    tuning.add_argument("--json", action="store_true", help="as JSON")
+    tuning.set_defaults(run=run_tuning)
+
+
+def run_tune(args: argparse.Namespace) -> int:
+    """Start a tuning job, and show it."""
+    _check_report(args.report)
+    tuner = _tuner(args)
+    tuner.fit(parsing.inputs(args.input), job_name=args.name, wait=False)
+    record = tuner._record()
+    if args.no_wait:
+        console.out(record.name)
+        return Exit.OK
+    console.say(f"tuning job {record.name}; it goes on by itself, `fleetfit tuning {record.name} --stop` stops it.")
+    return _follow(record, report=args.report, as_json=args.json)
+
+
+def run_tuning(args: argparse.Namespace) -> int:
+    """List tuning jobs, or show one."""
+    from estimators.tuning import running
+    from estimators.tuning.analytics import describe
+    from estimators.tuning.display import cells, report, sorted_rows, summary
+
+    if args.name is None:
+        if args.follow or args.stop or args.report:
+            raise ConfigurationError("--follow, --stop and --report are for one tuning job: give its name.")
+        return _list(as_json=args.json)
+    record = _find(args.name)
+    _check_report(args.report)
+    if args.stop:
+        running.stop(record)
+    else:
+        running.ensure(record)
+    if args.follow:
+        return _follow(record, report=args.report, as_json=args.json)
+    if args.report:
+        console.say(f"report: {report(record, args.report)}")
+    if args.json:
+        console.out_json(describe(record))
+        return Exit.OK
+    console.out(f"{record.name}  {record.status()['HyperParameterTuningJobStatus']}\n{summary(record)}")
+    head, rows = cells(record, sorted_rows(record))
+    console.out(console.table([title.upper() for title in head], rows))
+    return Exit.OK
+
+
+def _follow(record: TuningRecord, *, report: str | None, as_json: bool) -> int:
+    from estimators.tuning import running
+    from estimators.tuning.analytics import describe
+    from estimators.tuning.display import report as write_report
+
+    with _Live(record, quiet=as_json) as live:
+        status = running.wait(record, live.changed)
+    if report is not None:
+        console.say(f"report: {write_report(record, report)}")
+    described = describe(record)
+    if as_json:
+        console.out_json(described)
+    best = described.get("BestTrainingJob")
+    if best is not None and not as_json:
+        values = " ".join(f"--{name} {text}" for name, text in best["TunedHyperParameters"].items())
+        console.out(f"best: {best['TrainingJobName']}  {values}")
+    state = status["HyperParameterTuningJobStatus"]
+    if state == "Failed":
+        raise TuningJobError(f"tuning job {record.name!r} failed: {status.get('FailureReason')}")
+    return Exit.STOPPED if state == "Stopped" else Exit.OK
+
+
+class _Live:
+    """The trials while they change: a table that stays in its place on a terminal, lines elsewhere."""
+
+    def __init__(self, record: TuningRecord, *, quiet: bool) -> None:
+        self._record = record
+        self._quiet = quiet
+        self._live: Any = None
+        self._seen: set[int] = set()
+
+    def __enter__(self) -> _Live:
+        if not self._quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def changed(self) -> None:
+        if self._live is not None:
+            self._live.update(self._table(), refresh=True)
+        elif not self._quiet:
+            self._lines()
+
+    def _table(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        from estimators.job.text import visible
+        from estimators.tuning.display import cells, sorted_rows, summary
+
+        rows = sorted_rows(self._record)
+        head, texts = cells(self._record, rows[:_LIVE_ROWS])
+        more = f", and {len(rows) - _LIVE_ROWS} more" if len(rows) > _LIVE_ROWS else ""
+        table = Table(title=Text(visible(f"{self._record.name}: {summary(self._record)}{more}")), title_justify="left")
+        for place, title in enumerate(head):
+            table.add_column(Text(visible(title)), justify="left" if place < 2 else "right")
+        for row, line in zip(rows, texts, strict=False):
+            style = {"Completed": "", "Running": "cyan", "Failed": "red"}.get(row["state"], "dim")
+            table.add_row(*(Text(visible(text)) for text in line), style=style)
+        return table
+
+    def _lines(self) -> None:
+        from estimators.tuning.display import trial_line
+
+        best = self._record.status().get("Fleetfit", {}).get("best")
+        for row in self._record.trials():
+            if row["state"] != "Running" and row["number"] not in self._seen:
+                self._seen.add(row["number"])
+                console.out(trial_line(row, self._record.spec, best=row["number"] == best))
+
+
+def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
+    from estimators.tuning import ranges
+    from estimators.tuning.config import (
+        HyperbandStrategyConfig,
+        PopulationConfig,
+        StrategyConfig,
+        TuningJobCompletionCriteriaConfig,
+    )
+    from estimators.tuning.tuner import HyperparameterTuner
+
+    search = SEARCHES[args.search]
+    given = {}
+    for name, text in parsing.pairs("--range", args.range).items():
+        try:
+            given[name] = ranges.parse(text)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--range {name}: {error}") from None
+    resources = None
+    if args.max_resource is not None or args.min_resource is not None:
+        least = args.min_resource or 1
+        resources = StrategyConfig(HyperbandStrategyConfig(args.max_resource, least))
+    asked = {"size": args.population, "resource": args.resource, "interval": args.interval}
+    members = {name: value for name, value in asked.items() if value is not None}
+    completion = None
+    if args.target is not None or args.patience is not None:
+        completion = TuningJobCompletionCriteriaConfig(args.patience, None, args.target)
+    return HyperparameterTuner(
+        jobargs.estimator_of(args),
+        args.objective,
+        given,
+        strategy=search,
+        objective_type="Minimize" if args.minimize else "Maximize",
+        max_jobs=args.max_jobs if args.max_jobs is not None or search == "Grid" else 10,
+        max_parallel_jobs=args.parallel,
+        max_runtime_in_seconds=args.max_time,
+        strategy_config=resources,
+        completion_criteria_config=completion,
+        early_stopping_type="Auto" if args.early_stopping else "Off",
+        random_seed=args.seed,
+        population_config=PopulationConfig(**members) if members else None,
+        max_failures=args.max_failures,
+    )
+
+
+def _find(text: str) -> TuningRecord:
+    from estimators.tuning.record import TuningRecord, tuning_names
+
+    names = tuning_names()
+    begun = [name for name in names if name.startswith(text)]
+    if text not in names and len(begun) > 1:
+        raise ConfigurationError(f"{len(begun)} tuning jobs begin with {text!r}: {', '.join(begun[:8])}.")
+    return TuningRecord.open(begun[0] if text not in names and begun else text)
+
+
+def _list(*, as_json: bool) -> int:
+    from estimators.tuning.display import summary
+    from estimators.tuning.record import TuningRecord, tuning_names
+
+    records = [TuningRecord.open(name) for name in tuning_names()]
+    records = sorted((one for one in records if one.status()), key=lambda one: -one.status()["CreationTime"])
+    if as_json:
+        console.out_json([{"name": one.name, **one.status()} for one in records])
+        return Exit.OK
+    rows = [[one.name, one.status()["HyperParameterTuningJobStatus"], summary(one)] for one in records]
+    console.out(console.table(["NAME", "STATUS", "TRIALS"], rows, status_column=1))
+    return Exit.OK
+
+
+def _check_report(path: str | None) -> None:
+    folder = os.path.dirname(os.path.abspath(path)) if path is not None else None
+    if folder is not None and not os.path.isdir(folder):
+        raise ConfigurationError(f"--report {path}: there is no folder {folder}.")

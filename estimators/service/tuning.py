@@ -1,0 +1,251 @@
+"""SageMaker's hyperparameter tuning jobs: create, describe, list, stop, and the list of one's training jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from estimators.client import launch
+from estimators.job.errors import BackendError, ConfigurationError, JobExistsError, JobNotFoundError
+from estimators.service import settings
+from estimators.service.errors import ServiceError, invalid
+from estimators.service.paging import page
+from estimators.service.records import Jobs
+from estimators.service.source import bring_source
+from estimators.service.storage import Storage
+from estimators.service.training import check_tags
+from estimators.service.translation import Local, translate
+from estimators.tuning import analytics, running
+from estimators.tuning.config import TuningSpec
+from estimators.tuning.ranges import LISTS
+from estimators.tuning.record import TuningRecord, is_terminal, tuning_names
+
+#: Members of a training job's definition that a training job's request has under the same name.
+_SHARED = (
+    "AlgorithmSpecification",
+    "CheckpointConfig",
+    "EnableInterContainerTrafficEncryption",
+    "EnableManagedSpotTraining",
+    "EnableNetworkIsolation",
+    "Environment",
+    "InputDataConfig",
+    "OutputDataConfig",
+    "RetryStrategy",
+    "RoleArn",
+    "StoppingCondition",
+    "VpcConfig",
+)
+_SORTED = {
+    "Name": lambda status: status["HyperParameterTuningJobName"],
+    "CreationTime": lambda status: (status["CreationTime"], status["HyperParameterTuningJobName"]),
+    "Status": lambda status: (status["HyperParameterTuningJobStatus"], status["CreationTime"]),
+}
+
+
+class TuningJobs:
+    """The operations.
+
+    Args:
+        jobs: The training jobs on record.
+        storage: The S3 server beside the endpoint.
+        local: Where jobs run.
+        environment: What the trials' jobs get as their environment.
+    """
+
+    def __init__(self, jobs: Jobs, storage: Storage, local: Local, environment: Mapping[str, str]) -> None:
+        self._jobs = jobs
+        self._storage = storage
+        self._local = local
+        self._environment = dict(environment)
+
+    def start(self) -> None:
+        """Go on with tuning jobs whose process was killed."""
+        for record in self._records():
+            self._ensure(record)
+
+    @property
+    def running(self) -> int:
+        """How many tuning jobs run."""
+        return sum(record.is_supervised() for record in self._records())
+
+    def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """CreateHyperParameterTuningJob."""
+        name = str(request["HyperParameterTuningJobName"])
+        check_tags(request.get("Tags") or ())
+        for member, why in (
+            ("TrainingJobDefinitions", "a tuning job has one TrainingJobDefinition here"),
+            ("Autotune", "which ranges it would choose is known to AWS only; give the ranges"),
+        ):
+            if request.get(member) is not None:
+                raise invalid(f"{member} is not available on a fleetfit endpoint: {why}.")
+        definition = request.get("TrainingJobDefinition")
+        if definition is None:
+            raise invalid("TrainingJobDefinition is missing.")
+        try:
+            tuning = TuningSpec.from_config(
+                name, request["HyperParameterTuningJobConfig"], request.get("WarmStartConfig")
+            )
+            asked = _training_request(name, definition, tuning, request.get("Tags"))
+            spec, options = translate(asked, self._local)
+
+            def fill(record: TuningRecord) -> None:
+                template = record.template
+                bring_source(spec, template, self._storage)
+                launch.fill(template, spec, options, None, time.time())
+                template.write_json(template.asked_file, {"request": asked})
+
+            running.create(
+                tuning, fill, estimator="Estimator", request=request, home=self._jobs.home, env=self._environment
+            )
+        except JobExistsError:
+            raise ServiceError(
+                "ResourceInUse",
+                "Hyper parameter tuning job names must be unique within an AWS account and region, and a tuning job "
+                f"with this name already exists ({self._arn(name)})",
+            ) from None
+        except (ConfigurationError, JobNotFoundError) as error:
+            raise invalid(str(error)) from error
+        return {"HyperParameterTuningJobArn": self._arn(name)}
+
+    def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeHyperParameterTuningJob."""
+        record = self._get(request["HyperParameterTuningJobName"])
+        self._ensure(record)
+        answer = analytics.describe(record)
+        answer["HyperParameterTuningJobArn"] = self._arn(record.name)
+        config = answer["HyperParameterTuningJobConfig"]
+        given = config.get("ParameterRanges") or {}
+        answer["HyperParameterTuningJobConfig"] = {
+            "TrainingJobEarlyStoppingType": "Off",
+            **config,
+            "ParameterRanges": {**{member: [] for member in LISTS.values()}, **given},
+        }
+        definition = answer["TrainingJobDefinition"]
+        algorithm = {"MetricDefinitions": [], **definition["AlgorithmSpecification"]}
+        answer["TrainingJobDefinition"] = {
+            "EnableNetworkIsolation": False,
+            "EnableInterContainerTrafficEncryption": False,
+            "EnableManagedSpotTraining": False,
+            **definition,
+            "AlgorithmSpecification": algorithm,
+            "ResourceConfig": _resources(definition),  # which the SDK's attach() looks for
+        }
+        if "BestTrainingJob" in answer:
+            answer["BestTrainingJob"] = self._with_arn(answer["BestTrainingJob"])
+        return answer
+
+    def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """StopHyperParameterTuningJob."""
+        record = self._get(request["HyperParameterTuningJobName"])
+        status = record.status()
+        if is_terminal(status):
+            raise invalid(
+                "The request was rejected because the tuning job is in status "
+                f"{status['HyperParameterTuningJobStatus']}."
+            )
+        record.ask_to_stop()
+        self._ensure(record)
+        return {}
+
+    def list_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """ListHyperParameterTuningJobs."""
+        found = [(record, record.status()) for record in self._records()]
+        found = [(record, status) for record, status in found if status and _matches(status, request)]
+        key = _SORTED[request.get("SortBy", "Name")]
+        found.sort(key=lambda item: key(item[1]), reverse=request.get("SortOrder") == "Descending")
+        shown, more = page(found, request.get("NextToken"), int(request.get("MaxResults") or 10))
+        summaries = []
+        for record, status in shown:
+            config = record.read("request")["HyperParameterTuningJobConfig"]
+            summaries.append(
+                {
+                    **status,
+                    "HyperParameterTuningJobArn": self._arn(record.name),
+                    "Strategy": config["Strategy"],
+                    "ResourceLimits": config["ResourceLimits"],
+                }
+            )
+        return {"HyperParameterTuningJobSummaries": summaries, **more}
+
+    def list_training_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """ListTrainingJobsForHyperParameterTuningJob."""
+        record = self._get(request["HyperParameterTuningJobName"])
+        self._ensure(record)
+        wanted = request.get("StatusEquals")
+        found = [item for item in analytics.summaries(record) if wanted in (None, item["TrainingJobStatus"])]
+        by = request.get("SortBy", "Name")
+        if by == "FinalObjectiveMetricValue":  # SageMaker returns those that have one
+            found = [item for item in found if "FinalHyperParameterTuningJobObjectiveMetric" in item]
+            found.sort(key=lambda item: item["FinalHyperParameterTuningJobObjectiveMetric"]["Value"])
+        else:
+            member = {"Name": "TrainingJobName", "Status": "TrainingJobStatus"}.get(by, "CreationTime")
+            found.sort(key=lambda item: (item[member], item["TrainingJobName"]))
+        if request.get("SortOrder") == "Descending":
+            found.reverse()
+        shown, more = page(found, request.get("NextToken"), int(request.get("MaxResults") or 10))
+        return {"TrainingJobSummaries": [self._with_arn(item) for item in shown], **more}
+
+    # --- inside ---
+
+    def _records(self) -> Iterator[TuningRecord]:
+        for name in tuning_names(self._jobs.home):
+            with contextlib.suppress(JobNotFoundError):
+                yield TuningRecord.open(name, self._jobs.home)
+
+    def _get(self, name: str) -> TuningRecord:
+        try:
+            return TuningRecord.open(name, self._jobs.home)
+        except JobNotFoundError:
+            raise ServiceError(
+                "ResourceNotFound",
+                f"Amazon SageMaker can't find a tuning job with name {name} in region {self._jobs.region}.",
+            ) from None
+
+    def _ensure(self, record: TuningRecord) -> None:
+        with contextlib.suppress(BackendError):  # it is tried again with the next request
+            running.revive(record, self._environment)
+
+    def _arn(self, name: str) -> str:
+        return settings.tuning_arn(self._jobs.region, name)
+
+    def _with_arn(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        return {**summary, "TrainingJobArn": self._jobs.arn(summary["TrainingJobName"])}
+
+
+def _training_request(
+    name: str, definition: Mapping[str, Any], tuning: TuningSpec, tags: list[Mapping[str, str]] | None
+) -> dict[str, Any]:
+    """Return the CreateTrainingJob request that every trial of a tuning job has but for its hyperparameters."""
+    request = {member: definition[member] for member in _SHARED if definition.get(member) is not None}
+    request["ResourceConfig"] = _resources(definition)
+    tuned = tuning.ranges
+    static = definition.get("StaticHyperParameters") or {}
+    request["HyperParameters"] = {key: value for key, value in static.items() if key not in tuned}
+    request["TrainingJobName"] = name
+    if tags:
+        request["Tags"] = tags
+    return request
+
+
+def _resources(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hosts of every trial: those asked for, or the first choice of several."""
+    flexible = definition.get("HyperParameterTuningResourceConfig")
+    if definition.get("ResourceConfig") is not None or flexible is None:
+        return dict(definition.get("ResourceConfig") or {})
+    first = (flexible.get("InstanceConfigs") or [flexible])[0]
+    members = ("InstanceType", "InstanceCount", "VolumeSizeInGB")
+    return {member: first[member] for member in members if member in first}
+
+
+def _matches(status: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
+    for after, before, when in (
+        ("CreationTimeAfter", "CreationTimeBefore", status["CreationTime"]),
+        ("LastModifiedTimeAfter", "LastModifiedTimeBefore", status["LastModifiedTime"]),
+    ):
+        if when < request.get(after, when) or when > request.get(before, when):
+            return False
+    state = status["HyperParameterTuningJobStatus"]
+    named = request.get("NameContains", "") in status["HyperParameterTuningJobName"]
+    return named and request.get("StatusEquals", state) == state

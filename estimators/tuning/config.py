@@ -1,0 +1,434 @@
+"""What a tuning job is asked for: the SDK 2.x's configuration objects, and all of it as one value, the study's spec."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from container.contract.names import shown, unknown
+from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.tuning import ranges as tuning_ranges
+
+#: SageMaker's strategies, and ours.
+SAGEMAKER_STRATEGIES = ("Bayesian", "Random", "Hyperband", "Grid")
+STRATEGIES = (*SAGEMAKER_STRATEGIES, "ASHA", "PBT")
+OBJECTIVE_TYPES = ("Maximize", "Minimize")
+EARLY_STOPPING_TYPES = ("Off", "Auto")
+
+#: A grid with more points than this is refused.
+_MOST_POINTS = 10_000
+
+
+class WarmStartTypes(enum.Enum):
+    """How an earlier tuning job's trials are used: SageMaker's names."""
+
+    IDENTICAL_DATA_AND_ALGORITHM = "IdenticalDataAndAlgorithm"
+    TRANSFER_LEARNING = "TransferLearning"
+
+
+class WarmStartConfig:
+    """Start with what earlier tuning jobs have found out.
+
+    Args:
+        warm_start_type: One of :class:`WarmStartTypes`.
+        parents: The names of the earlier tuning jobs.
+    """
+
+    def __init__(self, warm_start_type: WarmStartTypes, parents: Iterable[str]) -> None:
+        if warm_start_type not in list(WarmStartTypes):
+            raise ConfigurationError(
+                f"Invalid type: {shown(warm_start_type)}, valid warm start types are: {list(WarmStartTypes)}"
+            )
+        if not parents or isinstance(parents, str):
+            raise ConfigurationError(f"Invalid parents: {shown(parents)}, parents should not be None/empty")
+        self.type = warm_start_type
+        self.parents = set(parents)
+
+    @classmethod
+    def from_job_desc(cls, warm_start_config: Mapping[str, Any] | None) -> WarmStartConfig | None:
+        """Read it from DescribeHyperParameterTuningJob's ``WarmStartConfig``."""
+        if not warm_start_config:
+            return None
+        parents = [item["HyperParameterTuningJobName"] for item in warm_start_config["ParentHyperParameterTuningJobs"]]
+        return cls(WarmStartTypes(warm_start_config["WarmStartType"]), parents)
+
+    def to_input_req(self) -> dict[str, Any]:
+        """Return the request's ``WarmStartConfig``."""
+        return {
+            "WarmStartType": self.type.value,
+            "ParentHyperParameterTuningJobs": [{"HyperParameterTuningJobName": name} for name in sorted(self.parents)],
+        }
+
+
+class HyperbandStrategyConfig:
+    """How long Hyperband trains: in values of the objective that a trial has reported, an epoch each as a rule.
+
+    Args:
+        max_resource: After so many a trial has had its full training.
+        min_resource: Before so many no trial is stopped.
+    """
+
+    def __init__(self, max_resource: int, min_resource: int) -> None:
+        self.max_resource = max_resource
+        self.min_resource = min_resource
+
+    @classmethod
+    def from_job_desc(cls, hyperband_strategy_config: Mapping[str, Any]) -> HyperbandStrategyConfig:
+        """Read it from a description."""
+        return cls(hyperband_strategy_config["MaxResource"], hyperband_strategy_config["MinResource"])
+
+    def to_input_req(self) -> dict[str, Any]:
+        """Return the request's form."""
+        return {"MinResource": self.min_resource, "MaxResource": self.max_resource}
+
+
+class StrategyConfig:
+    """The configuration of a strategy.
+
+    Args:
+        hyperband_strategy_config: That of Hyperband, and of ASHA.
+    """
+
+    def __init__(self, hyperband_strategy_config: HyperbandStrategyConfig) -> None:
+        self.hyperband_strategy_config = hyperband_strategy_config
+
+    @classmethod
+    def from_job_desc(cls, strategy_config: Mapping[str, Any]) -> StrategyConfig:
+        """Read it from a description."""
+        return cls(HyperbandStrategyConfig.from_job_desc(strategy_config["HyperbandStrategyConfig"]))
+
+    def to_input_req(self) -> dict[str, Any]:
+        """Return the request's form."""
+        return {"HyperbandStrategyConfig": self.hyperband_strategy_config.to_input_req()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PopulationConfig:
+    """Population-based training: ours, for the strategy ``PBT``.
+
+    Attributes:
+        size: Members of the population.
+        resource: The hyperparameter that says for how long a script trains in all; the tuner sets it.
+        interval: How much of it a generation trains: the first up to ``interval``, the second up to twice that.
+        quantile: This share of the members, the worst, goes on from one of the best as many.
+        resample_probability: How often a hyperparameter is drawn anew, rather than changed by a fifth.
+    """
+
+    size: int = 4
+    resource: str = "epochs"
+    interval: int = 1
+    quantile: float = 0.25
+    resample_probability: float = 0.25
+
+    def __post_init__(self) -> None:
+        _count("PopulationConfig(size=…)", self.size)
+        _count("PopulationConfig(interval=…)", self.interval)
+        if self.size < 2:
+            raise ConfigurationError("PopulationConfig(size=…): a population has 2 members or more.")
+        tuning_ranges.check_name(self.resource)
+        for name, most in (("quantile", 0.5), ("resample_probability", 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+                raise ConfigurationError(f"PopulationConfig({name}=…) must be from 0 to {most:g}; got {shown(value)}.")
+
+
+class TuningJobCompletionCriteriaConfig:
+    """When a tuning job is over before its last trial.
+
+    Args:
+        max_number_of_training_jobs_not_improving: After so many trials in a row that were no better than the best.
+        complete_on_convergence: When trials have stopped to improve by more than a thousandth.
+        target_objective_metric_value: When a trial is this good.
+    """
+
+    def __init__(
+        self,
+        max_number_of_training_jobs_not_improving: int | None = None,
+        complete_on_convergence: bool | None = None,
+        target_objective_metric_value: float | None = None,
+    ) -> None:
+        self.max_number_of_training_jobs_not_improving = max_number_of_training_jobs_not_improving
+        self.complete_on_convergence = complete_on_convergence
+        self.target_objective_metric_value = target_objective_metric_value
+
+    @classmethod
+    def from_job_desc(cls, completion_criteria_config: Mapping[str, Any]) -> TuningJobCompletionCriteriaConfig:
+        """Read it from a description."""
+        converged = completion_criteria_config.get("ConvergenceDetected") or {}
+        not_improving = completion_criteria_config.get("BestObjectiveNotImproving") or {}
+        complete = converged.get("CompleteOnConvergence")
+        return cls(
+            not_improving.get("MaxNumberOfTrainingJobsNotImproving"),
+            complete == "Enabled" if complete else None,
+            completion_criteria_config.get("TargetObjectiveMetricValue"),
+        )
+
+    def to_input_req(self) -> dict[str, Any]:
+        """Return the request's form."""
+        request: dict[str, Any] = {}
+        if self.max_number_of_training_jobs_not_improving is not None:
+            request["BestObjectiveNotImproving"] = {
+                "MaxNumberOfTrainingJobsNotImproving": self.max_number_of_training_jobs_not_improving
+            }
+        if self.target_objective_metric_value is not None:
+            request["TargetObjectiveMetricValue"] = self.target_objective_metric_value
+        if self.complete_on_convergence is not None:
+            request["ConvergenceDetected"] = {
+                "CompleteOnConvergence": "Enabled" if self.complete_on_convergence else "Disabled"
+            }
+        return request
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuningSpec:
+    """A tuning job as a value: what its process needs to know.
+
+    Attributes:
+        name: Its name.
+        objective: The metric.
+        objective_type: ``Maximize`` or ``Minimize``.
+        parameter_ranges: The request's ``ParameterRanges``.
+        strategy: One of :data:`STRATEGIES`.
+        max_jobs: How many trials; None for all points of a grid.
+        max_parallel_jobs: How many at once.
+        max_runtime_s: Seconds after which it is stopped.
+        early_stopping_type: ``Auto`` stops trials that are worse than the median of the others; ``Off``.
+        min_resource: Hyperband and ASHA: reported values before a trial can be stopped.
+        max_resource: Hyperband: reported values of a full training; None for what the first trials report.
+        reduction_factor: Hyperband and ASHA: one of so many goes on.
+        random_seed: Makes the search the same again, if trials end in the same order.
+        completion: The request's ``TuningJobCompletionCriteria``.
+        warm_start: The request's ``WarmStartConfig``.
+        population: Of the strategy PBT, as :class:`PopulationConfig` has it.
+        max_failures: So many failed trials end it; None: only if its first five all fail.
+    """
+
+    name: str
+    objective: str
+    objective_type: str = "Maximize"
+    parameter_ranges: Mapping[str, Any]
+    strategy: str = "Bayesian"
+    max_jobs: int | None = 1
+    max_parallel_jobs: int = 1
+    max_runtime_s: int | None = None
+    early_stopping_type: str = "Off"
+    min_resource: int = 1
+    max_resource: int | None = None
+    reduction_factor: int = 3
+    random_seed: int | None = None
+    completion: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    warm_start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    population: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    max_failures: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.objective, str) or not self.objective:
+            raise ConfigurationError(f"objective_metric_name must be a metric's name; got {shown(self.objective)}.")
+        _one_of("strategy", self.strategy, STRATEGIES)
+        _one_of("objective_type", self.objective_type, OBJECTIVE_TYPES)
+        _one_of("early_stopping_type", self.early_stopping_type, EARLY_STOPPING_TYPES)
+        _count("max_parallel_jobs", self.max_parallel_jobs)
+        for name in ("max_jobs", "max_runtime_s", "max_resource", "max_failures"):
+            if getattr(self, name) is not None:
+                _count(name, getattr(self, name))
+        _count("min_resource", self.min_resource)
+        if not isinstance(self.reduction_factor, int) or self.reduction_factor < 2:
+            raise ConfigurationError(f"reduction_factor must be 2 or more; got {shown(self.reduction_factor)}.")
+        seed = self.random_seed
+        if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 31):
+            raise ConfigurationError(f"random_seed must be a whole number from 0 on; got {shown(seed)}.")
+        if self.max_resource is not None and self.max_resource < self.min_resource:
+            raise ConfigurationError(f"max_resource={self.max_resource} is less than min_resource={self.min_resource}.")
+        if self.prunes and self.strategy in ("Hyperband", "ASHA") and self.early_stopping_type == "Auto":
+            raise ConfigurationError(
+                f"early_stopping_type='Auto' is not for the strategy {self.strategy}, which stops trials by itself: "
+                "leave it Off."
+            )
+        found = tuning_ranges.from_request(self.parameter_ranges)
+        if not found:
+            raise ConfigurationError("Need to specify hyperparameter ranges or set autotune=True.")
+        for name in found:
+            tuning_ranges.check_name(name)
+        if self.strategy == "PBT":
+            self._check_population(found)
+        if self.strategy == "Grid":
+            self._check_grid(found)
+        elif self.max_jobs is None:
+            raise ConfigurationError(f"max_jobs is needed with the strategy {self.strategy}.")
+        self._check_completion()
+
+    @property
+    def ranges(self) -> dict[str, tuning_ranges.ParameterRange]:
+        """The ranges by hyperparameter."""
+        return tuning_ranges.from_request(self.parameter_ranges)
+
+    @property
+    def prunes(self) -> bool:
+        """Whether trials may be stopped before their end."""
+        return self.strategy in ("Hyperband", "ASHA") or self.early_stopping_type == "Auto"
+
+    @property
+    def maximize(self) -> bool:
+        """Whether higher is better."""
+        return self.objective_type == "Maximize"
+
+    @property
+    def limit(self) -> int:
+        """The number of trials."""
+        if self.strategy == "Grid":
+            points = math.prod(len(values) for values in self.grid().values())
+            return points if self.max_jobs is None else min(points, self.max_jobs)
+        if self.strategy == "PBT":
+            return (self.max_jobs or 1) // self.members.size * self.members.size
+        return self.max_jobs or 1
+
+    def grid(self) -> dict[str, list[Any]]:
+        """Return each hyperparameter's values in a grid: texts of a choice, whole numbers of a range."""
+        found: dict[str, list[Any]] = {}
+        for name, kind, item in tuning_ranges.items(self.parameter_ranges):
+            if kind == "Categorical":
+                found[name] = list(item["Values"])
+            else:
+                found[name] = list(range(int(item["MinValue"]), int(item["MaxValue"]) + 1))
+        return found
+
+    def points(self) -> list[dict[str, Any]]:
+        """Return the points of a grid, in order."""
+        grid = self.grid()
+        return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+
+    def better(self, one: float, other: float) -> bool:
+        """Return whether one value of the objective is better than another."""
+        return one > other if self.maximize else one < other
+
+    def _check_grid(self, found: Mapping[str, tuning_ranges.ParameterRange]) -> None:
+        sizes = []
+        for name, given in found.items():
+            if given.__name__ == "Continuous":
+                raise ConfigurationError(
+                    f"strategy 'Grid': the range of {name!r} is continuous, and has no finite grid; list its values in "
+                    "a CategoricalParameter."
+                )
+            categorical = isinstance(given, tuning_ranges.CategoricalParameter)
+            sizes.append(len(given.values) if categorical else given.max_value - given.min_value + 1)  # type: ignore[attr-defined]
+        if math.prod(sizes) > _MOST_POINTS:
+            raise ConfigurationError(
+                f"strategy 'Grid': the grid has {math.prod(sizes):,} points; at most {_MOST_POINTS:,}."
+            )
+
+    def _check_population(self, found: Mapping[str, tuning_ranges.ParameterRange]) -> None:
+        config = self.members
+        if self.early_stopping_type == "Auto":
+            raise ConfigurationError("early_stopping_type='Auto' is not for the strategy PBT: leave it Off.")
+        if config.resource in found:
+            raise ConfigurationError(f"strategy 'PBT' sets {config.resource!r} itself: leave its range out.")
+        if self.max_jobs is not None and self.max_jobs < config.size:
+            raise ConfigurationError(
+                f"max_jobs={self.max_jobs} is less than a population of {config.size}: a trial is a member of a "
+                "generation, and generations × members make max_jobs."
+            )
+
+    @property
+    def members(self) -> PopulationConfig:
+        """The population of the strategy PBT."""
+        return PopulationConfig(**self.population)
+
+    def _check_completion(self) -> None:
+        wanted = TuningJobCompletionCriteriaConfig.from_job_desc(self.completion)
+        if wanted.max_number_of_training_jobs_not_improving is not None:
+            _count("max_number_of_training_jobs_not_improving", wanted.max_number_of_training_jobs_not_improving)
+        target = wanted.target_objective_metric_value
+        if target is not None and (not isinstance(target, int | float) or not math.isfinite(target)):
+            raise ConfigurationError(f"target_objective_metric_value must be a number; got {shown(target)}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serialisable form; :meth:`from_dict` reads it back equal."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TuningSpec:
+        """Read what :meth:`to_dict` gave."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the request's ``HyperParameterTuningJobConfig``, ours being said as strategies of SageMaker's."""
+        limits: dict[str, Any] = {"MaxParallelTrainingJobs": self.max_parallel_jobs}
+        if self.max_jobs is not None:
+            limits["MaxNumberOfTrainingJobs"] = self.max_jobs
+        if self.max_runtime_s is not None:
+            limits["MaxRuntimeInSeconds"] = self.max_runtime_s
+        config: dict[str, Any] = {
+            "Strategy": {"ASHA": "Hyperband", "PBT": "Random"}.get(self.strategy, self.strategy),
+            "HyperParameterTuningJobObjective": {"Type": self.objective_type, "MetricName": self.objective},
+            "ResourceLimits": limits,
+            "ParameterRanges": dict(self.parameter_ranges),
+            "TrainingJobEarlyStoppingType": self.early_stopping_type,
+        }
+        if self.max_resource is not None:
+            config["StrategyConfig"] = {
+                "HyperbandStrategyConfig": {"MinResource": self.min_resource, "MaxResource": self.max_resource}
+            }
+        if self.completion:
+            config["TuningJobCompletionCriteria"] = dict(self.completion)
+        if self.random_seed is not None:
+            config["RandomSeed"] = self.random_seed
+        return config
+
+    @classmethod
+    def from_config(
+        cls, name: str, config: Mapping[str, Any], warm_start: Mapping[str, Any] | None = None
+    ) -> TuningSpec:
+        """Read a request's ``HyperParameterTuningJobConfig``.
+
+        Args:
+            name: The tuning job's name.
+            config: The member of the request.
+            warm_start: The request's ``WarmStartConfig``.
+
+        Raises:
+            ConfigurationError: something is wrong with it.
+            UnsupportedError: it tunes by hints, or has no objective of its own.
+        """
+        parameter_ranges = config.get("ParameterRanges") or {}
+        if parameter_ranges.get("AutoParameters"):
+            raise UnsupportedError(
+                "ParameterRanges.AutoParameters: which ranges SageMaker's autotune would choose is known to AWS only; "
+                "give the ranges."
+            )
+        objective = config.get("HyperParameterTuningJobObjective")
+        if objective is None:
+            raise UnsupportedError("HyperParameterTuningJobConfig has no HyperParameterTuningJobObjective.")
+        limits = config["ResourceLimits"]
+        hyperband = (config.get("StrategyConfig") or {}).get("HyperbandStrategyConfig") or {}
+        strategy = config["Strategy"]
+        return cls(
+            name=name,
+            objective=objective["MetricName"],
+            objective_type=objective["Type"],
+            parameter_ranges=parameter_ranges,
+            strategy=strategy,
+            max_jobs=limits.get("MaxNumberOfTrainingJobs", None if strategy == "Grid" else 1),
+            max_parallel_jobs=limits["MaxParallelTrainingJobs"],
+            max_runtime_s=limits.get("MaxRuntimeInSeconds"),
+            early_stopping_type=config.get("TrainingJobEarlyStoppingType") or "Off",
+            min_resource=hyperband.get("MinResource") or 1,
+            max_resource=hyperband.get("MaxResource"),
+            random_seed=config.get("RandomSeed"),
+            completion=config.get("TuningJobCompletionCriteria") or {},
+            warm_start=warm_start or {},
+        )
+
+
+def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigurationError(unknown(name, value, allowed))
+
+
+def _count(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(f"{name} must be a whole number, 1 or more; got {shown(value)}.")

@@ -1,0 +1,151 @@
+"""How a study looks: lines and a table on a terminal, HTML in a notebook and as a page of its own."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimators.job.text import visible
+from estimators.results.display import number_text, seconds_text
+from estimators.results.html import render
+from estimators.tuning.config import TuningSpec
+from estimators.tuning.record import TuningRecord, is_terminal
+
+if TYPE_CHECKING:
+    from estimators.results.plots import Plot
+
+#: More rows than this are not shown in a notebook; the data frame has all of them.
+_MOST_ROWS = 30
+#: Mid-tones that are readable on white and on black.
+_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
+
+
+def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> str:
+    """Return a trial that has ended as one line.
+
+    Args:
+        row: The trial, as on record.
+        spec: The study's.
+        best: Whether it is the best so far.
+    """
+    values = ", ".join(f"{name}={_value(text)}" for name, text in row["values"].items())
+    told = f"{spec.objective} {number_text(row['value'])}" if row["value"] is not None else ""
+    why = f": {row['reason']}" if row["reason"] else ""
+    star = "  ← best so far" if best else ""
+    count = f"{row['number'] + 1:>3}/{spec.limit}"
+    return visible(f"{count}  {row['state']:<9}  {told:<24}  {values}{why}{star}")
+
+
+def summary(record: TuningRecord) -> str:
+    """Return how a study stands, in a line."""
+    status, spec = record.status(), record.spec
+    jobs, objective = status["TrainingJobStatusCounters"], status["ObjectiveStatusCounters"]
+    text = f"{spec.strategy}: {sum(jobs.values())} of {spec.limit} trials"
+    for name, count in (("running", jobs["InProgress"]), ("stopped early", jobs["Stopped"])):
+        text += f", {count} {name}" if count else ""
+    text += f", {objective['Failed']} without {spec.objective}" if objective["Failed"] else ""
+    end = status.get("HyperParameterTuningEndTime")
+    if end is not None:
+        text += f"; {seconds_text(end - status['CreationTime'])}"
+    return text
+
+
+def sorted_rows(record: TuningRecord) -> list[dict[str, Any]]:
+    """Return the trials, the best first, then those that run, then those without a value."""
+    spec = record.spec
+    sign = -1.0 if spec.maximize else 1.0
+
+    def place(row: dict[str, Any]) -> tuple[int, float, int]:
+        if row["state"] == "Completed":
+            return (0, sign * row["value"], row["number"])
+        order = {"Running": 1, "Pruned": 2, "Stopped": 3, "Failed": 4}[row["state"]]
+        value = row["value"] if row["value"] is not None else row["last"]
+        return (order, sign * value if value is not None else 0.0, row["number"])
+
+    return sorted(record.trials(), key=place)
+
+
+def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and the texts of a table of trials."""
+    spec = record.spec
+    names = list(spec.ranges)
+    head = ["trial", "state", spec.objective, *names, "reports", "time"]
+    found = []
+    for row in rows:
+        value = row["value"] if row["value"] is not None else row["last"]
+        took = seconds_text(row["ended"] - row["created"]) if row["ended"] is not None else ""
+        found.append(
+            [
+                row["job"], row["state"], number_text(value) if value is not None else "–",
+                *(_value(row["values"].get(name, "")) for name in names), str(row["reports"] or "–"), took,
+            ]
+        )  # fmt: skip
+    return head, found
+
+
+def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
+    """Return a study as HTML that takes its colours from the page.
+
+    Args:
+        record: Its record.
+        plots: Whether to draw; default: when it is over, and matplotlib is installed.
+    """
+    status = record.status()
+    rows = sorted_rows(record)
+    head, table = cells(record, rows[:_MOST_ROWS])
+    if plots is None:
+        plots = is_terminal(status) and _can_draw()
+    reasons = [f"{row['job']}: {row['reason']}" for row in rows if row["state"] == "Failed"][:5]
+    notes = [*reasons, *([f"and {len(rows) - _MOST_ROWS} more"] if len(rows) > _MOST_ROWS else [])]
+    state = str(status["HyperParameterTuningJobStatus"])
+    return render(
+        "tuning/templates/study",
+        name=record.name,
+        state=state,
+        colour=_COLOURS.get(state, "inherit"),
+        why=status.get("FailureReason") or status.get("Fleetfit", {}).get("ended_because") or "",
+        summary=summary(record),
+        head=head,
+        rows=table,
+        faint=[place for place, row in enumerate(rows[:_MOST_ROWS]) if row["state"] not in ("Completed", "Running")],
+        notes=notes,
+        plots=[plot.svg() for plot in draw_all(record) if not plot.empty] if plots else [],
+    )
+
+
+def draw_all(record: TuningRecord) -> list[Plot]:
+    """Draw everything there is to draw of a study."""
+    from estimators.tuning.plots import curves, history, importance, parallel
+
+    return [kind(record) for kind in (history, parallel, importance, curves)]
+
+
+def report(record: TuningRecord, path: str | Path) -> Path:
+    """Write a study as one HTML file, with plots and without anything from elsewhere.
+
+    Args:
+        record: Its record.
+        path: Where.
+    """
+    when = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
+    file = Path(path)
+    html = render("tuning/templates/page", title=record.name, when=when, study=study_html(record, plots=True))
+    file.write_text(html, encoding="utf-8")
+    return file
+
+
+def _can_draw() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("matplotlib") is not None
+
+
+def _value(text: str) -> str:
+    """Return a hyperparameter as it is shown: numbers with few digits, texts without JSON's quotes."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text.strip('"')
+    return number_text(float(f"{number:.4g}"))

@@ -1,0 +1,142 @@
+"""What a study looks like as plots: its history, parallel coordinates, importance, learning curves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from estimators.records.record import JobRecord, jobs_folder
+from estimators.results.plots import INK, Plot, style
+from estimators.tuning import ranges
+from estimators.tuning.record import TuningRecord
+
+#: More curves than this are no picture.
+_MOST_CURVES = 64
+
+
+def history(record: TuningRecord) -> Plot:
+    """Draw every trial's value in the order of the trials, and the best so far."""
+    spec = record.spec
+    rows = [row for row in record.trials() if row["value"] is not None]
+    if not rows:
+        return style.nothing("Trials", f"no trial has reported {spec.objective} yet")
+    made, [axes] = style.figure(height=2.6)
+    for place, state in enumerate(("Completed", "Pruned")):
+        some = [row for row in rows if row["state"] == state]
+        numbers, values = [row["number"] + 1 for row in some], [row["value"] for row in some]
+        if some:
+            axes.plot(numbers, values, "o" if state == "Completed" else "x", color=style.colour(place), label=state)
+    best: list[tuple[int, float]] = []
+    for row in rows:
+        if row["state"] == "Completed" and (not best or spec.better(row["value"], best[-1][1])):
+            best.append((row["number"] + 1, row["value"]))
+    if best:
+        last = rows[-1]["number"] + 1
+        axes.step(
+            [number for number, _ in best] + [last], [value for _, value in best] + [best[-1][1]],
+            where="post", color=style.colour(2), linewidth=1.7, label="best so far",
+        )  # fmt: skip
+    style.label(axes, x="trial", y=spec.objective, title="Trials")
+    style.legend(made, axes)
+    return Plot(made, "Trials")
+
+
+def parallel(record: TuningRecord) -> Plot:
+    """Draw every trial as a line across its hyperparameters to its value; the better, the darker."""
+    spec = record.spec
+    rows = [row for row in record.trials() if row["value"] is not None and row["state"] in ("Completed", "Pruned")]
+    if len(rows) < 2:
+        return style.nothing("Parallel coordinates", "two trials with a value are needed")
+    names = [name for name, _, _ in ranges.items(spec.parameter_ranges)]
+    made, [axes] = style.figure(height=3.4)
+    columns: list[list[float]] = []
+    ends: list[tuple[str, str]] = []
+    for name, kind, item in ranges.items(spec.parameter_ranges):
+        texts = [row["values"].get(name, "") for row in rows]
+        if kind == "Categorical":
+            choices = list(item["Values"])
+            columns.append([choices.index(text) / max(1, len(choices) - 1) for text in texts])
+            ends.append((choices[0].strip('"'), choices[-1].strip('"') if len(choices) > 1 else ""))
+            continue
+        low, high = float(item["MinValue"]), float(item["MaxValue"])
+        columns.append([_place(float(text), low, high, item.get("ScalingType") or "Auto") for text in texts])
+        ends.append((f"{low:g}", f"{high:g}"))
+    values = [row["value"] for row in rows]
+    least, most = min(values), max(values)
+    columns.append([_place(value, least, most, "Linear") for value in values])
+    ends.append((f"{least:.4g}", f"{most:.4g}"))
+    order = sorted(range(len(rows)), key=lambda place: values[place], reverse=not spec.maximize)
+    for rank, place in enumerate(order):
+        share = rank / max(1, len(order) - 1)
+        axes.plot(
+            range(len(columns)), [column[place] for column in columns],
+            color=style.colour(0 if share > 0.8 else 4), alpha=0.15 + 0.75 * share**2, linewidth=0.8 + 1.2 * share,
+        )  # fmt: skip
+    axes.set_xticks(range(len(columns)), [style.short(name, 18) for name in (*names, spec.objective)])
+    axes.set_yticks([])
+    axes.set_ylim(-0.12, 1.12)
+    for place, (low_text, high_text) in enumerate(ends):
+        axes.axvline(place, color=INK, linewidth=0.8, alpha=0.6)
+        for height, text in ((-0.09, low_text), (1.06, high_text)):
+            axes.text(place, height, style.short(text, 12), ha="center", color=INK, fontsize=7)
+    axes.grid(False)
+    style.label(axes, title="Parallel coordinates (dark: the best fifth)")
+    return Plot(made, "Parallel coordinates")
+
+
+def importance(record: TuningRecord) -> Plot:
+    """Draw how much of the objective's differences each hyperparameter explains."""
+    title = "Importance"
+    try:
+        from estimators.tuning import search
+    except ImportError:
+        return style.nothing(title, "importance needs Optuna: `fleetfit install tuning`")
+    found = search.importances(record.spec, record.trials())
+    if not found:
+        return style.nothing(title, "importance needs some more completed trials")
+    made, [axes] = style.figure(height=0.9 + 0.3 * len(found))
+    names = sorted(found, key=lambda name: found[name])
+    axes.barh([style.short(name, 24) for name in names], [found[name] for name in names], color=style.colour(0))
+    style.label(axes, x="share of the differences", title=title)
+    return Plot(made, title)
+
+
+def curves(record: TuningRecord) -> Plot:
+    """Draw what each trial reported of the objective, value by value."""
+    spec = record.spec
+    rows = [row for row in record.trials() if (row["reports"] or 0) > 1][-_MOST_CURVES:]
+    if not rows:
+        return style.nothing("Learning curves", f"no trial has reported {spec.objective} more than once")
+    best = record.status().get("Fleetfit", {}).get("best")
+    made, [axes] = style.figure(height=2.8)
+    for row in rows:
+        values = reported(record, row)
+        if len(values) < 2:
+            continue
+        x, y = style.thinned(list(range(1, len(values) + 1)), values)
+        if row["number"] == best:
+            axes.plot(x, y, color=style.colour(5), linewidth=2.2, zorder=3, label="the best")
+        else:
+            pruned = row["state"] == "Pruned"
+            axes.plot(x, y, color=style.colour(1 if pruned else 0), linewidth=0.9, alpha=0.6)
+    style.label(axes, x="values reported", y=spec.objective, title="Learning curves")
+    style.legend(made, axes)
+    return Plot(made, "Learning curves")
+
+
+def reported(record: TuningRecord, row: dict[str, Any]) -> list[float]:
+    """Return what a trial reported of the objective; none where its job's record has been removed."""
+    from estimators.tuning.trials import Follower
+
+    job = JobRecord(jobs_folder(record.home) / row["job"])
+    return [value for value in Follower(job, record.spec.objective).poll() if math.isfinite(value)]
+
+
+def _place(value: float, low: float, high: float, scaling: str) -> float:
+    if high <= low:
+        return 0.5
+    if scaling == "ReverseLogarithmic":
+        return 1.0 - _place(1.0 - value, 1.0 - high, 1.0 - low, "Logarithmic")
+    if ranges.is_logarithmic(scaling, low, high):
+        return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+    return (value - low) / (high - low)

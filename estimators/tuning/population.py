@@ -1,0 +1,93 @@
+"""Population-based training: who goes on from whose checkpoint, with which hyperparameters. Pure.
+
+A population trains in generations. After each, the worst members go on from the checkpoint of one of the best, with its
+hyperparameters changed a little; the others go on from their own with their own (Jaderberg et al., 2017, "Population
+Based Training of Neural Networks"). A member of a generation is a trial with a job of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from estimators.tuning import ranges
+from estimators.tuning.config import PopulationConfig
+
+#: A number that is changed becomes so many times itself.
+_FACTORS = (0.8, 1.2)
+
+
+class Member(NamedTuple):
+    """What a member of the next generation is made of.
+
+    Attributes:
+        origin: The place of the trial whose checkpoint it goes on from.
+        changed: Whether its hyperparameters are to be changed.
+    """
+
+    origin: int
+    changed: bool
+
+
+def successor(values: Sequence[float | None], member: int, config: PopulationConfig, draw: random.Random) -> Member:
+    """Return what a member of a generation is in the next one.
+
+    Args:
+        values: The objective of each member of the generation, higher being better; None for one that failed.
+        member: The member.
+        config: The population's.
+        draw: What is random.
+    """
+    order = sorted(range(len(values)), key=lambda place: _worth(values[place]), reverse=True)
+    share = max(1, math.floor(len(values) * config.quantile))
+    best = [place for place in order[:share] if values[place] is not None]
+    exploited = member in order[-share:] or values[member] is None
+    if not exploited or not best or member in best:
+        return Member(member, False)
+    return Member(draw.choice(best), True)
+
+
+def changed(
+    parameters: Mapping[str, Any], parameter_ranges: Mapping[str, Any], config: PopulationConfig, draw: random.Random
+) -> dict[str, Any]:
+    """Return a study's parameters, each a fifth smaller or larger, or drawn anew.
+
+    Args:
+        parameters: Those of the member that is copied.
+        parameter_ranges: The request's ``ParameterRanges``.
+        config: The population's.
+        draw: What is random.
+    """
+    found = dict(parameters)
+    for name, kind, item in ranges.items(parameter_ranges):
+        anew = draw.random() < config.resample_probability
+        if kind == "Categorical":
+            if anew:
+                found[name] = draw.choice(list(item["Values"]))
+            continue
+        low, high, logarithmic = _scale(item)
+        if anew:
+            value = math.exp(draw.uniform(math.log(low), math.log(high))) if logarithmic else draw.uniform(low, high)
+        else:
+            value = parameters[name] * draw.choice(_FACTORS)
+        value = min(max(value, low), high)
+        if kind == "Integer":
+            value = round(value)
+            if not anew and value == parameters[name]:  # a small number stays itself by a fifth more
+                value = min(max(value + draw.choice((-1, 1)), int(low)), int(high))
+        found[name] = value
+    return found
+
+
+def _scale(item: Mapping[str, Any]) -> tuple[float, float, bool]:
+    low, high = float(item["MinValue"]), float(item["MaxValue"])
+    scaling = item.get("ScalingType") or "Auto"
+    if scaling == "ReverseLogarithmic":
+        return 1.0 - high, 1.0 - low, True
+    return low, high, ranges.is_logarithmic(scaling, low, high)
+
+
+def _worth(value: float | None) -> float:
+    return value if value is not None else -math.inf

@@ -1,0 +1,282 @@
+"""The ranges that hyperparameters are searched in, under the names of the SageMaker SDK 2.x, and their request form."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from container.contract import hyperparameters as codec
+from container.contract.names import shown, unknown
+from estimators.job.errors import ConfigurationError
+
+SCALING_TYPES = ("Auto", "Linear", "Logarithmic", "ReverseLogarithmic")
+
+#: The request's lists of ranges, by the kind of range.
+LISTS = {
+    "Integer": "IntegerParameterRanges",
+    "Continuous": "ContinuousParameterRanges",
+    "Categorical": "CategoricalParameterRanges",
+}
+
+#: With ``Auto`` a range is searched on a logarithmic scale if its ends are this far apart.
+_AUTO_LOG_RATIO = 1000.0
+
+
+class ParameterRange:
+    """A range of numbers; use one of its classes.
+
+    Args:
+        min_value: The lowest value.
+        max_value: The highest value.
+        scaling_type: ``Auto``, ``Linear``, ``Logarithmic`` or ``ReverseLogarithmic``. ``Auto`` is logarithmic for
+            positive ranges that span a factor of 1,000, else linear.
+
+    Raises:
+        ConfigurationError: the range is empty, or its ends are no numbers of its kind.
+    """
+
+    __all_types__: ClassVar[tuple[str, ...]] = ("Continuous", "Categorical", "Integer")
+    __name__ = ""
+
+    def __init__(self, min_value: Any, max_value: Any, scaling_type: str = "Auto") -> None:
+        self.min_value = min_value
+        self.max_value = max_value
+        self.scaling_type = scaling_type
+        _check(type(self).__name__, self.__name__, min_value, max_value, scaling_type)
+
+    def __repr__(self) -> str:
+        scaling = f", {self.scaling_type!r}" if self.scaling_type != "Auto" else ""
+        return f"{type(self).__name__}({self.min_value!r}, {self.max_value!r}{scaling})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether a value is in the range."""
+        return bool(self.min_value <= value <= self.max_value)
+
+    @classmethod
+    def cast_to_type(cls, value: Any) -> Any:
+        """Return a value as one of the range's type."""
+        return float(value)
+
+    def as_tuning_range(self, name: str) -> dict[str, Any]:
+        """Return the range as a CreateHyperParameterTuningJob request has it.
+
+        Args:
+            name: The hyperparameter.
+        """
+        return {
+            "Name": name,
+            "MinValue": str(self.min_value),
+            "MaxValue": str(self.max_value),
+            "ScalingType": self.scaling_type,
+        }
+
+
+class ContinuousParameter(ParameterRange):
+    """A range of real numbers."""
+
+    __name__ = "Continuous"
+
+
+class IntegerParameter(ParameterRange):
+    """A range of whole numbers, both ends included."""
+
+    __name__ = "Integer"
+
+    @classmethod
+    def cast_to_type(cls, value: Any) -> int:
+        """Return a value as a whole number."""
+        return int(value)
+
+
+class CategoricalParameter(ParameterRange):
+    """A choice among values.
+
+    Args:
+        values: A list of values, or a single one. Scripts get them with their types; ``values`` has them as texts, as
+            in the SDK.
+
+    Raises:
+        ConfigurationError: there is no value, or one twice.
+    """
+
+    __name__ = "Categorical"
+
+    def __init__(self, values: Any) -> None:
+        self.choices = list(values) if isinstance(values, list | tuple) else [values]
+        self.values = [str(value) for value in self.choices]
+        if not self.choices:
+            raise ConfigurationError("CategoricalParameter([]) is an empty range: give at least one value.")
+        if len(set(self.values)) < len(self.values):
+            raise ConfigurationError(f"CategoricalParameter({shown(self.choices)}) has a value twice.")
+
+    def __repr__(self) -> str:
+        return f"CategoricalParameter({self.choices!r})"
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether a value is one of the choices."""
+        return value in self.values or value in self.choices
+
+    @classmethod
+    def cast_to_type(cls, value: Any) -> str:
+        """Return a value as text."""
+        return str(value)
+
+    def as_tuning_range(self, name: str) -> dict[str, Any]:
+        """Return the range as the request of an image with its own entry point has it: plain texts."""
+        return {"Name": name, "Values": list(self.values)}
+
+    def as_json_range(self, name: str) -> dict[str, Any]:
+        """Return the range as a script's request has it: JSON texts, which keep the types."""
+        return {"Name": name, "Values": [codec.encode_value(name, choice) for choice in self.choices]}
+
+
+def to_request(ranges: Mapping[str, ParameterRange], *, plain: bool) -> dict[str, list[dict[str, Any]]]:
+    """Return the ``ParameterRanges`` of a request.
+
+    Args:
+        ranges: The ranges by hyperparameter.
+        plain: Whether values are plain texts rather than JSON: for images with their own entry point.
+
+    Raises:
+        ConfigurationError: a name is reserved or too long, or something is no range.
+    """
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in LISTS.values()}
+    for name, given in ranges.items():
+        check_name(name)
+        if not isinstance(given, ParameterRange) or given.__name__ not in LISTS:
+            raise ConfigurationError(
+                f"hyperparameter_ranges[{name!r}] must be a ContinuousParameter, IntegerParameter or "
+                f"CategoricalParameter; got {shown(given)}."
+            )
+        json_form = isinstance(given, CategoricalParameter) and not plain
+        rendered = given.as_json_range(name) if json_form else given.as_tuning_range(name)  # type: ignore[attr-defined]
+        found[LISTS[given.__name__]].append(rendered)
+    return found
+
+
+def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
+    """Return the ranges of a request's ``ParameterRanges``.
+
+    Raises:
+        ConfigurationError: one is empty, given twice, or has ends that are no numbers.
+    """
+    found: dict[str, ParameterRange] = {}
+    for name, kind, item in items(request):
+        if name in found:
+            raise ConfigurationError(f"there are two ranges for the hyperparameter {name!r}.")
+        if kind == "Categorical":
+            values = list(item.get("Values") or ())
+            if not values:
+                raise ConfigurationError(f"the range of the hyperparameter {name!r} is empty: it has no values.")
+            found[name] = CategoricalParameter([_decoded(text) for text in values])
+            continue
+        read: type[float] | type[int] = float if kind == "Continuous" else int
+        try:
+            low, high = read(item["MinValue"]), read(item["MaxValue"])
+        except (ValueError, KeyError, OverflowError):
+            raise ConfigurationError(
+                f"the range of the hyperparameter {name!r}: {shown(item.get('MinValue'))} to "
+                f"{shown(item.get('MaxValue'))} are no {'whole ' if kind == 'Integer' else ''}numbers."
+            ) from None
+        made = ContinuousParameter if kind == "Continuous" else IntegerParameter
+        try:
+            found[name] = made(low, high, item.get("ScalingType") or "Auto")
+        except ConfigurationError as error:
+            raise ConfigurationError(f"hyperparameter {name!r}: {error}") from None
+    return found
+
+
+def items(request: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield name, kind and form of every range of a request."""
+    for kind, member in LISTS.items():
+        for item in request.get(member) or ():
+            yield str(item["Name"]), kind, item
+
+
+def is_logarithmic(scaling: str, low: float, high: float) -> bool:
+    """Return whether a range is searched on a logarithmic scale."""
+    return scaling == "Logarithmic" or (scaling == "Auto" and low > 0 and high / low >= _AUTO_LOG_RATIO)
+
+
+def parse(text: str) -> ParameterRange:
+    """Read a range as the command line has it.
+
+    ``0.1:0.9`` and ``1:8`` (whole numbers), ``log:1e-4:1e-1``, ``reverse:0.9:0.999``, ``linear:…``, and a choice:
+    ``sgd,adam``.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    parts = text.split(":")
+    scales = {"log": "Logarithmic", "reverse": "ReverseLogarithmic", "linear": "Linear"}
+    scaling = scales.get(parts[0])
+    ends = parts[1:] if scaling else parts
+    if len(ends) == 2:
+        numbers = [_decoded(end) for end in ends]
+        if all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+            whole = all(isinstance(number, int) for number in numbers)
+            low, high = numbers
+            if whole and scaling != "ReverseLogarithmic":
+                return IntegerParameter(low, high, scaling or "Auto")
+            return ContinuousParameter(float(low), float(high), scaling or "Auto")
+    if scaling is None and len(parts) == 1 and text.strip():
+        return CategoricalParameter([_decoded(choice.strip()) for choice in text.split(",")])
+    raise ConfigurationError(
+        f"{text!r} is no range: write LOW:HIGH, log:LOW:HIGH, reverse:LOW:HIGH, or the choices A,B,C."
+    )
+
+
+def check_name(name: Any) -> None:
+    """Refuse what cannot be a tuned hyperparameter's name.
+
+    Raises:
+        ConfigurationError: it is no text, or belongs to the platform.
+    """
+    if not isinstance(name, str) or not name or len(name) > 256:
+        raise ConfigurationError(f"hyperparameter_ranges: {shown(name)} is no name of a hyperparameter.")
+    if codec.is_reserved(name):
+        raise ConfigurationError(f"hyperparameter_ranges: {name!r} belongs to the platform and cannot be tuned.")
+
+
+def _decoded(text: str) -> Any:
+    """Return a value that is written as JSON with its type; other texts as they are."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str | int | float) and value == value else text
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
+
+
+def _check(made: str, kind: str, low: Any, high: Any, scaling: Any) -> None:
+    types: tuple[type, ...] = (int,) if kind == "Integer" else (int, float)
+    ends: tuple[Any, Any] = (low, high)
+    for value in ends:
+        if isinstance(value, bool) or not isinstance(value, types) or not _is_finite(value):
+            what = "whole numbers" if kind == "Integer" else "finite numbers"
+            raise ConfigurationError(f"{made}({shown(low)}, {shown(high)}): the ends must be {what}.")
+    if low > high:
+        raise ConfigurationError(f"{made}({low!r}, {high!r}) is an empty range: the lowest value comes first.")
+    if scaling not in SCALING_TYPES:
+        raise ConfigurationError(unknown("scaling_type", scaling, SCALING_TYPES))
+    if scaling == "Logarithmic" and low <= 0:
+        raise ConfigurationError(f"{made}({low!r}, {high!r}, 'Logarithmic'): the lowest value must be above 0.")
+    if scaling == "ReverseLogarithmic":
+        if kind == "Integer":
+            raise ConfigurationError(f"{made}: ReverseLogarithmic is for continuous ranges.")
+        if low < 0 or high >= 1:
+            raise ConfigurationError(f"{made}({low!r}, {high!r}, 'ReverseLogarithmic') must lie within 0 ≤ x < 1.")

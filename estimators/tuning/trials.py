@@ -1,0 +1,171 @@
+"""Trials as ordinary training jobs: made from the tuning job's template, followed by their records."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from container.contract import hyperparameters as codec
+from container.contract.wire import Event
+from estimators.client import ipc_client, launch
+from estimators.job.errors import JobUnreachableError
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord, explained, jobs_folder
+
+#: How long a trial that is no good, or whose tuning job is stopped, has to save, in seconds at most.
+STOP_GRACE = 5.0
+
+
+def job_name(tuning: str, created: float, number: int) -> str:
+    """Return the name of a trial's job, the same whenever it is asked for: ``tuning-007-1a2b3c4d``."""
+    digest = hashlib.sha256(f"{tuning}:{created!r}:{number}".encode()).hexdigest()[:8]
+    return f"{tuning}-{number + 1:03d}-{digest}"
+
+
+def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], home: Path) -> TrainingJobSpec:
+    """Return a trial's job: the template under another name, with the trial's hyperparameters.
+
+    Args:
+        template: The template, whose name is the tuning job's.
+        name: The trial's job.
+        values: Its hyperparameters, as a request has them.
+        home: ``$FLEETFIT_HOME``.
+    """
+    hyperparameters = {**template.hyperparameters, **values}
+    if codec.JOB_NAME in hyperparameters:
+        hyperparameters[codec.JOB_NAME] = codec.encode_value(codec.JOB_NAME, name)
+    jobs = jobs_folder(home)
+    for key, before, after in (
+        (codec.SUBMIT_DIRECTORY, (jobs / template.name).as_uri(), (jobs / name).as_uri()),
+        (codec.MODEL_DIR, f"/{template.name}/", f"/{name}/"),
+    ):
+        if key in hyperparameters:
+            hyperparameters[key] = hyperparameters[key].replace(before, after)
+    checkpoint = template.checkpoint
+    if checkpoint is not None and checkpoint.uri:  # else every trial would go on from the others' checkpoints
+        checkpoint = dataclasses.replace(checkpoint, uri=f"{checkpoint.uri.rstrip('/')}/{name}")
+    return dataclasses.replace(template, name=name, hyperparameters=hyperparameters, checkpoint=checkpoint)
+
+
+def start(
+    template: JobRecord, name: str, values: dict[str, str], home: Path, origin: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a trial's job, which goes on by itself.
+
+    Args:
+        template: What it is made of.
+        name: Its name.
+        values: Its hyperparameters, as a request has them.
+        home: ``$FLEETFIT_HOME``.
+        origin: The job whose checkpoints it begins with; of these the script's Checkpointer takes the newest that
+            verifies.
+
+    Raises:
+        JobExistsError: it is on record already.
+        RecordError: the record cannot be written.
+        BackendError: its supervisor cannot be started.
+    """
+    spec = trial_spec(TrainingJobSpec.from_request(template.read_request()), name, values, home)
+    options = RunOptions.from_dict(template.read_options())
+    now = time.time()
+    record = JobRecord.stage(name, home)
+    try:
+        request = spec.to_request()
+        record.write_request(request)
+        record.write_options(options.to_dict())
+        record.write_status(statuses.new_status(request, now, warnings=options.warnings))
+        record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
+        with explained(record.source_dir, "copy the source to"):
+            if template.source_dir.is_dir():
+                shutil.copytree(template.source_dir, record.source_dir, symlinks=True)
+            for file in (template.provenance_file, template.found_file):
+                if file.exists():
+                    shutil.copyfile(file, record.path / file.name)
+        checkpoints = jobs_folder(home) / origin / record.checkpoints_dir.name if origin is not None else None
+        if checkpoints is not None and checkpoints.is_dir():
+            with explained(record.checkpoints_dir, "copy the checkpoints to"):
+                shutil.copytree(checkpoints, record.checkpoints_dir, symlinks=True, dirs_exist_ok=True)
+        asked = template.read_json(template.asked_file)
+        if asked is not None:
+            hyperparameters = {**(asked["request"].get("HyperParameters") or {}), **values}
+            asked["request"].update(TrainingJobName=name, HyperParameters=hyperparameters)
+            record.write_json(record.asked_file, asked)
+        record.publish(name)
+    except BaseException:
+        record.discard()
+        raise
+    return launch.start(record)
+
+
+class Follower:
+    """Reads what a trial's job reports of the objective, from where it stopped reading.
+
+    Of several ranks the lowest counts: the chief's word, where it has one.
+
+    Attributes:
+        values: What has been reported so far.
+    """
+
+    def __init__(self, record: JobRecord, objective: str) -> None:
+        self._path = record.events_file
+        self._objective = objective
+        self._mark = json.dumps(objective).encode()
+        self._place = 0
+        self._rank: float = float("inf")
+        self.values: list[float] = []
+        self.others: set[str] = set()
+
+    def poll(self) -> list[float]:
+        """Return the values that are new."""
+        found: list[float] = []
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._place)
+                data = file.read()
+        except FileNotFoundError:
+            return found
+        whole = data.rfind(b"\n") + 1
+        self._place += whole
+        for line in data[:whole].splitlines():
+            if b'"metric"' not in line:
+                continue
+            try:
+                event = Event.from_dict(json.loads(line))
+                name, value = event.data["name"], float(event.data["value"])
+            except (ValueError, TypeError, KeyError):
+                continue
+            if event.kind != "metric":
+                continue
+            if name != self._objective:
+                self.others.add(str(name))
+                continue
+            rank = float(event.rank) if event.rank is not None else 1e9
+            if rank <= self._rank:
+                self._rank = rank
+                found.append(value)
+        self.values += found
+        return found
+
+
+def final_value(status: dict[str, Any], objective: str) -> float | None:
+    """Return the last value of the objective in a job's status; None where it was never reported."""
+    for item in status.get("FinalMetricDataList") or ():
+        if item["MetricName"] == objective:
+            return float(item["Value"])
+    return None
+
+
+def ask_to_stop(record: JobRecord, reason: str) -> None:
+    """Stop a trial's job; one that has ended meanwhile is left alone."""
+    options = record.read_options()
+    grace = min(STOP_GRACE, float(options.get("stop_grace") or 0.0))
+    with contextlib.suppress(JobUnreachableError):  # it has ended, or is about to be seen as lost
+        ipc_client.request(record, ipc_client.stop_message(grace, reason), timeout=2.0)

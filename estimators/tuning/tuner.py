@@ -1,0 +1,538 @@
+"""``HyperparameterTuner``: what users hold of a tuning job."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract.names import shown
+from estimators import backends
+from estimators.client import launch
+from estimators.client.attaching import settings_of
+from estimators.client.estimator import Estimator, TensorFlow
+from estimators.client.prepared_job import Draft
+from estimators.client.printing import in_jupyter, write_text
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import (
+    ConfigurationError,
+    JobExistsError,
+    PreflightWarning,
+    TuningJobError,
+    UnsupportedError,
+)
+from estimators.job.naming import base_of_name
+from estimators.job.secrets import mask_request
+from estimators.tuning import ranges, running
+from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
+from estimators.tuning.config import (
+    PopulationConfig,
+    StrategyConfig,
+    TuningJobCompletionCriteriaConfig,
+    TuningSpec,
+    WarmStartConfig,
+    WarmStartTypes,
+)
+from estimators.tuning.record import TuningRecord
+
+#: Members of a trial's request that a tuning job's definition does not have.
+_NOT_DEFINED = ("TrainingJobName", "HyperParameters", "Tags", "ExperimentConfig")
+
+_NAME_ATTEMPTS = 20
+
+
+class HyperparameterTuner:
+    """Searches hyperparameters: starts many training jobs of an estimator, and finds the best of them.
+
+    Names, meanings and defaults are those of the SageMaker SDK 2.x, on every backend. Optuna chooses the
+    hyperparameters and stops trials that are no good.
+
+    Args:
+        estimator: What trains; its own hyperparameters are those of all trials.
+        objective_metric_name: The metric: one that the script reports, or of ``metric_definitions``.
+        hyperparameter_ranges: By hyperparameter a :class:`ContinuousParameter`, :class:`IntegerParameter` or
+            :class:`CategoricalParameter`.
+        metric_definitions: As of the estimator, whose own they replace.
+        strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``; or ``ASHA`` or ``PBT``, which SageMaker does not
+            have.
+        objective_type: ``Maximize`` or ``Minimize``.
+        max_jobs: How many trials; 1 if not given, and all points of a grid.
+        max_parallel_jobs: How many at once.
+        max_runtime_in_seconds: Stop the tuning job after this long.
+        tags: Tags of the trials' jobs.
+        base_tuning_job_name: The base of its name; default: the estimator's.
+        warm_start_config: Start with the trials of earlier tuning jobs.
+        strategy_config: Of Hyperband and ASHA: when a trial may be stopped first, and how long a full one is.
+        completion_criteria_config: When it is over before its last trial.
+        early_stopping_type: ``Auto`` stops trials that are worse than the median of the others; ``Off``.
+        random_seed: Makes the search repeatable.
+        reduction_factor: Of Hyperband and ASHA, ours: one of so many trials goes on at each rung.
+        population_config: Of PBT, ours.
+        max_failures: Ours: so many failed trials end the tuning job. None: failing trials do not, unless the first
+            five all fail.
+        estimator_name, autotune, hyperparameters_to_keep_static: Of the SDK; refused by name where given.
+
+    Raises:
+        ConfigurationError: an argument is wrong; it is a ValueError too.
+        UnsupportedError: an argument is not available here.
+
+    Attributes:
+        latest_tuning_job: The record of the last tuning job, or None.
+    """
+
+    TUNING_JOB_NAME_MAX_LENGTH = 32
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        objective_metric_name: str,
+        hyperparameter_ranges: Mapping[str, ranges.ParameterRange],
+        metric_definitions: Any = None,
+        strategy: str = "Bayesian",
+        objective_type: str = "Maximize",
+        max_jobs: int | None = None,
+        max_parallel_jobs: int = 1,
+        max_runtime_in_seconds: int | None = None,
+        tags: Any = None,
+        base_tuning_job_name: str | None = None,
+        warm_start_config: WarmStartConfig | None = None,
+        strategy_config: StrategyConfig | None = None,
+        completion_criteria_config: TuningJobCompletionCriteriaConfig | None = None,
+        early_stopping_type: str = "Off",
+        estimator_name: str | None = None,
+        random_seed: int | None = None,
+        autotune: bool = False,
+        hyperparameters_to_keep_static: list[str] | None = None,
+        *,
+        reduction_factor: int = 3,
+        population_config: PopulationConfig | None = None,
+        max_failures: int | None = None,
+    ) -> None:
+        if not isinstance(estimator, Estimator):
+            raise ConfigurationError(f"HyperparameterTuner(estimator=…) must be an estimator; got {shown(estimator)}.")
+        if autotune or hyperparameters_to_keep_static is not None:
+            if not autotune:
+                raise ConfigurationError("hyperparameters_to_keep_static is for autotune=True.")
+            raise UnsupportedError("autotune=True: which ranges it would choose is known to AWS only; give the ranges.")
+        if estimator_name is not None:
+            raise UnsupportedError("estimator_name: one tuning job has one estimator here; leave it out.")
+        if not hyperparameter_ranges:
+            raise ConfigurationError("Need to specify hyperparameter ranges or set autotune=True.")
+        self.estimator = estimator
+        self.objective_metric_name = objective_metric_name
+        self._hyperparameter_ranges = dict(hyperparameter_ranges)
+        self.metric_definitions = metric_definitions
+        self.strategy = strategy
+        self.objective_type = objective_type
+        self.max_jobs = 1 if max_jobs is None and strategy != "Grid" else max_jobs
+        self.max_parallel_jobs = max_parallel_jobs
+        self.max_runtime_in_seconds = max_runtime_in_seconds
+        self.tags = tags
+        self.base_tuning_job_name = base_tuning_job_name
+        self.warm_start_config = warm_start_config
+        self.strategy_config = strategy_config
+        self.completion_criteria_config = completion_criteria_config
+        self.early_stopping_type = early_stopping_type
+        self.random_seed = random_seed
+        self.autotune = False
+        self.reduction_factor = reduction_factor
+        self.population_config = population_config
+        self.max_failures = max_failures
+        self.latest_tuning_job: TuningRecord | None = None
+        self._spec("check")  # everything that can be wrong is said here
+
+    def __repr__(self) -> str:
+        names = ", ".join(self._hyperparameter_ranges)
+        return f"<HyperparameterTuner of {self.objective_metric_name!r} over {names}: {self.strategy}>"
+
+    def _repr_html_(self) -> str:
+        from estimators.tuning.display import study_html
+
+        return study_html(self._record()) if self.latest_tuning_job is not None else ""
+
+    @classmethod
+    def create(cls, *_: Any, **__: Any) -> HyperparameterTuner:
+        """Tune several estimators at once: not available.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            "HyperparameterTuner.create(): one tuning job has one estimator here. Start a tuner for each estimator, or "
+            "make the choice a CategoricalParameter of one script."
+        )
+
+    # --- starting ---
+
+    def hyperparameter_ranges(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the ranges as a request has them."""
+        return ranges.to_request(self._hyperparameter_ranges, plain=self.estimator.settings.is_plain)
+
+    def fit(
+        self,
+        inputs: Any = None,
+        job_name: str | None = None,
+        include_cls_metadata: bool = False,
+        estimator_kwargs: Any = None,
+        wait: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Start the tuning job.
+
+        It goes on by itself, whatever becomes of this process; an interrupt ends the waiting only, and
+        :meth:`stop_tuning_job` the tuning job.
+
+        Args:
+            inputs: As of the estimator's ``fit()``, for every trial.
+            job_name: Its name, up to 32 characters. Default: ``<base>-<time>``.
+            include_cls_metadata, estimator_kwargs: Of the SDK, without effect.
+            wait: Whether to wait for its end, showing the trials.
+
+        Raises:
+            ConfigurationError: something is wrong; nothing has been started.
+            UnsupportedError: something is not available; nothing has been started.
+            JobExistsError: the name is taken.
+            TuningJobError: it failed (only with ``wait=True``).
+        """
+        del include_cls_metadata, estimator_kwargs
+        if kwargs:
+            raise TypeError(f"HyperparameterTuner.fit() got unexpected arguments: {', '.join(map(repr, kwargs))}.")
+        for attempt in range(1, _NAME_ATTEMPTS + 1):
+            name = job_name if job_name is not None else self._name()
+            try:
+                self._start(name, inputs)
+                break
+            except JobExistsError:
+                if job_name is not None or attempt == _NAME_ATTEMPTS:
+                    raise
+                time.sleep(0.01)
+        if wait:
+            self.wait()
+
+    def _start(self, name: str, inputs: Any) -> None:
+        spec = self._spec(name)
+        estimator = self.estimator
+        settings = estimator.settings
+        if settings.capabilities.managed:
+            raise UnsupportedError(
+                f"instance_type {settings.instance_type!r}: tuning jobs run on your own hosts so far; on SageMaker use "
+                "the SageMaker SDK's HyperparameterTuner."
+            )
+        if self.strategy == "PBT" and settings.checkpoint_s3_uri is not None:
+            raise UnsupportedError(
+                "strategy 'PBT': trials go on from checkpoints in each other's records; leave checkpoint_s3_uri out."
+            )
+        running.check_possible()
+        tuned = self._hyperparameter_ranges
+        values = {key: value for key, value in settings.hyperparameters.items() if key not in tuned}
+        changes: dict[str, Any] = {"hyperparameters": values}
+        if self.metric_definitions is not None:
+            changes["metric_definitions"] = self.metric_definitions
+        if self.tags is not None:
+            changes["tags"] = self.tags
+        draft = Draft.make(
+            dataclasses.replace(settings, **changes), inputs, name=name,
+            passes_model_dir=estimator._passes_model_dir,
+        )  # fmt: skip
+        draft.check()
+        for warning in draft.warnings:
+            warnings.warn(warning, PreflightWarning, stacklevel=4)
+
+        def fill(record: TuningRecord) -> None:
+            launch.fill(record.template, draft.spec, draft.options, draft.source, time.time())
+            found = backends.load(draft.options.backend).found(draft.spec)
+            if found is not None:
+                record.template.write_json(record.template.found_file, found)
+
+        self.latest_tuning_job = running.create(
+            spec,
+            fill,
+            estimator=type(estimator).__name__,
+            request=request_of(spec, draft.spec.to_request()),
+            env=draft.env,
+        )
+
+    def _spec(self, name: str) -> TuningSpec:
+        hyperband = self.strategy_config.hyperband_strategy_config if self.strategy_config is not None else None
+        if hyperband is not None and self.strategy not in ("Hyperband", "ASHA"):
+            raise ConfigurationError(
+                f"strategy_config is for the strategies Hyperband and ASHA; the strategy is {self.strategy!r}."
+            )
+        if self.population_config is not None and self.strategy != "PBT":
+            raise ConfigurationError(f"population_config is for the strategy PBT; the strategy is {self.strategy!r}.")
+        population = self.population_config or PopulationConfig()
+        completion = self.completion_criteria_config
+        warm = self.warm_start_config
+        return TuningSpec(
+            name=name,
+            objective=self.objective_metric_name,
+            objective_type=self.objective_type,
+            parameter_ranges=self.hyperparameter_ranges(),
+            strategy=self.strategy,
+            max_jobs=self.max_jobs,
+            max_parallel_jobs=self.max_parallel_jobs,
+            max_runtime_s=self.max_runtime_in_seconds,
+            early_stopping_type=self.early_stopping_type,
+            min_resource=hyperband.min_resource if hyperband is not None else 1,
+            max_resource=hyperband.max_resource if hyperband is not None else None,
+            reduction_factor=self.reduction_factor,
+            random_seed=self.random_seed,
+            completion=completion.to_input_req() if completion is not None else {},
+            warm_start=warm.to_input_req() if warm is not None else {},
+            population=dataclasses.asdict(population) if self.strategy == "PBT" else {},
+            max_failures=self.max_failures,
+        )
+
+    def _name(self) -> str:
+        base = self.base_tuning_job_name
+        if base is None:
+            base = self.estimator.settings.base_job_name or base_of_name(self.estimator._job_name(None))
+        stamp = time.strftime("%y%m%d-%H%M%S", time.gmtime()) + f"{time.time_ns() // 10_000_000 % 100:02d}"
+        base = re.sub(r"[^a-zA-Z0-9]+", "-", base).strip("-")[: self.TUNING_JOB_NAME_MAX_LENGTH - len(stamp) - 1]
+        return f"{base.rstrip('-') or 'tuning'}-{stamp}"
+
+    # --- the latest tuning job ---
+
+    @classmethod
+    def attach(
+        cls,
+        tuning_job_name: str,
+        sagemaker_session: Any = None,
+        job_details: Any = None,
+        estimator_cls: Any = None,
+    ) -> HyperparameterTuner:
+        """Return the tuner of an earlier tuning job, also of another process. One that was killed goes on.
+
+        Args:
+            tuning_job_name: Its name.
+            sagemaker_session: For the estimator.
+            job_details, estimator_cls: Of the SDK, without effect.
+
+        Raises:
+            JobNotFoundError: there is no such tuning job; the message has the nearest name.
+        """
+        del job_details, estimator_cls
+        record = TuningRecord.open(tuning_job_name)
+        kind = {"TensorFlow": TensorFlow}.get(record.read("tuning").get("estimator"), Estimator)
+        estimator = kind.__new__(kind)
+        settings = settings_of(record.template, sagemaker_session, passes_model_dir=kind._passes_model_dir)
+        estimator._settings = dataclasses.replace(settings, base_job_name=base_of_name(record.name))
+        estimator.latest_training_job = None
+        estimator.jobs = []
+        spec = record.spec
+        completion = TuningJobCompletionCriteriaConfig.from_job_desc(spec.completion) if spec.completion else None
+        tuner = cls(
+            estimator,
+            spec.objective,
+            spec.ranges,
+            strategy=spec.strategy,
+            objective_type=spec.objective_type,
+            max_jobs=spec.max_jobs,
+            max_parallel_jobs=spec.max_parallel_jobs,
+            max_runtime_in_seconds=spec.max_runtime_s,
+            base_tuning_job_name=base_of_name(record.name),
+            warm_start_config=WarmStartConfig.from_job_desc(spec.warm_start),
+            completion_criteria_config=completion,
+            early_stopping_type=spec.early_stopping_type,
+            random_seed=spec.random_seed,
+            reduction_factor=spec.reduction_factor,
+            population_config=spec.members if spec.population else None,
+            max_failures=spec.max_failures,
+        )
+        if spec.max_resource is not None:
+            from estimators.tuning.config import HyperbandStrategyConfig
+
+            tuner.strategy_config = StrategyConfig(HyperbandStrategyConfig(spec.max_resource, spec.min_resource))
+        tuner.latest_tuning_job = record
+        running.ensure(record)
+        return tuner
+
+    def _record(self) -> TuningRecord:
+        if self.latest_tuning_job is None:
+            raise ConfigurationError("No tuning job available: call fit(), or use attach(name).")
+        return self.latest_tuning_job
+
+    @property
+    def name(self) -> str:
+        """The latest tuning job's name.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        return self._record().name
+
+    def describe(self) -> dict[str, Any]:
+        """Return what DescribeHyperParameterTuningJob would answer, times as seconds since the epoch."""
+        return describe(self._record())
+
+    def analytics(self) -> HyperparameterTuningJobAnalytics:
+        """Return the trials: ``.dataframe()``."""
+        record = self._record()
+        return HyperparameterTuningJobAnalytics(record.name, home=record.home)
+
+    def stop_tuning_job(self) -> None:
+        """Stop the tuning job and its trials; does not wait. One that is over is left alone."""
+        running.stop(self._record())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the end of the tuning job, showing its trials as they end. If it was killed, it goes on.
+
+        Args:
+            timeout: Seconds after which waiting is given up; the tuning job goes on.
+
+        Raises:
+            TuningJobError: it failed.
+            TimeoutError: it is not over after ``timeout`` seconds.
+            KeyboardInterrupt: waiting was interrupted; the tuning job goes on.
+        """
+        record = self._record()
+        show = _Shown(record)
+        try:
+            status = running.wait(record, show.changed, timeout)
+        except KeyboardInterrupt:
+            write_text(sys.stderr, f"tuning job {record.name} goes on; stop_tuning_job() ends it.\n")
+            raise
+        if status["HyperParameterTuningJobStatus"] == "Failed":
+            raise TuningJobError(f"tuning job {record.name!r} failed: {status.get('FailureReason')}")
+
+    def best_training_job(self) -> str:
+        """Return the name of the best trial's job so far.
+
+        Raises:
+            ConfigurationError: no trial has completed with the objective.
+        """
+        record = self._record()
+        best = record.status().get("Fleetfit", {}).get("best")
+        for row in record.trials():
+            if row["number"] == best:
+                return str(row["job"])
+        raise ConfigurationError(f"Best training job not available for tuning job: {record.name}")
+
+    def best_estimator(self, best_training_job: Any = None) -> Estimator:
+        """Return the estimator of the best trial, attached to its job: with its hyperparameters and model.
+
+        Args:
+            best_training_job: A job's name, or SageMaker's summary of one; default: the best.
+        """
+        job = best_training_job if best_training_job is not None else self.best_training_job()
+        name = job["TrainingJobName"] if isinstance(job, Mapping) else job
+        return type(self.estimator).attach(name, self.estimator.settings.sagemaker_session)
+
+    def trials(self) -> list[TrainingJob]:
+        """Return the handles of all trials' jobs that have been started."""
+        record = self._record()
+        return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
+
+    def deploy(self, *_: Any, **__: Any) -> Any:
+        """Serve the best model: not available.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("HyperparameterTuner.deploy(): fleetfit trains; serve best_estimator().model_data.")
+
+    # --- further ones ---
+
+    def identical_dataset_and_algorithm_tuner(self, additional_parents: Any = None) -> HyperparameterTuner:
+        """Return a tuner that goes on from this one's trials: the same estimator and ranges.
+
+        Args:
+            additional_parents: The names of further tuning jobs.
+        """
+        return self._warm(WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM, additional_parents, self.estimator)
+
+    def transfer_learning_tuner(
+        self, additional_parents: Any = None, estimator: Estimator | None = None
+    ) -> HyperparameterTuner:
+        """Return a tuner that starts with what this one has found out, for other data or another estimator.
+
+        Args:
+            additional_parents: The names of further tuning jobs.
+            estimator: Another estimator.
+        """
+        return self._warm(WarmStartTypes.TRANSFER_LEARNING, additional_parents, estimator or self.estimator)
+
+    def _warm(self, kind: WarmStartTypes, others: Any, estimator: Estimator) -> HyperparameterTuner:
+        parents = {self.name, *(others or ())}
+        return HyperparameterTuner(
+            estimator,
+            self.objective_metric_name,
+            self._hyperparameter_ranges,
+            metric_definitions=self.metric_definitions,
+            strategy=self.strategy,
+            objective_type=self.objective_type,
+            max_jobs=self.max_jobs,
+            max_parallel_jobs=self.max_parallel_jobs,
+            max_runtime_in_seconds=self.max_runtime_in_seconds,
+            tags=self.tags,
+            warm_start_config=WarmStartConfig(kind, parents),
+            strategy_config=self.strategy_config,
+            completion_criteria_config=self.completion_criteria_config,
+            early_stopping_type=self.early_stopping_type,
+            random_seed=self.random_seed,
+            reduction_factor=self.reduction_factor,
+            population_config=self.population_config,
+            max_failures=self.max_failures,
+        )
+
+
+def request_of(spec: TuningSpec, trial_request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tuning job as SageMaker's CreateHyperParameterTuningJob request.
+
+    Args:
+        spec: What is searched.
+        trial_request: The CreateTrainingJob request of a trial.
+    """
+    definition = {name: value for name, value in trial_request.items() if name not in _NOT_DEFINED}
+    masked = mask_request({"HyperParameters": trial_request.get("HyperParameters") or {}})
+    definition["StaticHyperParameters"] = masked["HyperParameters"]
+    request = {
+        "HyperParameterTuningJobName": spec.name,
+        "HyperParameterTuningJobConfig": spec.to_config(),
+        "TrainingJobDefinition": definition,
+    }
+    if spec.warm_start:
+        request["WarmStartConfig"] = dict(spec.warm_start)
+    return request
+
+
+def _started(home: Path, row: Mapping[str, Any]) -> bool:
+    return (home / "jobs" / str(row["job"])).is_dir()
+
+
+class _Shown:
+    """What a waiting caller sees: a line for each trial that ends; in a notebook the study's table, kept up to date."""
+
+    def __init__(self, record: TuningRecord) -> None:
+        self._record = record
+        self._seen: set[int] = set()
+        self._handle: Any = None
+
+    def changed(self) -> None:
+        if in_jupyter(sys.stdout):
+            self._in_notebook()
+            return
+        from estimators.tuning.display import trial_line
+
+        rows = self._record.trials()
+        best = self._record.status().get("Fleetfit", {}).get("best")
+        for row in rows:
+            if row["state"] != "Running" and row["number"] not in self._seen:
+                self._seen.add(row["number"])
+                write_text(sys.stdout, trial_line(row, self._record.spec, best=row["number"] == best) + "\n")
+
+    def _in_notebook(self) -> None:
+        from IPython.display import HTML, display
+
+        from estimators.tuning.display import study_html
+
+        shown = HTML(study_html(self._record))
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)

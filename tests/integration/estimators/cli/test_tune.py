@@ -1,0 +1,57 @@
+"""``fleetfit tune`` and ``fleetfit tuning`` with a real study."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusters
+import pytest
+
+from estimators.cli import Exit
+from estimators.cli import main as cli
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    yield
+    clusters.kill_everything_of(tmp_path / "home")
+
+
+def test_a_study_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint('loss=', abs(float(sys.argv[sys.argv.index('--lr') + 1]) - 1))\n")
+    report = tmp_path / "study.html"
+    words = ["tune", str(script), "--range", "lr=1,2", "--objective", "loss", "--minimize", "--search", "grid"]
+    more = [
+        "--parallel",
+        "2",
+        "-m",
+        "loss=loss= (.*)",
+        "--name",
+        "study",
+        "--report",
+        str(report),
+        "--",
+        "--epochs",
+        "1",
+    ]
+    assert cli.main([*words, *more]) == Exit.OK
+    shown = capsys.readouterr()
+    assert "best: study-001-" in shown.out
+    assert "--lr 1" in shown.out
+    assert "goes on by itself" in shown.err
+    assert "Parallel coordinates" in report.read_text()
+    assert cli.main(["tuning"]) == Exit.OK
+    assert "2 of 2 trials" in capsys.readouterr().out
+    assert cli.main(["tuning", "stu", "--json"]) == Exit.OK
+    assert json.loads(capsys.readouterr().out)["BestTrainingJob"]["TunedHyperParameters"] == {"lr": "1"}
+    assert cli.main(["tuning", "study"]) == Exit.OK
+    first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith("study-0")]
+    assert (first.split()[2], second.split()[2]) == ("0", "1")
+    assert cli.main(["tuning", "study", "--stop"]) == Exit.OK  # of one that is over: nothing
+    assert cli.main(["tuning", "nobody"]) == Exit.NOT_FOUND
+    assert cli.main([*words[:2], "--range", "lr=2:1", "--objective", "loss"]) == Exit.USAGE
+    assert "--range lr: " in capsys.readouterr().err
