@@ -23,6 +23,7 @@ BENCHMARKS = {
     "allreduce": ("benchmarks.allreduce", "run"),
     "links": ("benchmarks.links", "run"),
     "peers": ("benchmarks.peers", "run"),
+    "torch": ("benchmarks.torch_jobs", "run"),
     "checkpoint": ("benchmarks.checkpoint", "run"),
     "pipe": ("benchmarks.pipe", "run"),
     "pipe-steps": ("benchmarks.pipe_steps", "run"),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from container.contract.names import unknown
 from container.formats import RecordFormat
-from container.pipe_dataset import native, places, readers
-from container.pipe_dataset.faults import PipeError
+from container.pipe_dataset import channels, native, places, readers
 from container.pipe_dataset.readers import Request
 from container.pipe_dataset.stream import SEGMENTS
 
@@ -70,7 +67,7 @@ class PipeModeDataset(tf.data.Dataset):
             )
         self.channel = channel
         self.record_format = record_format
-        self.distribution = _distribution(channel, config_dir)
+        self.distribution = channels.distribution(channel, config_dir)
         self._request = Request(
             channel=channel,
             record_format=RecordFormat(record_format),
@@ -92,9 +89,7 @@ class PipeModeDataset(tf.data.Dataset):
     @property
     def holds(self) -> str:
         """What this process gets of the channel: ``"all"``, its ``"host"``'s share, or its own, the ``"rank"``'s."""
-        if self.distribution != "ShardedByS3Key":
-            return "all"
-        return "rank" if places.local(os.environ)[1] > 1 else "host"
+        return channels.holds(self.distribution, places.local(os.environ)[1])
 
     def next_epoch(self) -> int:
         """Return the number of the epoch that the next iterator reads, from 0."""
@@ -182,30 +177,3 @@ def _generated(request: Request, function: str, spec: Any) -> Any:
         output_shapes=[spec.shape],
     )
     return tf.data.experimental.from_variant(variant, spec)
-
-
-def _distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str:
-    """Return how the job's configuration distributes the channel."""
-    if config_dir is not None:
-        folder = Path(config_dir)
-    else:
-        folder = Path(os.environ.get("SM_INPUT_CONFIG_DIR") or places.tree(os.environ).config)
-    file = folder / "inputdataconfig.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PipeError(
-            f"{file} does not exist: PipeModeDataset reads a training job's channel. By hand, give config_dir and "
-            "pipe_dir, or read the files with TFRecordDataset."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise PipeError(f"{file} cannot be read: {error}.") from error
-    if channel not in config:
-        raise PipeError(unknown("channel", channel, config))
-    mode = str(config[channel].get("TrainingInputMode", "File"))
-    if mode.lower() != "pipe":
-        raise PipeError(
-            f"channel {channel!r} is in {mode} mode: give the job TrainingInput(…, input_mode='Pipe'), or read the "
-            "files of its folder."
-        )
-    return str(config[channel].get("S3DistributionType") or "FullyReplicated")

@@ -137,15 +137,26 @@ def open_reader(text: bytes) -> Any:
         PipeError: the FIFO cannot be read.
     """
     request = Request.from_text(text)
-    place, epoch, file, skip = _begin(request)
-    reader = StreamReader(request.channel, place, epoch, file, request.record_format, skip=skip)
+    reader = open_stream(request)
     records = Tolerant(reader, request.tolerated) if request.tolerated else None
     with _lock:
         number = next(_numbers)
         _readers[number] = _Open(request, reader, records)
-        faults.RECENT.append(reader)
     leaving.opened()
     return np.int64(number)
+
+
+def open_stream(request: Request) -> StreamReader:
+    """Begin the next epoch.
+
+    Raises:
+        PipeError: the FIFO cannot be read.
+    """
+    place, epoch, file, skip = _begin(request)
+    reader = StreamReader(request.channel, place, epoch, file, request.record_format, skip=skip)
+    with _lock:
+        faults.RECENT.append(reader)
+    return reader
 
 
 def _begin(request: Request) -> tuple[Path, int, int, int]:

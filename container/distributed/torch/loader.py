@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract import events
 from container.contract.durations import Durations
+from container.contract.errors import RefusedError
 from container.distributed.core.epoch_sharding import Dealing
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ class Loader:
     :meth:`state_dict`, and holds for another number of ranks too.
 
     Args:
-        dataset: A map-style dataset.
+        dataset: A map-style dataset; or an iterable one that gives every rank all records, in the same order.
         collectives: How many ranks there are, and which one this is.
         global_batch_size: Records in one step of all ranks.
         shuffle: Whether each epoch has an order of its own, a function of the seed and the epoch.
@@ -51,13 +53,16 @@ class Loader:
         seed: int = 0,
         **options: Any,
     ) -> None:
-        from torch.utils.data import DataLoader
+        from torch.utils.data import DataLoader, IterableDataset
 
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        streams = isinstance(dataset, IterableDataset)
+        if not streams and not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise TypeError(
-                f"loader() takes a map-style dataset, with __len__ and __getitem__, got a {type(dataset).__name__}: "
-                "what cannot be counted cannot be dealt so that every rank makes equally many steps."
+                f"loader() takes a map-style dataset, with __len__ and __getitem__, or an IterableDataset; got a "
+                f"{type(dataset).__name__}."
             )
+        if streams:
+            _check_stream(dataset, shuffle=shuffle, workers=options.get("num_workers", 0))
         for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
             if name in options:
                 raise TypeError(f"loader({name}=…): the loader itself deals the records; give global_batch_size.")
@@ -68,7 +73,7 @@ class Loader:
                 f"loader(global_batch_size={global_batch_size}) is less than the {collectives.size} ranks: each needs "
                 "a record in every step."
             )
-        self._records = len(dataset)
+        self._records = None if streams else len(dataset)
         if self._records == 0:
             raise ValueError("loader(): the dataset has no records.")
         self._collectives = collectives
@@ -79,33 +84,51 @@ class Loader:
         self.position = 0
         self.weight = 1.0
         self._settled = False
-        self._loader = DataLoader(dataset, batch_sampler=_Batches(self), **options)
+        self._stream = dataset if streams else None
+        if streams:
+            collate = options.pop("collate_fn", None)
+            self._loader = DataLoader(_dealt(self), batch_size=None, collate_fn=_Collate(collate), **options)
+        else:
+            self._loader = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
     def __len__(self) -> int:
-        """Return the steps that are left of the epoch."""
-        return self._dealing().steps
+        """Return the steps that are left of the epoch.
+
+        Raises:
+            TypeError: it is a stream, whose end is not known.
+        """
+        if self._records is None:
+            raise TypeError("a stream has no length")
+        return self._dealing(self._records).steps
 
     def __iter__(self) -> Iterator[Any]:
-        dealing, rank = self._dealing(), self._collectives.rank
         durations = Durations()
         began = last = time.monotonic()
-        steps = 0
-        for step, batch in enumerate(self._loader):
-            if step:
+        first, steps = self.position, 0
+        for batch, mine, records in self._batches():
+            if steps:
                 last = self._stepped(durations, last)
-            steps = step + 1
-            mine = len(dealing.share(rank, step))
-            self.position = dealing.after(step + 1)
-            self.weight = mine * dealing.size / (self.position - dealing.after(step))
+            steps += 1
+            self.position += records
+            self.weight = mine * self._collectives.size / records
             yield batch
         if steps:
             last = self._stepped(durations, last)
+        seconds, records = round(last - began, 6), self.position - first
         self.epoch, self.position = self.epoch + 1, 0
-        seconds = round(last - began, 6)
         told = {"epoch": self.epoch, "steps": steps, "seconds": seconds, "batch_size": self._per_step}
         events.emit("steps", **told, durations=durations.to_dict())
-        if steps and rank == 0 and seconds:
-            events.emit("metric", name="samples_per_second", value=(dealing.after(steps) - dealing.position) / seconds)
+        if steps and self._collectives.rank == 0 and seconds:
+            events.emit("metric", name="samples_per_second", value=records / seconds)
+
+    def _batches(self) -> Iterator[tuple[Any, int, int]]:
+        """Yield each batch, how many records of it count, and how many all ranks have in this step."""
+        if self._records is None:
+            yield from self._loader
+            return
+        dealing, rank = self._dealing(self._records), self._collectives.rank
+        for step, batch in enumerate(self._loader):
+            yield batch, len(dealing.share(rank, step)), dealing.after(step + 1) - dealing.after(step)
 
     def _stepped(self, durations: Durations, last: float) -> float:
         """Note that the step of the last batch is over; return when."""
@@ -119,11 +142,25 @@ class Loader:
 
     def batches(self) -> Iterator[list[int]]:
         """Yield the places in the dataset of this rank's records, step by step, from where the epoch is."""
-        dealing, rank, order = self._dealing(), self._collectives.rank, self._order()
+        assert self._records is not None
+        dealing, rank, order = self._dealing(self._records), self._collectives.rank, self._order(self._records)
         for step in range(dealing.steps):
             # Without a record, a repeated one of weight 0: ranks that make fewer steps would let the others wait.
             mine = list(dealing.share(rank, step)) or [dealing.after(step)]
             yield mine if order is None else [order[place] for place in mine]
+
+    def dealt(self) -> Iterator[tuple[list[Any], int, int]]:
+        """Yield this rank's records of a stream, step by step from where the epoch is; see :meth:`_batches`."""
+        assert self._stream is not None
+        rank, size = self._collectives.rank, self._collectives.size
+        if hasattr(self._stream, "resume"):
+            self._stream.resume(self.epoch, self.position)
+            records = iter(self._stream)
+        else:
+            records = itertools.islice(self._stream, self.position, None)
+        while step := list(itertools.islice(records, self._per_step)):
+            mine = step[rank::size]
+            yield mine or step[:1], len(mine), len(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where all ranks are in the data."""
@@ -137,23 +174,22 @@ class Loader:
         """
         if state["records"] != self._records:
             raise ValueError(
-                f"the place in the data is of a dataset of {state['records']} records; this one has {self._records}."
+                f"the place in the data is of a dataset of {_counted(state['records'])}; this one has "
+                f"{_counted(self._records)}."
             )
         self.epoch, self.position, self._seed = state["epoch"], state["position"], state["seed"]
 
-    def _dealing(self) -> Dealing:
-        return Dealing(
-            records=self._records, position=self.position, size=self._collectives.size, per_step=self._per_step
-        )
+    def _dealing(self, records: int) -> Dealing:
+        return Dealing(records=records, position=self.position, size=self._collectives.size, per_step=self._per_step)
 
-    def _order(self) -> list[int] | None:
+    def _order(self, records: int) -> list[int] | None:
         if not self._shuffle:
             return None
         import torch
 
         generator = torch.Generator()
         generator.manual_seed(hash((self._seed, self.epoch)))  # of numbers, which is the same in every process
-        found: list[int] = torch.randperm(self._records, generator=generator).tolist()
+        found: list[int] = torch.randperm(records, generator=generator).tolist()
         return found
 
 
@@ -168,3 +204,49 @@ class _Batches:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+
+class _Collate:
+    """Makes a batch of a rank's records, as PyTorch's DataLoader would.
+
+    Args:
+        collate: The user's function; None for PyTorch's own.
+    """
+
+    def __init__(self, collate: Any) -> None:
+        self._collate = collate
+
+    def __call__(self, step: tuple[list[Any], int, int]) -> tuple[Any, int, int]:
+        """Return the batch with its counts."""
+        from torch.utils.data import default_collate
+
+        records, mine, all_ranks = step
+        return (self._collate or default_collate)(records), mine, all_ranks
+
+
+def _dealt(loader: Loader) -> Any:
+    """Return a stream's steps as PyTorch's DataLoader takes them."""
+    from torch.utils.data import IterableDataset
+
+    class Dealt(IterableDataset):
+        def __iter__(self) -> Iterator[Any]:
+            return loader.dealt()
+
+    return Dealt()
+
+
+def _check_stream(dataset: Any, *, shuffle: bool, workers: int) -> None:
+    held = getattr(dataset, "holds", "all")
+    if held != "all":
+        raise RefusedError(
+            "loader(): the channel is ShardedByS3Key, which gives each host records of its own: ranks that have not "
+            "equally many would wait for each other. Give it distribution='FullyReplicated': the loader deals it."
+        )
+    if shuffle:
+        raise ValueError("loader(shuffle=True): a stream comes in its own order; ShuffleConfig shuffles a channel.")
+    if workers > 1:
+        raise ValueError(f"loader(num_workers={workers}): a stream has one reader; use 1, or 0.")
+
+
+def _counted(records: int | None) -> str:
+    return f"{records} records" if records is not None else "records that are not counted"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import feeding
 import pytest
 import torch
 
 from container.checkpoint import Checkpointer, CheckpointMismatchError, SingleProcess
 from container.contract.detection import Surroundings
+from container.contract.errors import RefusedError
 from container.distributed.torch.cluster import TorchCluster
 from container.distributed.torch.collectives import Alone
 from container.distributed.torch.loader import Loader
+from container.formats import RecordFormat
+from container.pipe_dataset import PipeModeIterable
 
 pytestmark = pytest.mark.torch
 
@@ -96,13 +101,79 @@ def test_what_cannot_be_dealt(options: dict[str, Any], error: type[Exception], w
         loaders(2, **options)
 
 
-def test_streams_are_refused_by_name() -> None:
-    class Stream(torch.utils.data.IterableDataset[int]):
-        def __iter__(self) -> Any:
-            return iter(range(3))
+class Stream(torch.utils.data.IterableDataset[int]):
+    """All records, in the same order on every rank."""
 
-    with pytest.raises(TypeError, match="map-style dataset, with __len__ and __getitem__, got a Stream"):
-        Loader(Stream(), Alone(), global_batch_size=2)
+    def __init__(self, records: int, holds: str = "all") -> None:
+        self.records, self.holds = records, holds
+
+    def __iter__(self) -> Any:
+        return iter(range(self.records))
+
+
+@pytest.mark.parametrize(("size", "records", "workers"), [(1, 23, 0), (2, 23, 0), (5, 18, 0), (8, 17, 0), (2, 11, 1)])
+def test_streams_are_dealt_as_well(size: int, records: int, workers: int) -> None:
+    ranks = [
+        Loader(Stream(records), Rank(rank, size), global_batch_size=8, num_workers=workers) for rank in range(size)
+    ]
+    iterators = [iter(rank) for rank in ranks]
+    found: list[int] = []
+    for batches in zip(*iterators, strict=True):
+        found += [
+            record for batch, rank in zip(batches, ranks, strict=True) if rank.weight for record in batch.tolist()
+        ]
+        if not workers and sum(len(batch) for batch in batches) < 8 and size <= 2:
+            assert sum(rank.weight for rank in ranks) == pytest.approx(size)
+    assert sorted(found) == list(range(records)) and ranks[0].epoch == 1
+
+
+def test_a_stream_goes_on_where_it_was() -> None:
+    first = Loader(Stream(20), Alone(), global_batch_size=8)
+    assert next(iter(first)).tolist() == list(range(8))
+    others = [Loader(Stream(20), Rank(rank, 2), global_batch_size=8) for rank in range(2)]
+    for other in others:
+        other.load_state_dict(first.state_dict())
+    assert sorted(record for other in others for batch in other for record in batch.tolist()) == list(range(8, 20))
+    with pytest.raises(TypeError, match="no length"):
+        len(first)
+    with pytest.raises(ValueError, match="records that are not counted; this one has 23 records"):
+        loaders(1)[0].load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("stream", "options", "words"),
+    [
+        (Stream(9, "host"), {}, "distribution='FullyReplicated'"),
+        (Stream(9), {"shuffle": True}, "ShuffleConfig"),
+        (Stream(9), {"num_workers": 2}, "one reader"),
+    ],
+)
+def test_streams_that_cannot_be_dealt(stream: Stream, options: dict[str, Any], words: str) -> None:
+    with pytest.raises((ValueError, RefusedError), match=words):
+        Loader(stream, Alone(), global_batch_size=2, **options)
+    with pytest.raises(TypeError, match="map-style dataset, with __len__ and __getitem__, or an IterableDataset"):
+        Loader(iter([1]), Alone(), global_batch_size=2)
+
+
+# --- Pipe mode ---
+
+
+@pytest.mark.parametrize("record_format", list(RecordFormat))
+def test_a_channel_in_pipe_mode(record_format: RecordFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = feeding.write_objects(tmp_path / "objects", [3, 0, 8], record_format)
+    monkeypatch.setenv("SM_INPUT_DIR", str(tmp_path / "ml" / "input"))
+    with feeding.agent(tmp_path / "ml", {"train": {"uri": str(tmp_path / "objects")}}) as host:
+        host.fifo("train", 0)  # before that the agent forgets what an earlier process has read
+        channel = PipeModeIterable("train", record_format.value)
+        loader = Loader(channel, Alone(), global_batch_size=4, collate_fn=list)
+        assert [record for batch in loader for record in batch] == records
+        iterator = iter(loader)
+        assert next(iterator) == records[:4]
+        later = Loader(channel, Alone(), global_batch_size=4, collate_fn=list)
+        later.load_state_dict({**loader.state_dict(), "epoch": 2})  # a FIFO that was begun is not read again
+        del iterator
+        assert [record for batch in later for record in batch] == records[4:]
+    assert "tensorflow" not in sys.modules
 
 
 # --- checkpoints ---
@@ -190,7 +261,7 @@ def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
 
 class _Odd:
     def state_dict(self) -> Any:
-        return test_streams_are_refused_by_name
+        return equal
 
     def load_state_dict(self, state: Any) -> None:
         pass

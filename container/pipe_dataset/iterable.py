@@ -1,0 +1,80 @@
+"""A channel in Pipe mode as a PyTorch ``IterableDataset``, without TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from container.contract.names import unknown
+from container.formats import RecordFormat
+from container.pipe_dataset import channels, places, readers
+from container.pipe_dataset.faults import PipeError
+from container.pipe_dataset.readers import Request
+
+
+class PipeModeIterable(IterableDataset):
+    """The records of a channel in Pipe mode, as bytes. Each iterator reads the next epoch.
+
+    ``cluster.loader()`` deals them to the ranks, where every rank gets the whole channel (FullyReplicated).
+
+    Args:
+        channel: The channel's name.
+        record_format: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
+        state_dir: Where the number of the next epoch is kept; None for SageMaker's folder, or this rank's own.
+        pipe_dir: The folder of the FIFOs; None for SageMaker's, or this rank's own.
+        config_dir: The folder of ``inputdataconfig.json``; None for SageMaker's.
+
+    Raises:
+        ValueError: an unknown format.
+        PipeError: the job has no such channel, or it is not in Pipe mode.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        record_format: str = "RecordIO",
+        state_dir: str | os.PathLike[str] | None = None,
+        pipe_dir: str | os.PathLike[str] | None = None,
+        config_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        formats = [known.value for known in RecordFormat]
+        if record_format not in formats:
+            raise ValueError(unknown("record_format", record_format, formats))
+        self.channel = channel
+        self.distribution = channels.distribution(channel, config_dir)
+        self._request = Request(
+            channel=channel,
+            record_format=RecordFormat(record_format),
+            pipe_dir=os.fspath(pipe_dir) if pipe_dir is not None else "",
+            state_dir=os.fspath(state_dir) if state_dir is not None else "",
+        )
+
+    @property
+    def holds(self) -> str:
+        """What this process gets of the channel: ``"all"``, its ``"host"``'s share, or its own, the ``"rank"``'s."""
+        return channels.holds(self.distribution, places.local(os.environ)[1])
+
+    def resume(self, epoch: int, records: int) -> None:
+        """Let the next iterator go on within an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            records: How many of its records were consumed.
+        """
+        readers.resume(self._request, epoch, records)
+
+    def __iter__(self) -> Iterator[bytes]:
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            raise PipeError(
+                f"channel {self.channel!r}: {worker.num_workers} workers would read one FIFO, and each would get "
+                "pieces of records: use num_workers=1, or 0."
+            )
+        reader = readers.open_stream(self._request)
+        try:
+            while (found := reader.next_records()) is not None:
+                yield from found
+        finally:
+            reader.close()
