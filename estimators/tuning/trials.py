@@ -112,6 +112,8 @@ class Follower:
 
     Attributes:
         values: What has been reported so far.
+        times: When, in seconds since the epoch.
+        others: The names of other metrics that were.
     """
 
     def __init__(self, record: JobRecord, objective: str) -> None:
@@ -121,6 +123,7 @@ class Follower:
         self._place = 0
         self._rank: float = float("inf")
         self.values: list[float] = []
+        self.times: list[float] = []
         self.others: set[str] = set()
 
     def poll(self) -> list[float]:
@@ -151,6 +154,7 @@ class Follower:
             if rank <= self._rank:
                 self._rank = rank
                 found.append(value)
+                self.times.append(event.time_ns / 1e9)
         self.values += found
         return found
 

@@ -24,7 +24,7 @@ from estimators import (
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import CheckpointConfig, TrainingJobSpec
 from estimators.tuning import population, ranges, trials
-from estimators.tuning.config import TuningSpec
+from estimators.tuning.config import Goal, TuningSpec
 
 RANGES = {"lr": ContinuousParameter(0.1, 1.0)}
 
@@ -153,3 +153,19 @@ def test_a_population_makes_whole_generations() -> None:
         tuner(strategy="PBT", population_config=PopulationConfig(resource="lr"))
     with pytest.raises(ConfigurationError, match="strategy PBT"):
         tuner(population_config=PopulationConfig())
+
+
+def test_an_objective_that_is_a_goal() -> None:
+    goal = Goal.parse("time_to:val_accuracy>=0.97")
+    assert goal == Goal("val_accuracy", True, 0.97)
+    assert (goal.reached(0.97), goal.reached(0.5)) == (True, False)
+    assert Goal.parse("time_to:loss <= 1e-3") == Goal("loss", False, 0.001)
+    assert Goal.parse("val_accuracy") is None
+    for text in ("time_to:val_accuracy", "time_to:x>=high", "time_to:x>=nan"):
+        with pytest.raises(ConfigurationError, match="time_to:METRIC>=VALUE"):
+            Goal.parse(text)
+    values: dict[str, Any] = {"hyperparameter_ranges": RANGES, "max_jobs": 2}
+    estimator = Estimator(entry_point="train.py")
+    assert not HyperparameterTuner(estimator, "time_to:x>=1", **values)._spec("x").maximize
+    with pytest.raises(ConfigurationError, match="are not for it"):
+        HyperparameterTuner(estimator, "time_to:x>=1", strategy="ASHA", **values)
