@@ -35,6 +35,7 @@ BENCHMARKS = {
     "service": ("benchmarks.service", "run"),
     "containers-steps": ("benchmarks.containers", "run_steps"),
     "slurm": ("benchmarks.slurm", "run"),
+    "tuning": ("benchmarks.tuning", "run"),
 }
 #: What runs if nothing is named: some ten minutes.
 DEFAULT = ("launch", "steps")
