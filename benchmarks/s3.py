@@ -153,12 +153,12 @@ class Source:
     def file(self) -> Numbers:
         """The same in File mode with an empty cache: everything is downloaded first."""
         from container.agent import channels
-        from container.contract.channels import Channel
+        from container.contract.channels import HostChannel
 
         shutil.rmtree(self.folder / "cache" / "data", ignore_errors=True)
         base = self.folder / "file"
         began = time.monotonic()
-        channels.prepare([base], [Channel(name="train", uri="s3://bench/large/")], tell=lambda line: None)
+        channels.prepare([base], [HostChannel(name="train", uri="s3://bench/large/")], tell=lambda line: None)
         with open(base / "input" / "data" / "train" / "object", "rb") as content:
             content.read(1)
         seconds = time.monotonic() - began

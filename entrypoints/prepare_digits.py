@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from container.formats import example, tfrecord
 
 TRAIN_SHARDS = 8
 VALIDATION_SHARDS = 2
@@ -60,28 +61,18 @@ def load_splits() -> dict[str, tuple[Split, int]]:
 
 def serialized(split: Split, shard: int, shards: int) -> Iterator[bytes]:
     """The records of one shard: every ``shards``-th one, so that all shards have the same mix of digits."""
-    import tensorflow as tf
-
     for image, label in zip(split.images[shard::shards], split.labels[shard::shards], strict=True):
-        features = {
-            "image": tf.train.Feature(float_list=tf.train.FloatList(value=image)),
-            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-        }
-        example = tf.train.Example(features=tf.train.Features(feature=features))
-        # Protobuf orders a map's entries at random otherwise, and the data's digest would change with every run.
-        yield example.SerializeToString(deterministic=True)
+        yield example.encode({"image": image, "label": [label]})
 
 
 def write_channel(folder: Path, split: Split, shards: int) -> dict[str, int]:
     """Writes all shards of one channel; returns their sizes in bytes."""
-    import tensorflow as tf
-
     folder.mkdir(parents=True)
     names = [f"digits-{shard:05d}-of-{shards:05d}.tfrecord" for shard in range(shards)]
     for shard, name in enumerate(names):
-        with tf.io.TFRecordWriter(str(folder / name)) as writer:
+        with (folder / name).open("wb") as file:
             for record in serialized(split, shard, shards):
-                writer.write(record)
+                file.write(tfrecord.encode(record))
     return {name: (folder / name).stat().st_size for name in names}
 
 
@@ -133,9 +124,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("data/digits"), help="folder to write to")
     parsed = parser.parse_args(arguments)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     written = prepare(parsed.output)
     print(f"{parsed.output}: {'written' if written else 'already complete'}")
     return 0

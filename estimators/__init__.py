@@ -31,12 +31,13 @@ if TYPE_CHECKING:
         Mirrored,
         MultiWorkerMirrored,
         ParameterServer,
+        TorchDistributed,
     )
     from estimators.backends.fake import FakeOutcome
     from estimators.client.analytics import TrainingJobAnalytics
     from estimators.client.callbacks import Callback, Metric
     from estimators.client.compare import ComparisonWarning, compare
-    from estimators.client.estimator import Estimator, TensorFlow
+    from estimators.client.estimator import Estimator, PyTorch, TensorFlow
     from estimators.client.planning import ClusterPlan
     from estimators.client.resizing import GrowWithEpochs, RandomResize
     from estimators.client.training_job import TrainingJob
@@ -85,6 +86,7 @@ _MODULES = {
         "Mirrored",
         "MultiWorkerMirrored",
         "ParameterServer",
+        "TorchDistributed",
     ),
     "estimators.results.advice.recommending": ("Recommendation", "recommend"),
     "estimators.client.analytics": ("TrainingJobAnalytics",),
@@ -106,7 +108,7 @@ _MODULES = {
         "TuningJobError",
         "UnsupportedError",
     ),
-    "estimators.client.estimator": ("Estimator", "TensorFlow"),
+    "estimators.client.estimator": ("Estimator", "PyTorch", "TensorFlow"),
     "estimators.job.inputs": ("FileSystemInput", "ShuffleConfig", "TrainingInput"),
     "estimators.client.training_job": ("TrainingJob",),
     "estimators.job.failure_policy": ("FailurePolicy",),
@@ -166,6 +168,7 @@ __all__ = [
     "ParameterServer",
     "PopulationConfig",
     "PreflightWarning",
+    "PyTorch",
     "RandomResize",
     "Recommendation",
     "RecordError",
@@ -177,6 +180,7 @@ __all__ = [
     "SpotMarket",
     "StrategyConfig",
     "TensorFlow",
+    "TorchDistributed",
     "TrainingInput",
     "TrainingJob",
     "TrainingJobAnalytics",

@@ -2,7 +2,8 @@
 
 One script, ``entrypoints/train.py``, for all of them: only ``distribution`` differs. It ends with a table of the
 strategies. With ``--build-horovod`` Horovod is built, if need be, beside the first trainings, and trains last; where it
-cannot be built it says so and trains with the others.
+cannot be built it says so and trains with the others. ``--framework torch`` trains ``entrypoints/train_torch.py`` by
+torch.distributed instead.
 """
 
 from __future__ import annotations
@@ -18,13 +19,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, TrainingJob, TrainingJobError
+from estimators import (
+    MPI,
+    CollectiveAllReduce,
+    ParameterServer,
+    PyTorch,
+    TensorFlow,
+    TorchDistributed,
+    TrainingJob,
+    TrainingJobError,
+)
 from estimators.provision import commands
 from estimators.records.record import jobs_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 # Horovod's last: it may still be building.
 STRATEGIES = ("collective_all_reduce", "parameter_server", "mpi")
+#: Framework -> its strategies, of which each is trained.
+FRAMEWORKS = {"tensorflow": STRATEGIES, "torch": ("torch_distributed",)}
 #: What a newcomer may expect of each strategy on this data.
 ACCURACY = 0.95
 
@@ -73,8 +85,10 @@ class HorovodBuild(threading.Thread):
             print(line, flush=True)
 
 
-def distribution(strategy: str, processes: int) -> MPI | CollectiveAllReduce | ParameterServer:
+def distribution(strategy: str, processes: int) -> MPI | CollectiveAllReduce | ParameterServer | TorchDistributed:
     """The strategy with so many processes on each host; parameter servers have a worker on each."""
+    if strategy == "torch_distributed":
+        return TorchDistributed(processes_per_host=processes)
     if strategy == "parameter_server":
         return ParameterServer()
     kind = MPI if strategy == "mpi" else CollectiveAllReduce
@@ -87,8 +101,9 @@ def train(strategy: str, options: argparse.Namespace) -> TrainingJob:
     Raises:
         TrainingJobError: it failed.
     """
-    estimator = TensorFlow(
-        entry_point="train.py",
+    torch = options.framework == "torch"
+    estimator = (PyTorch if torch else TensorFlow)(
+        entry_point="train_torch.py" if torch else "train.py",
         source_dir=str(ROOT / "entrypoints"),
         instance_count=options.hosts,
         instance_type="local_process",
@@ -132,10 +147,17 @@ def main() -> int:
         "--processes", type=int, default=1, help="ranks on each host; parameter servers have one worker"
     )
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=list(STRATEGIES), metavar="STRATEGY")
+    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="tensorflow")
+    every = [strategy for strategies in FRAMEWORKS.values() for strategy in strategies]
+    parser.add_argument("--strategies", nargs="+", choices=every, metavar="STRATEGY", help="default: the framework's")
     parser.add_argument("--data", type=Path, default=ROOT / "data" / "digits", help="where prepare_digits.py wrote it")
     parser.add_argument("--build-horovod", action="store_true", help="build Horovod meanwhile, where it is missing")
     options = parser.parse_args()
+    options.strategies = options.strategies or list(FRAMEWORKS[options.framework])
+    if beyond := [name for name in options.strategies if name not in FRAMEWORKS[options.framework]]:
+        parser.error(f"--strategies {beyond[0]} is not for --framework {options.framework}")
+    if options.framework == "torch" and importlib.util.find_spec("torch") is None:
+        parser.error(f"PyTorch is not installed: `{sys.prefix}/bin/fleetfit install torch`.")
 
     horovod = HorovodBuild(Path(sys.prefix) / ".fleetfit" / "logs" / "train.log")
     if "mpi" in options.strategies and options.build_horovod:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -42,6 +43,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     parts = item.path.parts
     return next((turn for turn, name in enumerate(("containers", "training", "integration")) if name in parts), 3)
+
+
+@pytest.fixture(scope="session")
+def prepared_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits as ``entrypoints/prepare_digits.py`` writes them, once for all processes: not to be changed."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    script = Path(__file__).parents[1] / "entrypoints" / "prepare_digits.py"
+    prepare = [sys.executable, str(script), "--output", str(folder / "digits")]
+    subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
+    return folder / "digits"
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ It runs outside the training process (and container), so that any image that fol
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 * ``agent notices --imds URL --every SECONDS``: says when a spot host is wanted back, until standard input ends.
-* ``agent host``: stays on a host that is another machine, and does there all of this (:mod:`container.agent.resident`).
+* ``agent host [--lifeline FD]``: stays on a host that is another machine, and does there all of this
+  (:mod:`container.agent.resident`); until the other end of a descriptor is closed, too, if one is named.
 
 Where a host has its files to itself, ``prepare`` is told which of how many hosts it is: ``--number I --hosts N``.
 
@@ -62,10 +63,10 @@ def main(argv: Sequence[str]) -> int:
         from container.agent import notices
 
         return notices.main(argv[1:])
-    if list(argv) == ["host"]:
+    if argv and argv[0] == "host":
         from container.agent import resident
 
-        return resident.main()
+        return resident.main(argv[1:])
     if list(argv) == ["check"]:
         from container.agent import preflight
 

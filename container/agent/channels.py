@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from container.agent import files
-from container.contract.channels import Channel, ChannelError, InputMode
+from container.contract.channels import ChannelError, HostChannel, InputMode
 from container.contract.environment import host_name
 from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.system.locations import is_s3
 
 
-def read_channels(file: Path) -> tuple[Channel, ...]:
+def read_channels(file: Path) -> tuple[HostChannel, ...]:
     """Read the channels' file.
 
     Raises:
@@ -29,7 +29,7 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
     channels = []
     for name, values in content.items():
         try:
-            channels.append(Channel.from_dict(name, values))
+            channels.append(HostChannel.from_dict(name, values))
         except ChannelError as error:
             raise AgentError(f"{file}: {error}") from None
     return tuple(channels)
@@ -37,7 +37,7 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
 
 def prepare(
     base_dirs: Sequence[Path],
-    channels: Sequence[Channel],
+    channels: Sequence[HostChannel],
     *,
     tell: Callable[[bytes], None],
     everybody: bool = False,

@@ -20,7 +20,7 @@ from container.agent.progress import Progress, size
 from container.agent.sources import local
 from container.agent.sources.base import DataObject
 from container.agent.sources.manifests import key_problem
-from container.contract.channels import Channel, DataDistribution, DataType, InputMode
+from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
 from container.contract.errors import AgentError
 from container.contract.sharding import deal, imbalance, shuffled
 from container.contract.wire import Event
@@ -37,7 +37,7 @@ _SPARE = 256 << 20
 
 
 def prepare(
-    channel: Channel,
+    channel: HostChannel,
     hosts: Sequence[tuple[str, Path]],
     *,
     tell: Tell,
@@ -85,7 +85,7 @@ def prepare(
         cache.trim(cache.folder(), cache.limit())
 
 
-def share(channel: Channel, items: Sequence[DataObject], hosts: int) -> list[tuple[DataObject, ...]]:
+def share(channel: HostChannel, items: Sequence[DataObject], hosts: int) -> list[tuple[DataObject, ...]]:
     """Return each host's objects."""
     if channel.distribution is DataDistribution.REPLICATED:
         return [tuple(items)] * hosts
@@ -117,7 +117,7 @@ def check_keys(uri: str, items: Sequence[DataObject]) -> None:
                 )
 
 
-def _bring(channel: Channel, items: Sequence[DataObject], host: str, tell: Tell) -> dict[str, cache.Entry]:
+def _bring(channel: HostChannel, items: Sequence[DataObject], host: str, tell: Tell) -> dict[str, cache.Entry]:
     remote = [item for item in items if is_s3(item.uri)]
     if not remote:
         return {}
@@ -148,7 +148,11 @@ class _Copy:
 
 
 def _fill(
-    place: Path, items: Sequence[DataObject], folders: Iterable[str], entries: dict[str, cache.Entry], channel: Channel
+    place: Path,
+    items: Sequence[DataObject],
+    folders: Iterable[str],
+    entries: dict[str, cache.Entry],
+    channel: HostChannel,
 ) -> list[_Copy]:
     """Make a host's folder, without the files that are copied into it, which are returned."""
     _clear(place, channel)
@@ -172,7 +176,7 @@ def _fill(
 
 
 def _copy_all(
-    copies: Sequence[_Copy], channel: Channel, hosts: Sequence[tuple[str, Path]], tell: Tell, *, everybody: bool
+    copies: Sequence[_Copy], channel: HostChannel, hosts: Sequence[tuple[str, Path]], tell: Tell, *, everybody: bool
 ) -> None:
     """Make the copies, and say so where it takes long.
 
@@ -204,7 +208,7 @@ def _copy_all(
         bar.end(f"{size(total)} {each}in {bar.elapsed:.1f} s{remedy}")
 
 
-def _check_room(copies: Sequence[_Copy], total: int, channel: Channel, hosts: Sequence[tuple[str, Path]]) -> None:
+def _check_room(copies: Sequence[_Copy], total: int, channel: HostChannel, hosts: Sequence[tuple[str, Path]]) -> None:
     place = hosts[0][1]
     room = os.statvfs(place)
     free = room.f_bavail * room.f_frsize
@@ -234,7 +238,7 @@ def _size_on_disk(copy: _Copy) -> int:
     return min(copy.item.size, os.stat(copy.source).st_blocks * 512)
 
 
-def fill(place: Path, items: Sequence[DataObject], channel: Channel, path: Callable[[DataObject], str]) -> None:
+def fill(place: Path, items: Sequence[DataObject], channel: HostChannel, path: Callable[[DataObject], str]) -> None:
     """Make a host's folder of links to where the objects are as files."""
     _clear(place, channel)
     _make_folder(place)
@@ -244,7 +248,7 @@ def fill(place: Path, items: Sequence[DataObject], channel: Channel, path: Calla
         target.symlink_to(path(item))
 
 
-def _link_whole(channel: Channel, places: Sequence[Path]) -> None:
+def _link_whole(channel: HostChannel, places: Sequence[Path]) -> None:
     source = local.resolve(channel.uri)
     for place in places:
         if source.is_dir():
@@ -255,7 +259,7 @@ def _link_whole(channel: Channel, places: Sequence[Path]) -> None:
             (place / source.name).symlink_to(source)
 
 
-def _make_link(source: Path, place: Path, channel: Channel) -> None:
+def _make_link(source: Path, place: Path, channel: HostChannel) -> None:
     if place.is_symlink() and os.readlink(place) == str(source):
         return
     _clear(place, channel)
@@ -276,7 +280,7 @@ def _mark(place: Path) -> Path:
     return place.parent.parent / ".channels" / place.name
 
 
-def _clear(place: Path, channel: Channel) -> None:
+def _clear(place: Path, channel: HostChannel) -> None:
     """Remove what an earlier attempt put there.
 
     Raises:

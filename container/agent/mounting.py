@@ -19,7 +19,7 @@ from pathlib import Path
 
 from container.agent import sources
 from container.agent.files import check_keys, fill, share
-from container.contract.channels import Channel, InputMode
+from container.contract.channels import HostChannel, InputMode
 from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.system import processes
@@ -80,7 +80,7 @@ def check() -> str:
     return rclone
 
 
-def prepare(channel: Channel, base_dirs: Sequence[Path], mounts: Mounts) -> None:
+def prepare(channel: HostChannel, base_dirs: Sequence[Path], mounts: Mounts) -> None:
     """Give each host's tree a folder of links into the mounts.
 
     Raises:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.agent import sources
-from container.contract.channels import Channel, ChannelError, DataType, InputMode
+from container.contract.channels import ChannelError, DataType, HostChannel, InputMode
 from container.contract.errors import AgentError
 from container.system.locations import is_s3
 
@@ -29,7 +29,7 @@ def main() -> int:
     """
     try:
         asked = json.load(sys.stdin)
-        check_channels(Channel.from_dict(name, values) for name, values in asked["channels"].items())
+        check_channels(HostChannel.from_dict(name, values) for name, values in asked["channels"].items())
         check_writes(asked["writes"])
     except (AgentError, ChannelError) as error:
         print(str(error).replace("\n", " "), file=sys.stderr)
@@ -37,7 +37,7 @@ def main() -> int:
     return 0
 
 
-def check_channels(channels: Iterable[Channel]) -> None:
+def check_channels(channels: Iterable[HostChannel]) -> None:
     """Check that each channel has data.
 
     Raises:
@@ -50,7 +50,7 @@ def check_channels(channels: Iterable[Channel]) -> None:
             raise AgentError(f"channel {channel.name!r}: {error}") from None
 
 
-def _check_channel(channel: Channel) -> None:
+def _check_channel(channel: HostChannel) -> None:
     if channel.mode is InputMode.FAST_FILE and is_s3(channel.uri):
         from container.agent import mounting
 

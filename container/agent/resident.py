@@ -3,6 +3,8 @@
 It is started on the host, by ssh say, and speaks in frames over its standard input and output: files come and go, and
 processes run, whose output goes back in its order. It listens nowhere, and needs the standard library only. When the
 connection ends, or nothing comes over it any more, everything that it has started ends with it, and its folder goes.
+Where what holds its place on the host is not its connection, that is so also when this ends: ``--lifeline FD``, a
+connection of which it holds the other end.
 
 What the supervisor says (``id`` names a transfer or a process on both ends):
 
@@ -13,6 +15,7 @@ What the supervisor says (``id`` names a transfer or a process on both ends):
 * ``pull``: ``id``, ``source``; answered by ``data`` and ``end``;
 * ``list``: ``id``, ``path``: which files are there; ``remove``: ``paths``; ``await``: ``id``, ``paths``;
 * ``listen``: ``id``, ``address``: keeps a listening socket, for the next ``run`` that wants one;
+* ``reach``: ``id``, ``address``, ``port``: whether something there can be connected to; answered by ``done``;
 * ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``started``, ``output`` and at the end ``exit``;
 * ``input``: ``id``; ``close``: ``id``, the end of its input; ``signal``: ``id``, ``number``;
 * ``abort``: ``spare``: SIGKILL to everything but some processes;
@@ -30,7 +33,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from container.agent.syncing import files_below
@@ -49,14 +52,19 @@ PROTOCOL = 1
 #: How long what was started may take to end by itself when its inputs end, in seconds.
 _GRACE_S = 0.5
 _LOOK_S = 0.01
+#: How long another host may take to be connected to, in seconds.
+_REACH_S = 3.0
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Serve until the connection ends.
 
     Returns:
-        0.
+        0; 2 for a wrong command line.
     """
+    if argv and not (len(argv) == 2 and argv[0] == "--lifeline" and argv[1].isdecimal()):
+        print(f"usage: python -m container agent host [--lifeline FD]; got {list(argv)}", file=sys.stderr)
+        return 2
     # What is printed by mistake must not get among the frames.
     read, write = os.dup(0), os.dup(1)
     with open(os.devnull, "rb") as nothing:
@@ -64,20 +72,25 @@ def main() -> int:
     os.dup2(2, 1)
     os.umask(0o077)
     processes.become_subreaper()
-    resident = _Resident(Loop(), read, write)
+    resident = _Resident(Loop(), read, write, int(argv[1]) if argv else None)
     resident.run()
     return 0
 
 
 class _Resident:
-    def __init__(self, loop: Loop, read: int, write: int) -> None:
+    def __init__(self, loop: Loop, read: int, write: int, lifeline: int | None = None) -> None:
         self._loop = loop
         self._background = Background(loop)
         self._root: Path | None = None
         self._link = Link(loop, read, write, self._received, lambda reason: self._end())
         self._transfers = Transfers(loop, self._link, self._background, lambda: self._folder)
+        self._kept: set[int] = set()  # importers, for the next job
         self._runner = Runner(
-            loop, os.environ, add_source=self._link.add_source, remove_source=self._link.remove_source
+            loop,
+            os.environ,
+            protected=self._kept,
+            add_source=self._link.add_source,
+            remove_source=self._link.remove_source,
         )
         self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
@@ -86,6 +99,9 @@ class _Resident:
         self._tells = False  # of signals
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             loop.on_signal(number, functools.partial(self._signalled, number))
+        if lifeline is not None:
+            os.set_inheritable(lifeline, False)
+            loop.add_reader(lifeline, lambda: self._lifeline_ended(lifeline))
         self._watch()
 
     @property
@@ -95,9 +111,10 @@ class _Resident:
 
     def run(self) -> None:
         self._loop.run()
-        processes.end_descendants()
+        processes.end_descendants(spare=self._kept)
         for process in self._running.values():
             process.tidy()
+        self._runner.close()
         if self._root is not None:
             remove_tree(self._root, ignore_errors=True)
             for above in list(self._root.parents)[:2]:  # the job's, when this was its last host here
@@ -109,6 +126,11 @@ class _Resident:
             self._link.send({"op": "signal", "number": int(number)})
         else:
             self._end()
+
+    def _lifeline_ended(self, lifeline: int) -> None:
+        """What holds our place here is gone; ours stays open until all has ended, as it waits for that."""
+        self._loop.remove_reader(lifeline)
+        self._end()
 
     def _watch(self) -> None:
         """Whoever is silent for long is gone: a link that is cut tells nobody."""
@@ -176,6 +198,8 @@ class _Resident:
             elif operation == "listen":
                 port = self._runner.listen(str(message["address"]))
                 self._link.send({"op": "done", "id": number, "port": port})
+            elif operation == "reach":
+                self._reach(number, str(message["address"]), int(message["port"]))
             elif operation == "run":
                 self._run(number, message)
             elif operation == "abort":
@@ -213,6 +237,14 @@ class _Resident:
 
     def _answer(self, number: int) -> Callable[[str | None], None]:
         return lambda error: self._link.send({"op": "done", "id": number, **({"error": error} if error else {})})
+
+    def _reach(self, number: int, address: str, port: int) -> None:
+        answer = self._answer(number)
+        self._background.run(
+            lambda: socket.create_connection((address, port), timeout=_REACH_S).close(),
+            lambda nothing: answer(None),
+            lambda error: answer((error.strerror if isinstance(error, OSError) else None) or str(error)),
+        )
 
     # --- processes ---
 

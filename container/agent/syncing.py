@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import re
 import select
@@ -212,21 +213,24 @@ class Uploader:
         return failed
 
     def _upload(self, name: str) -> None:
+        """Upload a file, unless it was deleted since it was seen."""
+        path = self._folder / name
+        with _kept(path.parent), contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(open(path, "rb", buffering=0))
+            except FileNotFoundError:
+                return
+            before = os.fstat(file.fileno())
+            self._transfer(name, file, before)
+            if _identity(os.fstat(file.fileno())) == _identity(before):
+                self._up[name] = _identity(before)
+
+    def _transfer(self, name: str, file: io.FileIO, status: os.stat_result) -> None:
         from container.agent.s3.upload import Upload
 
-        path = self._folder / name
-        with _kept(path.parent):
-            try:
-                file = open(path, "rb", buffering=0)  # noqa: SIM115 - the block below closes it
-            except FileNotFoundError:
-                return  # deleted since it was seen
-            with file:
-                before = _identity(os.fstat(file.fileno()))
-                with Upload(f"{self._prefix}{name}") as target:
-                    while chunk := file.read(_CHUNK):
-                        target.write(chunk)
-                if _identity(os.fstat(file.fileno())) == before:
-                    self._up[name] = before
+        with Upload(f"{self._prefix}{name}") as target:
+            while chunk := file.read(_CHUNK):
+                target.write(chunk)
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
         """Return every file that may be uploaded; manifests after what they list."""
@@ -270,24 +274,14 @@ class Sender(Uploader):
     def _say(self, line: bytes) -> None:
         self._out.write(encode({"op": "say"}, line))
 
-    def _upload(self, name: str) -> None:
-        path = self._folder / name
-        with _kept(path.parent):
-            try:
-                file = open(path, "rb", buffering=0)  # noqa: SIM115 - the block below closes it
-            except FileNotFoundError:
-                return  # deleted since it was seen
-            with file:
-                status = os.fstat(file.fileno())
-                self._out.write(
-                    encode({"op": "file", "name": name, "mode": status.st_mode & 0o777, "time": status.st_mtime_ns})
-                )
-                while chunk := file.read(_CHUNK):
-                    self._out.write(encode({"op": "data"}, chunk))
-                changed = _identity(os.fstat(file.fileno())) != _identity(status)
-                self._out.write(encode({"op": "torn" if changed else "whole"}))
-                if not changed:
-                    self._up[name] = _identity(status)
+    def _transfer(self, name: str, file: io.FileIO, status: os.stat_result) -> None:
+        self._out.write(
+            encode({"op": "file", "name": name, "mode": status.st_mode & 0o777, "time": status.st_mtime_ns})
+        )
+        while chunk := file.read(_CHUNK):
+            self._out.write(encode({"op": "data"}, chunk))
+        changed = _identity(os.fstat(file.fileno())) != _identity(status)
+        self._out.write(encode({"op": "torn" if changed else "whole"}))
 
 
 def files_below(folder: Path) -> list[tuple[str, os.stat_result]]:

@@ -26,6 +26,7 @@ from container.checkpoint.manifest import Progress
 from container.checkpoint.publishing import SUFFIX, Publisher, Snapshot
 from container.checkpoint.retention import Best
 from container.checkpoint.sharing import Cluster, Refusal, SingleProcess, share, surrounding_cluster
+from container.checkpoint.state_dicts import StateDicts, state_of
 from container.checkpoint.store import CheckpointStore, Loaded, serial_of
 from container.checkpoint.writer import BackgroundWriter
 from container.contract import events, layout, variables
@@ -248,7 +249,8 @@ class Checkpointer:
         """Save a checkpoint. All ranks may call it; rank 0 alone reads the variables and writes.
 
         Args:
-            model: A Keras model, or a mapping of names to numpy arrays or variables.
+            model: A Keras model; a PyTorch module; or a mapping of names to numpy arrays, to variables, or to what has
+                a ``state_dict``.
             epoch: Finished epochs.
             step: Finished steps over all epochs.
             batch: Finished batches of the epoch under way.
@@ -325,8 +327,7 @@ class Checkpointer:
         """Restore a checkpoint. All ranks must call it; all have the same afterwards.
 
         Args:
-            model: What to fill: a built Keras model, or a mapping of names to numpy arrays or variables. None to get
-                the arrays themselves.
+            model: What to fill, as for :meth:`save`: a Keras model must be built. None to get the arrays themselves.
             optimizer: The optimizer; None for the model's own.
             which: ``"newest"`` (that verifies), ``"best"``, or a checkpoint's name or label.
 
@@ -426,7 +427,7 @@ class Checkpointer:
     def _state_of(self, model: Any, optimizer: Any) -> state.Saveable:
         known = self._state
         if known is None or known[0] is not model or known[1] is not optimizer:
-            known = self._state = (model, optimizer, state.state_of(model, optimizer))
+            known = self._state = (model, optimizer, state_of(model, optimizer))
         return known[2]
 
     def _snapshot(self, groups: Mapping[str, list[state.Slot]]) -> dict[str, tensors.Arena]:
@@ -473,8 +474,11 @@ class Checkpointer:
         path = os.path.join(self.directory, found.name)
         if isinstance(target, state.KerasState) and not target.built:
             raise CheckpointMismatchError(f"{path} is to be restored, but {target.unbuilt}")
+        mine = self._learning_rate == "current" or (self._learning_rate == "auto" and size != self.cluster.size)
         try:
             target.check(found.manifest.facts)
+            if isinstance(target, StateDicts):
+                return target.fill(found.manifest.facts, parsed, keep_rate=mine)
             groups = target.groups()
             for group, slots in groups.items():
                 if group not in parsed:
@@ -486,7 +490,6 @@ class Checkpointer:
                 "start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR."
             ) from None
         kept = False
-        mine = self._learning_rate == "current" or (self._learning_rate == "auto" and size != self.cluster.size)
         for group, slots in groups.items():
             arrays = parsed[group]
             contents = arrays.values() if loose else [arrays[slot.spec.name] for slot in slots]

@@ -71,15 +71,15 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
     """
     if isinstance(model, Mapping):
         if optimizer is not None:
-            raise TypeError("an optimizer can be saved with a Keras model; put its variables into the mapping.")
+            raise TypeError("an optimizer can be saved with a model; put its variables into the mapping.")
         return ArrayState(model)
     if callable(getattr(model, "groups", None)):
         return model  # type: ignore[no-any-return]
     if _keras_of(model) is not None:
         return KerasState(model, optimizer)
     raise TypeError(
-        f"a {type(model).__qualname__} cannot be saved: give a Keras model, or a mapping of names to numpy arrays or "
-        "variables."
+        f"a {type(model).__qualname__} cannot be saved: give a Keras model, a PyTorch module, or a mapping of names to "
+        "numpy arrays, to variables, or to what has a state_dict."
     )
 
 

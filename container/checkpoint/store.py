@@ -470,12 +470,17 @@ class CheckpointStore:
         finally:
             os.close(folder)
 
-    def _manifest(self, name: str, folder: int) -> Manifest:
+    @contextlib.contextmanager
+    def _opened(
+        self, name: str, folder: int, file: str
+    ) -> Iterator[tuple[int, int, Callable[[str], DamagedCheckpointError]]]:
+        """Open a file of a checkpoint: yields its descriptor, its size, and what says that it is damaged."""
+
         def damaged(reason: str) -> DamagedCheckpointError:
-            return DamagedCheckpointError(Skipped(name=name, file=manifests.FILE_NAME, reason=reason))
+            return DamagedCheckpointError(Skipped(name=name, file=file, reason=reason))
 
         try:
-            fd = _open_to_read(manifests.FILE_NAME, folder)
+            fd = _open_to_read(file, folder)
         except FileNotFoundError:
             self._check_not_deleted(name, folder)
             raise damaged("it is missing") from None
@@ -485,40 +490,27 @@ class CheckpointStore:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise damaged("it is no file")
-            size = status.st_size
+            yield fd, status.st_size, damaged
+        except OSError as error:
+            raise damaged(f"it cannot be read: {error.strerror}") from error
+        finally:
+            os.close(fd)
+
+    def _manifest(self, name: str, folder: int) -> Manifest:
+        with self._opened(name, folder, manifests.FILE_NAME) as (fd, size, damaged):
             if size > _MANIFEST_LIMIT:
                 raise damaged(f"it has {size:,} bytes, which no manifest has")
-            return Manifest.from_bytes(_read_whole(fd, size).tobytes())
-        except ManifestError as error:
-            raise damaged(str(error)) from error
-        except OSError as error:
-            raise damaged(f"it cannot be read: {error.strerror}") from error
-        finally:
-            os.close(fd)
+            try:
+                return Manifest.from_bytes(_read_whole(fd, size).tobytes())
+            except ManifestError as error:
+                raise damaged(str(error)) from error
 
     def _verified(self, name: str, folder: int, entry: FileEntry) -> np.ndarray[Any, Any]:
-        def damaged(reason: str) -> DamagedCheckpointError:
-            return DamagedCheckpointError(Skipped(name=name, file=entry.name, reason=reason))
-
-        try:
-            fd = _open_to_read(entry.name, folder)
-        except FileNotFoundError:
-            self._check_not_deleted(name, folder)
-            raise damaged("it is missing") from None
-        except OSError as error:
-            raise damaged(f"it cannot be opened: {error.strerror}") from error
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise damaged("it is no file")
-            if status.st_size != entry.bytes:
-                what = "is truncated" if status.st_size < entry.bytes else "has grown"
-                raise damaged(f"it {what}: {status.st_size:,} bytes instead of {entry.bytes:,}")
+        with self._opened(name, folder, entry.name) as (fd, size, damaged):
+            if size != entry.bytes:
+                what = "is truncated" if size < entry.bytes else "has grown"
+                raise damaged(f"it {what}: {size:,} bytes instead of {entry.bytes:,}")
             content = _read_whole(fd, entry.bytes)
-        except OSError as error:
-            raise damaged(f"it cannot be read: {error.strerror}") from error
-        finally:
-            os.close(fd)
         if content.size != entry.bytes:
             raise damaged(f"it is truncated: {content.size:,} bytes instead of {entry.bytes:,}")
         crc32 = f"{zlib.crc32(content.data):08x}"

@@ -55,7 +55,7 @@ class RecordWrapping(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Channel:
+class HostChannel:
     """One channel.
 
     Attributes:
@@ -134,7 +134,7 @@ class Channel:
         return None
 
     @classmethod
-    def from_dict(cls, name: str, values: Mapping[str, Any]) -> Channel:
+    def from_dict(cls, name: str, values: Mapping[str, Any]) -> HostChannel:
         """Read what :meth:`to_dict` gave.
 
         Raises:
@@ -176,7 +176,7 @@ class Channel:
         return values
 
 
-_KEYS = tuple(field.name for field in dataclasses.fields(Channel) if field.name != "name")
+_KEYS = tuple(field.name for field in dataclasses.fields(HostChannel) if field.name != "name")
 _ENUMS: Mapping[str, tuple[str, type[enum.Enum]]] = {
     "mode": ("input mode", InputMode),
     "data_type": ("s3_data_type", DataType),

@@ -20,6 +20,7 @@ from container.contract.strategies import (
     ElasticHorovod,
     Mirrored,
     ParameterServer,
+    TorchDistributed,
     strategy_from_hyperparameters,
 )
 
@@ -43,6 +44,7 @@ class ClusterKind(enum.Enum):
     COLLECTIVE = CollectiveAllReduce.name
     MIRRORED = Mirrored.name
     PARAMETER_SERVER = ParameterServer.name
+    TORCH = TorchDistributed.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,8 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     """
     strategy = _strategy(environ)
     host = environ.get("SM_CURRENT_HOST") or socket.gethostname()
+    if isinstance(strategy, TorchDistributed) or (strategy is None and "TORCHELASTIC_RUN_ID" in environ):
+        return _torch(environ, strategy or TorchDistributed(), host)
     config = _tf_config(environ)
     started = next((names for names in _STARTERS if names[0] in environ), None)
     if isinstance(strategy, ElasticHorovod) or (strategy is None and environ.get("HOROVOD_ELASTIC") == "1"):
@@ -222,12 +226,36 @@ def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> S
     )
 
 
+def _torch(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if missing:
+        raise DistributedError(
+            f"the job's strategy is torch_distributed, but {', '.join(missing)} is not set: this process would train "
+            "alone. Start it by fit() or torchrun, or take the strategy out of SM_FRAMEWORK_PARAMS."
+        )
+    rank, size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
+    local_rank = _number(environ, "LOCAL_RANK", 0)
+    local_size = _number(environ, "LOCAL_WORLD_SIZE", strategy.ranks_per_host)
+    shared = environ.get(variables.SHARED_MACHINE) == "1"
+    return Surroundings(
+        kind=ClusterKind.TORCH,
+        strategy=strategy,
+        host=host,
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=local_size,
+        machine_rank=rank if shared else local_rank,
+        machine_size=size if shared else local_size * hosts_here(environ),
+    )
+
+
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name)
     if not text:
         return default
     if not text.isdecimal():
-        raise DistributedError(f"{name} must be a whole number, as mpirun sets it; it is {text!r}.")
+        raise DistributedError(f"{name} must be a whole number, as the launcher sets it; it is {text!r}.")
     return int(text)
 
 

@@ -44,7 +44,7 @@ class Situation:
 #: What a Python exception says -> hint.
 _RAISED: tuple[tuple[str, str], ...] = (
     (
-        r"No module named '(horovod|mpi4py|tensorflow|tf_keras)'",
+        r"No module named '(horovod|mpi4py|tensorflow|tf_keras|torch)'",
         "{0} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and how to get "
         "it.",
     ),

@@ -7,7 +7,7 @@ import re
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Host:
+class ClusterHost:
     """One host of the cluster.
 
     Attributes:
@@ -36,7 +36,7 @@ class Host:
 class Membership:
     """The hosts of a cluster at one generation, in rank order."""
 
-    hosts: tuple[Host, ...]
+    hosts: tuple[ClusterHost, ...]
     generation: int = 0
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Membership:
         return tuple(host.name for host in self.hosts)
 
     @property
-    def master(self) -> Host:
+    def master(self) -> ClusterHost:
         """The host that coordinates: the first one."""
         return self.hosts[0]
 
@@ -61,7 +61,7 @@ class Membership:
         """The number of ranks."""
         return sum(host.slots for host in self.hosts)
 
-    def ranks(self) -> list[tuple[int, Host, int]]:
+    def ranks(self) -> list[tuple[int, ClusterHost, int]]:
         """Yield every rank as ``(rank, host, local rank)``, host by host ("by slot")."""
         placed = [(host, local_rank) for host in self.hosts for local_rank in range(host.slots)]
         return [(rank, host, local_rank) for rank, (host, local_rank) in enumerate(placed)]
@@ -70,7 +70,7 @@ class Membership:
     def of(cls, names: list[str] | tuple[str, ...], *, slots: int = 1, generation: int = 0) -> Membership:
         """Make a membership of equal hosts, in natural order (``algo-2`` before ``algo-10``)."""
         ordered = sorted(names, key=natural_key)
-        return cls(hosts=tuple(Host(name=name, slots=slots) for name in ordered), generation=generation)
+        return cls(hosts=tuple(ClusterHost(name=name, slots=slots) for name in ordered), generation=generation)
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from container.contract.membership import Membership
+
+if TYPE_CHECKING:
+    from container.contract.environment import Environment
 
 
 class Role(enum.Enum):
@@ -80,6 +84,46 @@ class Plan:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        environment: Environment,
+        membership: Membership,
+        processes: Iterable[ProcessPlan],
+        *,
+        variables: Mapping[str, str] | None = None,
+        has_servers: bool = False,
+        warnings: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Plan:
+        """Plan these processes, each on its host and in the order given.
+
+        Args:
+            environment: Makes each host's own.
+            membership: Who is in the cluster.
+            processes: All of them.
+            variables: What every host has beside its own.
+            has_servers: See above, as the rest.
+            warnings: Likewise.
+            notes: Likewise.
+        """
+        planned = list(processes)
+        return cls(
+            strategy=environment.strategy.name if environment.strategy is not None else "none",
+            membership=membership,
+            hosts=tuple(
+                HostPlan(
+                    name=name,
+                    environment={**environment.for_host(name).to_env_vars(), **(variables or {})},
+                    processes=tuple(process for process in planned if process.host == name),
+                )
+                for name in membership.names
+            ),
+            has_servers=has_servers,
+            warnings=warnings,
+            notes=notes,
+        )
+
     def host(self, name: str) -> HostPlan:
         """Return one host's part."""
         return next(host for host in self.hosts if host.name == name)
@@ -99,6 +143,36 @@ class Plan:
     def mpirun(self) -> tuple[str, ...] | None:
         """The mpirun command line, or None for a strategy without one."""
         return next((p.argv for p in self.processes if p.role is Role.LAUNCHER), None)
+
+
+def rank_processes(
+    membership: Membership,
+    argv: tuple[str, ...],
+    variables: Callable[[int], Mapping[str, str]] = lambda rank: {},
+    *,
+    started_by: StartedBy = StartedBy.TOOLKIT,
+) -> list[ProcessPlan]:
+    """Plan the process of each rank, in rank order.
+
+    Args:
+        membership: The hosts and their slots.
+        argv: The user's entry point.
+        variables: What a rank has in its environment beside its host's.
+        started_by: Who starts them.
+    """
+    return [
+        ProcessPlan(
+            name=f"rank {rank}",
+            host=host.name,
+            role=Role.RANK,
+            argv=argv,
+            environment=variables(rank),
+            rank=rank,
+            local_rank=local_rank,
+            started_by=started_by,
+        )
+        for rank, host, local_rank in membership.ranks()
+    ]
 
 
 def shell_line(argv: tuple[str, ...] | list[str]) -> str:

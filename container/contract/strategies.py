@@ -39,6 +39,7 @@ class Distribution:
         aliases: Other dict keys that are taken.
         synchronous: Whether all ranks make each step together.
         all_reduce: Whether its ranks, of which a host may have several, add up their gradients among themselves.
+        frameworks: The frameworks whose scripts it can distribute.
     """
 
     name: ClassVar[str]
@@ -47,9 +48,12 @@ class Distribution:
     aliases: ClassVar[tuple[str, ...]] = ()
     synchronous: ClassVar[bool] = True
     all_reduce: ClassVar[bool] = False
+    frameworks: ClassVar[tuple[str, ...]] = ("tensorflow",)
     #: Field -> hyperparameter.
     parameters: ClassVar[Mapping[str, str]] = {}
     enabled_parameter: ClassVar[str]
+    #: Hyperparameters by which SageMaker's other forms enable it.
+    also_enabled_by: ClassVar[tuple[str, ...]] = ()
     #: Field -> what a dict or a job's hyperparameters mean that leave it out, where that is not the field's default:
     #: they are SageMaker's forms, and mean what SageMaker makes of them.
     left_out: ClassVar[Mapping[str, Any]] = {}
@@ -185,6 +189,7 @@ class MPI(Distribution):
     key: ClassVar[str] = "mpi"
     launcher: ClassVar[str] = "mpi"
     all_reduce: ClassVar[bool] = True
+    frameworks: ClassVar[tuple[str, ...]] = ("tensorflow", "torch")
     enabled_parameter: ClassVar[str] = "sagemaker_mpi_enabled"
     parameters: ClassVar[Mapping[str, str]] = {
         "processes_per_host": "sagemaker_mpi_num_of_processes_per_host",
@@ -316,6 +321,33 @@ class Mirrored(Distribution):
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TorchDistributed(Distribution):
+    """PyTorch's ``torch.distributed``: every rank runs the script with the variables that torchrun would give it.
+
+    Scripts that call ``torch.distributed.init_process_group()`` find each other: DistributedDataParallel, FSDP, and
+    whatever stands on them.
+
+    Attributes:
+        processes_per_host: Ranks on each host; torchrun's ``--nproc-per-node``.
+    """
+
+    processes_per_host: int = 1
+
+    name: ClassVar[str] = "torch_distributed"
+    key: ClassVar[str] = "torch_distributed"
+    aliases: ClassVar[tuple[str, ...]] = ("pytorchddp",)
+    launcher: ClassVar[str] = "torch_distributed"
+    all_reduce: ClassVar[bool] = True
+    frameworks: ClassVar[tuple[str, ...]] = ("torch",)
+    enabled_parameter: ClassVar[str] = "sagemaker_torch_distributed_enabled"
+    also_enabled_by: ClassVar[tuple[str, ...]] = ("sagemaker_pytorch_ddp_enabled",)
+    parameters: ClassVar[Mapping[str, str]] = {"processes_per_host": "fleetfit_torch_processes_per_host"}
+
+    def __post_init__(self) -> None:
+        _count("TorchDistributed(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
+
+
 #: In a hyperparameter: the caller tells which hosts there are.
 DISCOVERED_BY_CALLER = "@caller"
 
@@ -372,6 +404,7 @@ class ElasticHorovod(Distribution):
     key: ClassVar[str] = "elastic_horovod"
     launcher: ClassVar[str] = "elastic"
     all_reduce: ClassVar[bool] = True
+    frameworks: ClassVar[tuple[str, ...]] = ("tensorflow", "torch")
     enabled_parameter: ClassVar[str] = "fleetfit_elastic_horovod_enabled"
     parameters: ClassVar[Mapping[str, str]] = {
         name: f"fleetfit_elastic_{name}"
@@ -475,20 +508,41 @@ class ElasticHorovod(Distribution):
         return self.max_workers or self.most_hosts(instance_count) * self.processes_per_host
 
 
-STRATEGIES: tuple[type[Distribution], ...] = (ParameterServer, MPI, CollectiveAllReduce, Mirrored, ElasticHorovod)
+STRATEGIES: tuple[type[Distribution], ...] = (
+    *(ParameterServer, MPI, CollectiveAllReduce, Mirrored, ElasticHorovod),
+    TorchDistributed,
+)
 
 for _strategy in STRATEGIES:  # what help() and editors show: __new__ would say less
     _of_init = inspect.signature(_strategy.__init__)
     _strategy.__signature__ = _of_init.replace(parameters=list(_of_init.parameters.values())[1:])  # type: ignore[attr-defined]
 
-#: SageMaker's strategies that are not TensorFlow's or need AWS's own libraries.
+#: SageMaker's strategies that need AWS's own libraries or devices.
 _REFUSED = {
-    "smdistributed": "AWS's smdistributed libraries no longer support TensorFlow; use 'mpi' with Horovod",
-    "torch_distributed": "it starts PyTorch scripts, which fleetfit does not run yet",
-    "pytorchddp": "it starts PyTorch scripts, which fleetfit does not run yet",
-    "pytorchxla": "it starts PyTorch scripts, which fleetfit does not run yet",
+    "smdistributed": "AWS's smdistributed libraries run in AWS's own images on ml.* types only; use 'mpi' with "
+    "Horovod, or 'torch_distributed' for PyTorch",
+    "pytorchxla": "PyTorch/XLA is for AWS's Trainium; 'torch_distributed' starts scripts for processors and GPUs",
     "instance_groups": "heterogeneous clusters are not supported yet",
 }
+
+#: A framework's name -> what people call it, and the strategies for its scripts.
+FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+
+
+def framework_problem(strategy: Distribution | None, framework: str | None) -> str | None:
+    """Return why a strategy cannot distribute a framework's scripts; None if it can.
+
+    Args:
+        strategy: The strategy, or None.
+        framework: One of :data:`FRAMEWORKS`; None where it is not known.
+    """
+    if strategy is None or framework is None or framework in strategy.frameworks:
+        return None
+    others = ", ".join(repr(other.key) for other in STRATEGIES if framework in other.frameworks)
+    return (
+        f"distribution {strategy.key!r} is for {FRAMEWORKS[strategy.frameworks[0]]} scripts; "
+        f"for {FRAMEWORKS[framework]} there are {others}."
+    )
 
 
 def parse_distribution(value: Any) -> Distribution | None:
@@ -541,7 +595,9 @@ def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distrib
     """
     found: list[Distribution] = []
     for strategy in STRATEGIES:
-        if not _truth(hyperparameters.get(strategy.enabled_parameter, False)):
+        if not any(
+            _truth(hyperparameters.get(name, False)) for name in (strategy.enabled_parameter, *strategy.also_enabled_by)
+        ):
             continue
         options = {
             field: hyperparameters[parameter]

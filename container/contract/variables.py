@@ -50,6 +50,14 @@ WORKER_RESTARTS = "FLEETFIT_WORKER_RESTARTS"
 CHAOS = "FLEETFIT_CHAOS"
 #: A file of JSON with more of these variables: those whose values nobody else may see (:data:`JOB_TOKEN`).
 SECRETS_FILE = "FLEETFIT_SECRETS_FILE"
+#: The folder of the machine's importers (:mod:`container.toolkit.importer`), which the hosts there share, and those of
+#: the job's next attempt. Default: each host has one of its own.
+IMPORTERS = "FLEETFIT_IMPORTERS"
+#: How many seconds these are kept when nobody needs them. Default 0. And whose jobs find them: a digest of the home.
+KEEP_ALIVE = "FLEETFIT_KEEP_ALIVE"
+KEPT_FOR = "FLEETFIT_KEPT_FOR"
+#: A process of the machine with which these end before that: a notebook's kernel.
+KEPT_WITH = "FLEETFIT_KEPT_WITH"
 #: Seconds that hosts wait for each other at the start. Default 900 (SageMaker boots hosts minutes apart).
 START_TIMEOUT = "FLEETFIT_START_TIMEOUT"
 
@@ -101,4 +109,16 @@ JOB_MARK = "FLEETFIT_JOB"
 CHECKPOINT_DIR = "SM_CHECKPOINT_DIR"
 
 #: Removed from the environment before a training script starts.
-TOOLKIT_ONLY = (CONTROL_FD, CONTROL_ADDRESS, JOB_TOKEN, LIFELINE_FD, START_TIMEOUT, SECRETS_FILE, ADDRESSES)
+TOOLKIT_ONLY = (
+    ADDRESSES,
+    CONTROL_ADDRESS,
+    CONTROL_FD,
+    IMPORTERS,
+    JOB_TOKEN,
+    KEEP_ALIVE,
+    KEPT_FOR,
+    KEPT_WITH,
+    LIFELINE_FD,
+    SECRETS_FILE,
+    START_TIMEOUT,
+)

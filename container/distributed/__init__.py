@@ -30,28 +30,49 @@ parameter_server         works with ``fit``                         refused: its
                                                                     their iteration counter
 =======================  =========================================  ==========================================
 
-TensorFlow is imported by :func:`init`, not by this package.
+For PyTorch, :func:`init` returns a :class:`container.distributed.torch.cluster.TorchCluster`.
+
+TensorFlow and PyTorch are imported by :func:`init`, not by this package.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from container.contract import detection
 from container.contract.errors import DistributedError, RefusedError, WeightsDifferError
+from container.contract.names import unknown
 from container.distributed.tensorflow.data import vectorized
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
+    from container.distributed.torch.cluster import TorchCluster
 
-__all__ = ["Cluster", "DistributedError", "RefusedError", "WeightsDifferError", "init", "vectorized"]
+__all__ = ["Cluster", "DistributedError", "RefusedError", "TorchCluster", "WeightsDifferError", "init", "vectorized"]
 
 #: How long :func:`init` waits for the other processes, in seconds.
 RENDEZVOUS_TIMEOUT = 300.0
 
-_cluster: Cluster | None = None
+_cluster: Any = None
+
+#: Strategies of TensorFlow's alone.
+_TENSORFLOWS = (
+    detection.ClusterKind.COLLECTIVE,
+    detection.ClusterKind.MIRRORED,
+    detection.ClusterKind.PARAMETER_SERVER,
+)
 
 
-def init(*, timeout: float = RENDEZVOUS_TIMEOUT) -> Cluster:
+@overload
+def init(*, timeout: float = ..., framework: Literal["tensorflow"] | None = ...) -> Cluster: ...
+
+
+@overload
+def init(*, timeout: float = ..., framework: Literal["torch"]) -> TorchCluster: ...
+
+
+def init(*, timeout: float = RENDEZVOUS_TIMEOUT, framework: str | None = None) -> Any:
     """Join the cluster that this process was started in; call it before anything else uses TensorFlow.
 
     The cluster is found from the environment: the job's strategy (``SM_FRAMEWORK_PARAMS``), ``TF_CONFIG``, and what
@@ -61,6 +82,8 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT) -> Cluster:
 
     Args:
         timeout: Seconds to wait for the other processes.
+        framework: ``"tensorflow"`` or ``"torch"``. None: that of the job's strategy; where it does not tell, PyTorch if
+            the script has imported torch and not TensorFlow.
 
     Returns:
         The cluster; the same one when it is called again.
@@ -71,11 +94,28 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT) -> Cluster:
         SystemExit: with 0, on workers of a cluster with parameter servers, when the chief has finished.
     """
     global _cluster
-    if _cluster is None:
+    if framework not in (None, "tensorflow", "torch"):
+        raise ValueError(unknown("framework", framework, ("tensorflow", "torch")))
+    if _cluster is None and (framework or _framework()) == "torch":
+        from container.distributed.torch import joining
+
+        _cluster = joining.join(timeout)
+    elif _cluster is None:
         from container.distributed.tensorflow.joining import join
 
         _cluster = join(timeout)
     return _cluster
+
+
+def _framework() -> str:
+    """Return the framework of the job's strategy, or of the script."""
+    import os
+
+    kind = detection.detect(os.environ).kind
+    if kind is detection.ClusterKind.TORCH:
+        return "torch"
+    only_torch = "torch" in sys.modules and "tensorflow" not in sys.modules
+    return "torch" if only_torch and kind not in _TENSORFLOWS else "tensorflow"
 
 
 def __getattr__(name: str) -> object:
@@ -83,4 +123,8 @@ def __getattr__(name: str) -> object:
         from container.distributed.tensorflow.cluster import Cluster
 
         return Cluster
+    if name == "TorchCluster":
+        from container.distributed.torch.cluster import TorchCluster
+
+        return TorchCluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

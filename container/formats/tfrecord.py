@@ -5,7 +5,9 @@ The header's checksum is checked for every record. The data's is not: TensorFlow
 
 from __future__ import annotations
 
+import os
 import struct
+from collections.abc import Iterator
 
 from container.formats.base import Buffer, FramingError
 
@@ -73,6 +75,28 @@ def content(record: bytes) -> bytes:
 def is_whole(record: bytes) -> bool:
     """Whether a record's data is what its checksum says; slow."""
     return bool(struct.unpack("<I", record[-_FOOTER_SIZE:])[0] == masked_crc32c(content(record)))
+
+
+def read(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the contents of a file's records.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ValueError: it holds something else than whole TFRecords; the message says where.
+    """
+    with open(path, "rb") as file:
+        position = 0
+        while head := file.read(HEADER_SIZE):
+            if not is_header(head):
+                raise ValueError(f"{os.fspath(path)}: no TFRecord begins at byte {position:,}.")
+            size = int(struct.unpack_from("<Q", head)[0])
+            data = file.read(size + _FOOTER_SIZE)
+            if len(data) < size + _FOOTER_SIZE:
+                raise ValueError(f"{os.fspath(path)}: the record at byte {position:,} is cut off.")
+            position += size + _AROUND
+            yield data[:-_FOOTER_SIZE]
 
 
 class TFRecordFraming:

@@ -68,6 +68,7 @@ class Evidence:
         self.reduced = False
         self.stepped = False
         self.unknown = ""
+        self._counters = []
 
     def open(self):  # type: ignore[no-untyped-def]
         """Say that this process is being looked at."""
@@ -95,6 +96,10 @@ class Evidence:
         """It exchanged something."""
         self.exchanges[library] = self.exchanges.get(library, 0) + 1
 
+    def count_at_end(self, count):  # type: ignore[no-untyped-def]
+        """Call something at the process's end that counts what it exchanged."""
+        self._counters.append(count)
+
     def doubt(self, why):  # type: ignore[no-untyped-def]
         """Nothing can be told of this process any more."""
         if not self.unknown:
@@ -108,6 +113,8 @@ class Evidence:
                 return  # a forked child, which the toolkit does not wait for
             if not self.joined:
                 self._look_around()
+            for count in self._counters:
+                count()
             self._tell(
                 {
                     "pid": os.getpid(),
@@ -298,8 +305,25 @@ def _torch(module, evidence):  # type: ignore[no-untyped-def]
     def started(*args, **kwargs):  # type: ignore[no-untyped-def]
         if module.get_world_size() > 1:
             evidence.join("torch.distributed")
+            evidence.counts("torch")
+
+    def look(*args, **kwargs):  # type: ignore[no-untyped-def]
+        # DistributedDataParallel exchanges gradients below Python: the groups themselves count their collectives.
+        try:
+            if "torch" in evidence.exchanges and any(_torch_collectives(group) for group in module._world.pg_map):
+                evidence.exchange("torch")
+        except Exception:  # noqa: BLE001 - a backend that does not count
+            evidence.exchanges.pop("torch", None)
 
     _wrap(module, "init_process_group", after=started)
+    _wrap(module, "destroy_process_group", before=look)
+    evidence.count_at_end(look)
+
+
+def _torch_collectives(group):  # type: ignore[no-untyped-def]
+    """How many collectives a process group has made, on all kinds of devices."""
+    backends = [group._get_backend(device) for device in group._device_types]
+    return sum(backend._get_sequence_number_for_group() for backend in backends)
 
 
 def _jax(module, evidence):  # type: ignore[no-untyped-def]

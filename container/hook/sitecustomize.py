@@ -466,10 +466,14 @@ def _from_environment(method, variable):  # type: ignore[no-untyped-def]
 
 
 def _another() -> bool:
-    """Whether there is another ``sitecustomize``, which would run in the importer in place of each rank."""
+    """Whether there is another ``sitecustomize``, which would run in the importer in place of each rank.
+
+    That of a distribution's Python (Debian's looks for a reporter of crashes) is as good for all.
+    """
     from importlib.machinery import PathFinder
 
-    return PathFinder.find_spec("sitecustomize") is not None
+    spec = PathFinder.find_spec("sitecustomize")
+    return spec is not None and os.path.dirname(spec.origin or "") != os.path.dirname(os.__file__)
 
 
 def _hand_over() -> None:
@@ -492,7 +496,8 @@ def _go_on(text: str, late, evidence) -> None:  # type: ignore[no-untyped-def]
         evidence: What watches whether this process joins others; None if nothing does.
     """
     _leave_the_path()
-    sys.modules.pop("_fleetfit_importer", None)
+    for name in ("_fleetfit_importer", "_fleetfit_command"):
+        sys.modules.pop(name, None)
     late.text = text
     fd = os.environ.pop(_PLACE_FD, None)
     if fd and hasattr(sys, "_fleetfit_place"):

@@ -29,21 +29,24 @@ class Launcher:
         own_sessions: Whether each host's processes lead a session, which Linux schedules apart, where hosts share a
             machine. Ranks that sleep while they wait do better so; those that ask again and again, as MPI's do, could
             not give way to those of other hosts.
+        connects: Whether its processes connect the hosts with each other, beside the toolkits' own connection.
     """
 
     module: str
     runtime: str = "container.toolkit.host:HostRuntime"
     membership_changes: bool = False
     own_sessions: bool = False
+    connects: bool = True
 
 
 #: By their names.
 LAUNCHERS = {
-    "script": Launcher(module="container.launchers.script"),
+    "script": Launcher(module="container.launchers.script", connects=False),
     "mpi": Launcher(module="container.launchers.mpi"),
     "parameter_server": Launcher(module="container.launchers.parameter_server"),
     "collective": Launcher(module="container.launchers.collective"),
     "mirrored": Launcher(module="container.launchers.mirrored"),
+    "torch_distributed": Launcher(module="container.launchers.torch_distributed"),
     "elastic": Launcher(
         module="container.launchers.elastic",
         runtime="container.toolkit.elastic.host:ElasticRuntime",
@@ -112,6 +115,13 @@ def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> d
     found: dict[str, str] = {}
     if hasattr(module, "ranks_variables"):
         found = module.ranks_variables(environment, variables)
+    return found
+
+
+def defaults(environment: Environment) -> dict[str, str]:
+    """Return the strategy's variables for all processes of a host, for which a user's own values are taken instead."""
+    module = importlib.import_module(of(environment.strategy).module)
+    found: dict[str, str] = module.defaults(environment) if hasattr(module, "defaults") else {}
     return found
 
 

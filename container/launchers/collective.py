@@ -10,7 +10,7 @@ import json
 
 from container.contract.environment import Environment
 from container.contract.membership import Membership
-from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import CollectiveAllReduce
 
 #: As the toolkit's.
@@ -30,33 +30,10 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         membership: The hosts and their slots.
         command: The user's entry point.
     """
-    strategy = environment.strategy
-    assert isinstance(strategy, CollectiveAllReduce)
+    assert isinstance(environment.strategy, CollectiveAllReduce)
     workers = worker_addresses(membership)
-    processes = [
-        ProcessPlan(
-            name=f"rank {rank}",
-            host=host.name,
-            role=Role.RANK,
-            argv=command,
-            environment={"TF_CONFIG": _tf_config(workers, rank)},
-            rank=rank,
-            local_rank=local_rank,
-        )
-        for rank, host, local_rank in membership.ranks()
-    ]
-    return Plan(
-        strategy=strategy.name,
-        membership=membership,
-        hosts=tuple(
-            HostPlan(
-                name=name,
-                environment=environment.for_host(name).to_env_vars(),
-                processes=tuple(process for process in processes if process.host == name),
-            )
-            for name in membership.names
-        ),
-    )
+    processes = rank_processes(membership, command, lambda rank: {"TF_CONFIG": _tf_config(workers, rank)})
+    return Plan.of(environment, membership, processes)
 
 
 def worker_addresses(membership: Membership) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from container.contract.environment import Environment
 from container.contract.membership import Membership
-from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.plan import Plan, ProcessPlan, Role
 from container.contract.strategies import ElasticHorovod
 
 
@@ -20,8 +20,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         membership: The hosts and their slots.
         command: The user's entry point.
     """
-    strategy = environment.strategy
-    assert isinstance(strategy, ElasticHorovod)
+    assert isinstance(environment.strategy, ElasticHorovod)
     processes = [
         ProcessPlan(
             name=f"worker {local_rank}",
@@ -40,15 +39,4 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         )
         for rank, host, local_rank in membership.ranks()
     ]
-    return Plan(
-        strategy=strategy.name,
-        membership=membership,
-        hosts=tuple(
-            HostPlan(
-                name=name,
-                environment=environment.for_host(name).to_env_vars(),
-                processes=tuple(process for process in processes if process.host == name),
-            )
-            for name in membership.names
-        ),
-    )
+    return Plan.of(environment, membership, processes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from container.contract.environment import Environment
 from container.contract.errors import ConfigurationError
 from container.contract.membership import Membership
-from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import Mirrored
 
 
@@ -27,16 +27,4 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     gpus = environment.machine.gpus
     if strategy.devices is not None and 0 < gpus < strategy.devices:
         raise ConfigurationError(f"Mirrored(devices={strategy.devices}) is more than the {gpus} GPUs of the host.")
-    (host,) = membership.hosts
-    process = ProcessPlan(name="rank 0", host=host.name, role=Role.RANK, argv=command, rank=0, local_rank=0)
-    return Plan(
-        strategy=strategy.name,
-        membership=membership,
-        hosts=(
-            HostPlan(
-                name=host.name,
-                environment=environment.for_host(host.name).to_env_vars(),
-                processes=(process,),
-            ),
-        ),
-    )
+    return Plan.of(environment, membership, rank_processes(membership, command))

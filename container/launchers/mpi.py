@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from container.contract.environment import Environment, Machine
 from container.contract.membership import Membership
-from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy
+from container.contract.plan import Plan, ProcessPlan, Role, StartedBy, rank_processes
 from container.contract.strategies import MPI
 from container.launchers import LaunchError
 from container.launchers.mpi_options import Option, export, mca, merge, option, parse, prtemca
@@ -48,34 +48,9 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     except ValueError as error:
         raise LaunchError(str(error)) from error
     argv = mpirun_command(machine, membership, strategy, users, command, environment.network_interface)
-    processes: dict[str, list[ProcessPlan]] = {host.name: [] for host in membership.hosts}
-    processes[membership.master.name].append(
-        ProcessPlan(name="mpirun", host=membership.master.name, role=Role.LAUNCHER, argv=argv)
-    )
-    for rank, host, local_rank in membership.ranks():
-        processes[host.name].append(
-            ProcessPlan(
-                name=f"rank {rank}",
-                host=host.name,
-                role=Role.RANK,
-                argv=command,
-                rank=rank,
-                local_rank=local_rank,
-                started_by=StartedBy.MPIRUN,
-            )
-        )
-    return Plan(
-        strategy=strategy.name,
-        membership=membership,
-        hosts=tuple(
-            HostPlan(
-                name=host.name,
-                environment=environment.for_host(host.name).to_env_vars(),
-                processes=tuple(processes[host.name]),
-            )
-            for host in membership.hosts
-        ),
-    )
+    mpirun = ProcessPlan(name="mpirun", host=membership.master.name, role=Role.LAUNCHER, argv=argv)
+    ranks = rank_processes(membership, command, started_by=StartedBy.MPIRUN)
+    return Plan.of(environment, membership, [mpirun, *ranks])
 
 
 def mpirun_command(

@@ -19,7 +19,7 @@ from typing import Any
 
 from container.contract.environment import Environment
 from container.contract.membership import Membership
-from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
+from container.contract.plan import Plan, ProcessPlan, Role
 from container.contract.strategies import ParameterServer
 
 #: As the toolkit's; the chief, which it does not have, beside them.
@@ -48,20 +48,12 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         _server(environment, membership, cluster, index) for index in range(len(membership.hosts)) if "ps" in cluster
     ]
     workers = _workers(environment, membership, strategy, cluster, command)
-    hosts = tuple(
-        HostPlan(
-            name=name,
-            environment=environment.for_host(name).to_env_vars(),
-            processes=tuple(process for process in [*workers, *servers] if process.host == name),
-        )
-        for name in membership.names
-    )
-    return Plan(
-        strategy=strategy.name,
-        membership=membership,
-        hosts=hosts,
+    return Plan.of(
+        environment,
+        membership,
+        [*workers, *servers],
         has_servers=bool(servers),
-        notes=_notes(strategy, len(hosts)),
+        notes=_notes(strategy, len(membership.hosts)),
     )
 
 

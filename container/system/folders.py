@@ -35,6 +35,15 @@ def make() -> Path:
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root()))
 
 
+def of_importers(whose: str) -> Path:
+    """Return the folder of the importers that are kept for a user's jobs; see :mod:`container.system.importers`.
+
+    Args:
+        whose: A digest of the home's path, of eight characters.
+    """
+    return Path(root()) / f"{PREFIX}kept-{os.getuid()}-{whose}"
+
+
 def of_ports() -> Path:
     """Return the folder where this user's jobs lock their ports; all of them share it, and it stays when they end."""
     return Path(tempfile.gettempdir()) / f"{PREFIX}ports-{os.getuid()}"

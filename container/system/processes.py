@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -275,6 +276,31 @@ def end_descendants(
         time.sleep(pause)  # the kernel needs a moment to take them down
         pause = min(pause * 2, 0.02)
     return []  # a subreaper without children has no descendants: orphans would be its children
+
+
+def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
+    """Kill a process that is no child of this one, and every descendant that it has, with SIGKILL.
+
+    Args:
+        process: A descriptor of the process, which tells whether it is there.
+        pid: Its pid.
+        deadline: Seconds after which to give up.
+
+    Returns:
+        The pids that are still there, normally none.
+    """
+    until = time.monotonic() + deadline
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    while not poll.poll(0):
+        left = descendants(pid)
+        for one in left or [pid]:  # itself when it has none: they would be others' children
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGKILL)
+        if time.monotonic() > until:
+            return [*left, pid]
+        poll.poll(10)
+    return []
 
 
 def reap(reaped: Callable[[int, int], None] | None = None) -> bool:

@@ -10,7 +10,8 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from container.system import folders, processes
+from container.contract import variables
+from container.system import folders, importers, processes
 from container.system.loop import Loop
 from container.system.removing import remove_tree
 
@@ -39,7 +40,8 @@ class Runner:
     Args:
         loop: The loop of this process, which is a subreaper.
         environment: The variables that all of them have.
-        protected: Other children of this process, which are never ended with the job's.
+        protected: Other children of this process, which are never ended with the job's; importers that are kept for
+            other jobs are put there.
         add_source: Reads a descriptor when there is something; default: the loop's.
         remove_source: Reads it no more.
     """
@@ -49,16 +51,18 @@ class Runner:
         loop: Loop,
         environment: Mapping[str, str],
         *,
-        protected: Collection[int] = (),
+        protected: set[int] | None = None,
         add_source: Callable[[int, Callable[[], None]], None] | None = None,
         remove_source: Callable[[int], None] | None = None,
     ) -> None:
         self._loop = loop
         self._environment = environment
-        self._protected = protected
+        self._protected = protected if protected is not None else set()
         self._add_source = add_source or loop.add_reader
         self._remove_source = remove_source or loop.remove_reader
         self._listener: socket.socket | None = None
+        self._importers: Path | None = None
+        self._kept: Path | None = None
         self.running: set[RunningProcess] = set()
 
     def run(
@@ -86,6 +90,7 @@ class Runner:
                 folder = folders.make() / "host"
                 folder.mkdir(mode=0o700)
                 environment[runtime] = str(folder)
+                environment[variables.IMPORTERS] = str(self._folder_of_importers(env.get(variables.KEPT_FOR)))
             for _ in range(3 if on_errors is not None else 2):
                 fds += os.pipe()
         except OSError as error:
@@ -183,6 +188,8 @@ class Runner:
         if leads and killed_by is not None:
             # It could not end what it had started; that was adopted by us, its subreaper.
             self.abort(self.running)
+        if leads and self._kept is not None:
+            self._protected.update(importers.pids(self._kept))
         for read, close in list(process.outputs.values()):
             while read():
                 pass
@@ -192,7 +199,23 @@ class Runner:
 
     def abort(self, spare: Collection[RunningProcess] = ()) -> None:
         """SIGKILL to everything of the job but some processes."""
-        self._loop.end_descendants(spare={*self._protected, *(process.pid for process in spare)})
+        spared = {*self._protected, *(process.pid for process in spare)}
+        for folder in (self._importers, self._kept):  # others' hosts may be below; a host's end with its toolkit
+            spared.update(importers.pids(folder) if folder is not None else ())
+        self._loop.end_descendants(spare=spared)
+
+    def _folder_of_importers(self, whose: str | None) -> Path:
+        if whose:
+            self._kept = folders.of_importers(whose)
+            return self._kept
+        if self._importers is None:
+            self._importers = folders.make()
+        return self._importers
+
+    def close(self) -> None:
+        """Remove what was made for all processes; none of them runs any more."""
+        if self._importers is not None:
+            remove_tree(self._importers, ignore_errors=True)
 
     def listen(self, address: str) -> int:
         """Listen at a free port, for a process that is then run with ``listener``.

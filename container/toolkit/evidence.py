@@ -126,7 +126,8 @@ def verdict(strategy: str, ranks: Collection[Evidence]) -> str | None:
         return (
             f"the job was not distributed: its {len(ranks)} ranks joined each other ({how}) and then exchanged "
             "nothing, so each ran by itself. Looked for: Horovod's allreduce, allgather, broadcast, alltoall and "
-            "reducescatter, and the all-reduce and all-gather of MultiWorkerMirroredStrategy."
+            "reducescatter, the all-reduce and all-gather of MultiWorkerMirroredStrategy, and the collectives of "
+            "torch.distributed's process groups (DistributedDataParallel, FSDP)."
         )
     return None
 

@@ -1,7 +1,8 @@
 """``python -m container idle SOCKET``: the first process of a container that is kept warm between jobs.
 
-It has the toolkit loaded, and forks it for each job: nothing has to be started in the container, and nothing imported,
-before a job's script runs. What a job wrote into its process goes with it. On SIGTERM (``docker stop``) it passes that
+It has the toolkit loaded, and forks it for each job: nothing has to be started in the container before a job's script
+runs. What a job wrote into its process goes with it. Only the importer stays for the next job's scripts
+(:mod:`container.toolkit.importer`), for as long as this process is there. On SIGTERM (``docker stop``) it passes that
 on to the toolkit and ends after it; a second one, or SIGINT, ends it at once.
 
 A supervisor connects to SOCKET and sends ``run`` with the job's ``environment`` and, beside it, a descriptor: the
@@ -20,7 +21,7 @@ from typing import NoReturn
 
 from container import launchers
 from container.contract import variables
-from container.system import processes
+from container.system import folders, processes
 from container.system.connection import BlockingConnection
 from container.system.loop import Loop
 from container.toolkit import train
@@ -55,6 +56,7 @@ class _Idle:
         self._listener = listener
         self._jobs: set[int] = set()  # the toolkits' pids
         self._told = False
+        self._importers = folders.make()
         loop.on_signal(signal.SIGTERM, self._end)
         loop.on_signal(signal.SIGINT, loop.stop)
         loop.add_reader(listener.fileno(), self._accept)
@@ -85,7 +87,7 @@ class _Idle:
             return
         pid = os.fork()
         if pid == 0:
-            _become_toolkit(environment, descriptor)
+            _become_toolkit({**environment, variables.IMPORTERS: str(self._importers)}, descriptor)
         os.close(descriptor)
 
         def ended(status: int) -> None:

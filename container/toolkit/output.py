@@ -39,7 +39,7 @@ class Output:
         os.set_blocking(self._fd, False)
         self._pending = bytearray()
         self._waiting = False
-        self.paused: list[OutputStream | EventStream] = []
+        self.paused: list[_Pipe] = []
 
     @property
     def congested(self) -> bool:
@@ -96,7 +96,69 @@ class Output:
         return True
 
 
-class OutputStream:
+class _Pipe:
+    """A pipe that is read as it comes, but not while what is read finds no room where it goes.
+
+    Args:
+        loop: The loop that drives it.
+        output: Where what is received ends up: when it is congested, nothing is read.
+        fd: The pipe's read end; this owns it.
+    """
+
+    def __init__(self, loop: Loop, output: Output, fd: int) -> None:
+        self._loop = loop
+        self._output = output
+        self._fd = fd
+        self.ended = False
+        os.set_blocking(fd, False)
+        loop.add_reader(fd, self._on_readable)
+
+    def resume(self) -> None:
+        """Read on after congestion."""
+        if not self.ended:
+            self._loop.add_reader(self._fd, self._on_readable)
+
+    def finish(self) -> None:
+        """Take what is in the pipe, and close. Grandchildren may still hold the other end."""
+        while not self.ended and self._read():
+            pass
+        self._close()
+
+    def _on_readable(self) -> None:
+        self._read()
+        if self._output.congested and not self.ended:
+            self._loop.remove_reader(self._fd)
+            self._output.paused.append(self)
+
+    def _read(self) -> bool:
+        """Read once; False when there is nothing now (or nothing ever again)."""
+        try:
+            data = os.read(self._fd, _READ_SIZE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._close()
+            return False
+        self._take(data)
+        return True
+
+    def _take(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._is_over()
+
+    def _is_over(self) -> None:
+        """Everything was taken."""
+
+
+class OutputStream(_Pipe):
     """One process's output: reads its pipe, prints its pieces with a prefix, keeps the tail.
 
     Args:
@@ -120,53 +182,19 @@ class OutputStream:
         printed: Callable[[list[bytes], bytes], None] | None = None,
         edit: Callable[[list[bytes], bool], list[bytes]] | None = None,
     ) -> None:
-        self._loop = loop
         self._printed = printed
         self._edit = edit
-        self._output = output
-        self._fd = fd
         self._tag = wire.prefix(host, process).encode()
         self._buffer = bytearray()
         self._tail = bytearray()
-        self.ended = False
-        os.set_blocking(fd, False)
-        loop.add_reader(fd, self._on_readable)
+        super().__init__(loop, output, fd)
 
     @property
     def tail(self) -> bytes:
         """The end of what was printed."""
         return bytes(self._tail)
 
-    def resume(self) -> None:
-        """Read on after congestion."""
-        if not self.ended:
-            self._loop.add_reader(self._fd, self._on_readable)
-
-    def finish(self) -> None:
-        """Take what is in the pipe and print an unterminated rest. Grandchildren may still hold the other end."""
-        if self.ended:
-            return
-        while self._read():
-            pass
-        self._close()
-
-    def _on_readable(self) -> None:
-        self._read()
-        if self._output.congested and not self.ended:
-            self._loop.remove_reader(self._fd)
-            self._output.paused.append(self)
-
-    def _read(self) -> bool:
-        """Read once; False when there is nothing now (or nothing ever again)."""
-        try:
-            data = os.read(self._fd, _READ_SIZE)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._close()
-            return False
+    def _take(self, data: bytes) -> None:
         self._buffer += data
         if self._edit is None:
             self._keep(data)
@@ -174,7 +202,6 @@ class OutputStream:
         if self._printed is not None:
             self._printed(pieces, bytes(self._buffer))
         self._print(pieces)
-        return True
 
     def _keep(self, data: bytes) -> None:
         self._tail += data
@@ -188,15 +215,12 @@ class OutputStream:
         if pieces:
             self._output.write(b"".join(wire.encode_piece(self._tag, piece) for piece in pieces))
 
-    def _close(self) -> None:
-        if not self.ended:
-            self.ended = True
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._print(wire.split_pieces(self._buffer, final=True), final=True)
+    def _is_over(self) -> None:
+        """What is unterminated is printed too."""
+        self._print(wire.split_pieces(self._buffer, final=True), final=True)
 
 
-class EventStream:
+class EventStream(_Pipe):
     """A rank's event pipe. What in it is no event is left out: anything in the script may have written it.
 
     Args:
@@ -207,57 +231,19 @@ class EventStream:
     """
 
     def __init__(self, loop: Loop, output: Output, fd: int, received: Callable[[Message], None]) -> None:
-        self._loop = loop
-        self._output = output
-        self._fd = fd
         self._received = received
         self._decoder = Decoder(_EVENT_LIMIT, key="kind")
-        self.ended = False
-        os.set_blocking(fd, False)
-        loop.add_reader(fd, self._on_readable)
+        super().__init__(loop, output, fd)
 
-    def finish(self) -> None:
-        """Take what is in the pipe, and close."""
-        while not self.ended and self._read():
-            pass
-        self._close()
-
-    def resume(self) -> None:
-        """Read on after congestion."""
-        if not self.ended:
-            self._loop.add_reader(self._fd, self._on_readable)
-
-    def _on_readable(self) -> None:
-        self._read()
-        if self._output.congested and not self.ended:
-            self._loop.remove_reader(self._fd)
-            self._output.paused.append(self)
-
-    def _read(self) -> bool:
-        try:
-            data = os.read(self._fd, _READ_SIZE)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._close()
-            return False
+    def _take(self, data: bytes) -> None:
         self._decoder.feed(data)
         while (event := self._next()) is not None:
             self._received(event)
-        return True
 
     def _next(self) -> Message | None:
         while True:
             with contextlib.suppress(MessageError):
                 return self._decoder.take()
-
-    def _close(self) -> None:
-        if not self.ended:
-            self.ended = True
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
 
 
 def _own_description(fd: int) -> int:

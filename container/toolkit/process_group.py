@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from container.contract import variables
 from container.contract.messages import Message
 from container.contract.plan import ProcessPlan, Role
 from container.system import processes
-from container.system.connection import Connection, Reader
+from container.system.connection import Connection
 from container.system.loop import Loop
 from container.toolkit import hangs
 from container.toolkit import rank as rank_wrapper
-from container.toolkit.importer import client
+from container.toolkit.importer import importer
 from container.toolkit.importer.imports import Imports
 from container.toolkit.mpi import daemons
 from container.toolkit.output import EventStream, Output, OutputStream
@@ -138,8 +138,10 @@ class Gang:
         self._wrapper = (python, "-I", "-S", os.path.join(package, "__main__.py"), "rank", "--")
         self.members: dict[str, Member] = {}
         self._ending = False
-        #: The pid of what imports for the ranks, while it runs.
-        self.importer: int | None = None
+        self._importer: importer.Importer | None = None
+        #: Whether whoever started the toolkit is still there; if not, nothing is kept for others.
+        self.is_followed = True
+        self._has_own_importer = False
         #: Called when a process has all but its importer's modules.
         self.on_importing: Callable[[Member], None] = lambda member: None
         self.on_started: Callable[[Member], None] = lambda member: None
@@ -186,8 +188,11 @@ class Gang:
         *,
         servers: Sequence[str],
         elastic: bool,
+        folder: Path | None,
+        keep: float,
+        keep_with: int,
     ) -> None:
-        """Start what imports for this host's ranks; see :mod:`container.toolkit.importer`.
+        """Have somebody import for this host's ranks; see :mod:`container.toolkit.importer`.
 
         Where it cannot be started, or ends, each rank imports by itself.
 
@@ -197,23 +202,28 @@ class Gang:
             variables_of_ranks: What the ranks get beside the host's environment.
             servers: The command of parameter servers; empty where there are none.
             elastic: Whether ranks get a part of it later.
+            folder: Where the machine's importers are, for all of its hosts; None for one of this host's own.
+            keep: How many seconds the machine's stays when nobody needs it.
+            keep_with: The process with which it ends before that; 0 for none.
         """
-        if not client.is_wanted(command, self.environment, self._wrapper[0], imports.packages):
+        if not importer.is_wanted(command, self.environment, self._wrapper[0], imports.packages):
             return
         env = {**self.environment, **variables_of_ranks}
+        request = {**imports.to_json(), "servers": list(servers), "elastic": elastic}
+        request |= {"keep": keep, "keep_with": keep_with}
+        path = self._runtime_dir / rank_wrapper.IMPORTER
+        self._has_own_importer = folder is None
         try:
-            path = self._runtime_dir / rank_wrapper.IMPORTER
-            pid, told = client.start(
-                command, {**imports.to_json(), "servers": list(servers)}, env, path, elastic=elastic
+            self._importer = importer.Importer(
+                self._loop, folder or self._runtime_dir, path, command, env, request, self._from_importer
             )
-        except OSError:
-            return
-        self.importer = pid
-        self._loop.on_child(pid, lambda status: self._importer_ended())
-        Reader(self._loop, told, self._from_importer, lambda reason: None, key=None)
+        except OSError as error:
+            self.on_importer({"unfit": f"{error.filename or 'it'} could not be started: {error.strerror or error}"})
 
-    def _importer_ended(self) -> None:
-        self.importer = None
+    @property
+    def importer(self) -> int | None:
+        """The pid of what imports for the ranks, or has, while it runs."""
+        return self._importer.pid if self._importer is not None else None
 
     def _from_importer(self, message: Message) -> None:
         self.on_activity()
@@ -298,13 +308,24 @@ class Gang:
             Pids that would not go.
         """
         self._ending = True
-        left = self._loop.end_descendants()
+        if self._importer is not None:
+            self._importer.end(orderly=self.is_followed)
+        left = self._loop.end_descendants(spare=self.spared)
+        if self._importer is not None:
+            left += self._importer.await_end()
         for member in self.members.values():
             if member.stream is not None:
                 member.stream.finish()
             if member.events is not None:
                 member.events.finish()
         return left
+
+    @property
+    def spared(self) -> Collection[int]:
+        """What outlives the toolkit, of its children."""
+        if self._importer is None or self._has_own_importer or not self.is_followed:
+            return ()
+        return self._importer.spared
 
     def close(self) -> None:
         """Stop listening."""

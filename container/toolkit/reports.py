@@ -16,13 +16,19 @@ from container.toolkit import traceback_text
 from container.toolkit.mpi import daemons
 from container.toolkit.process_group import Member
 
-#: What a rank says that fails because another one has: Horovod's words, and TensorFlow's of a peer that it lost.
+#: What a rank says that fails because another one has: Horovod's words, and TensorFlow's and PyTorch's of a peer that
+#: it lost.
 _CONSEQUENCES = (
     "Horovod has been shut down",
     "Collective ops is aborted by",
     "failed to connect to all addresses",
     "stopped sending heartbeats",
     "grpc_status:14",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection was likely closed. Did the remote server shutdown or crash?",
+    "NCCL communicator was aborted",
+    "ncclRemoteError",
 )
 
 
@@ -125,9 +131,9 @@ def has_lost_daemon(member: Member) -> bool:
 
 
 def is_port_conflict(failure: Failure) -> bool:
-    """Return whether a server that cannot choose its port itself found it taken (TensorFlow's gRPC servers' words)."""
+    """Return whether a server that cannot choose its port itself found it taken, in TensorFlow's words or PyTorch's."""
     text = f"{failure.traceback or ''}{failure.log_tail or ''}"
-    return re.search(r"Address already in use|Could not start gRPC server", text) is not None
+    return re.search(r"Address already in use|Could not start gRPC server|EADDRINUSE", text) is not None
 
 
 def lost_ranks(failure: Failure, plan: Plan) -> Failure:

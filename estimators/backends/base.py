@@ -11,12 +11,15 @@ import dataclasses
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from container.contract.failures import Failure
 from container.system.loop import Loop
 from estimators.job.request import HOST_PREFIX, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
+
+if TYPE_CHECKING:
+    from estimators.backends.hosts.membership import MembershipSource
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,13 +90,15 @@ class Leftover:
         name: What it is called where it is.
         job: The job.
         remove: Removes it; raises an OSError or a :class:`~estimators.job.errors.BackendError` if it cannot be.
-        kind: What it is: ``container``, ``network``, ``host``.
+        kind: What it is: ``container``, ``network``, ``host``, ``fleet``.
+        text: What there is of it, where its name does not say that.
     """
 
     name: str
     job: str
     remove: Callable[[], None]
     kind: str = "host"
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,13 +182,30 @@ class Backend(abc.ABC):
         return None
 
     @classmethod
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """Return the backend's options as they mean the same on another machine, which has other files and variables.
+
+        Raises:
+            ConfigurationError: they are wrong, or something that they name is not there.
+        """
+        return dict(options.backend_options)
+
+    @classmethod
     def head_start(cls, spec: TrainingJobSpec, record: Path) -> HeadStart | None:
         """What a caller that waits can do for the job while its supervisor loads, if there is something."""
         return None
 
     @classmethod
-    def leftovers(cls) -> Sequence[Leftover]:
-        """Return what jobs have left where their hosts were, for ``fleetfit clean``; nothing where nobody answers."""
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
+        """Return what jobs have left where their hosts were, for ``fleetfit clean``; nothing where nobody answers.
+
+        Args:
+            region: Where to look, of a backend that is searched by name (see
+                :class:`estimators.job.fleets.Capabilities`); "": where its tools look by themselves.
+
+        Raises:
+            BackendError: one that is searched by name cannot be asked.
+        """
         return ()
 
     @classmethod
@@ -245,8 +267,17 @@ class Backend(abc.ABC):
         self.spec = self.spec.with_hosts((*self.spec.hosts, name))
         return name
 
+    def membership(self) -> MembershipSource | None:
+        """Return what says which hosts there are for an elastic job; None where as many come as are asked for."""
+        return None
+
+    @property
+    def locates(self) -> bool:
+        """Whether :meth:`locate` decides where a host is, so that one without a place never comes."""
+        return False
+
     def locate(self, host: str, place: str) -> None:  # noqa: B027 - hosts of one machine are all in one place
-        """Say that a host is to be on the machine that discovery calls so, before or after it was asked for."""
+        """Say at which place of :meth:`membership`'s a host is to be, before or after it was asked for."""
 
     def withdraw(self, host: str) -> None:  # noqa: B027 - hosts of one machine are there at once
         """Say that a host is not needed any more, which may not have come yet."""

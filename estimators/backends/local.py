@@ -48,7 +48,7 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
 
 
 def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
-    """What the host agent is told about each channel; see :class:`container.contract.channels.Channel`.
+    """What the host agent is told about each channel; see :class:`container.contract.channels.HostChannel`.
 
     Raises:
         ChannelError: a channel's members exclude each other.
@@ -58,7 +58,7 @@ def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
     }
 
 
-def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.Channel:
+def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.HostChannel:
     """One channel as the host agent knows it.
 
     Raises:
@@ -77,7 +77,9 @@ def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.Channel:
         "attribute_names": list(s3.attribute_names),
         "content_type": channel.content_type,
     }
-    return channels.Channel.from_dict(channel.name, {key: value for key, value in given.items() if value is not None})
+    return channels.HostChannel.from_dict(
+        channel.name, {key: value for key, value in given.items() if value is not None}
+    )
 
 
 def mounted(spec: TrainingJobSpec) -> bool:

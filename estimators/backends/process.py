@@ -34,6 +34,7 @@ class ProcessProvider:
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
         #: Makes a host; the backend sets it.
         self.make: Callable[[str], Host]
+        self.runner: Runner
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -53,7 +54,8 @@ class ProcessProvider:
         """Nothing has to be given back."""
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Remove what the hosts have shared."""
+        self.runner.close()
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
@@ -72,5 +74,6 @@ class ProcessBackend(HostCluster):
         """Make the provider, whose hosts' files are in the job's record."""
         provider = ProcessProvider(self.loop, self.spec, self.options)
         runner = Runner(self.loop, config.caller_environment(os.environ), protected=self.protected)
+        provider.runner = runner
         provider.make = lambda name: LocalHost(runner, self, name)
         return provider

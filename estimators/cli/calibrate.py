@@ -24,9 +24,9 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     parser = subparsers.add_parser(
         "calibrate", help="measure what the strategies cost here, for recommend()",
-        description="Runs short trainings with one process, then with two and four under each strategy. Fits the costs "
-        "of recommend()'s model to a small and a large network, and keeps them. Then trains with three processes too, "
-        "and says how far off the fit is for those and for a network of a size between. The machine should do nothing "
+        description="Runs short trainings of a small and a large network: with one process, then with two and four "
+        "under each strategy. Fits the costs that recommend() reckons with, and keeps them. Then trains with three "
+        "processes, and a network of a size between, to show how far off the fit is. The machine should do nothing "
         "else meanwhile.",
     )  # fmt: skip
     parser.add_argument(

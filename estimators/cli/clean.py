@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,7 @@ from estimators.records import status as statuses
 from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
-    from estimators.backends.base import Leftover
-    from estimators.backends.ec2 import leftovers as ec2
+    from estimators.backends.base import Backend, Leftover
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -57,6 +56,7 @@ class ItemKind(enum.Enum):
     NETWORK = "network"
     HOST = "host"
     FLEET = "fleet"
+    KEPT = "kept"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,6 @@ class Item:
         why: Why it is listed.
         process: The process, for what is one.
         leftover: What a backend has found, for what it has.
-        fleet: Which instances and other things of EC2, for what is there.
     """
 
     kind: ItemKind
@@ -81,7 +80,6 @@ class Item:
     bytes: int = 0
     process: psutil.Process | None = None
     leftover: Leftover | None = None
-    fleet: ec2.Leftover | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +93,7 @@ class Selection:
         jobs: Jobs by name, whatever their age.
         caches: Whether to remove the caches.
         leftovers: Whether to look for what a crashed machine left.
-        ec2: The region of EC2 in which to look for fleets without a job; "": as boto3 finds it; None: not there.
+        regions: The backends that are searched by name -> where; "": where their tools look by themselves.
     """
 
     older_than_s: float | None = None
@@ -104,7 +102,7 @@ class Selection:
     jobs: tuple[str, ...] = ()
     caches: bool = False
     leftovers: bool = True
-    ec2: str | None = None
+    regions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def takes_jobs(self) -> bool:
@@ -171,37 +169,18 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
         items += leftover_processes(home)
         items += left_by_backends(home)
         items += _unused_pools(home)
+        items += _kept(home)
         items += [
             Item(kind=ItemKind.FOLDER, name=str(path), path=path, bytes=size_of(path), why="no process uses it")
             for path in unused.unused_folders(when)
         ]
         items += _asides(home, when)
-    if selection.ec2 is not None:
-        items += leftover_fleets(selection.ec2 or None, home)
+    for name, region in selection.regions.items():
+        items += left_by(backends.load(name), region, home)
     items += _jobs(selection, home, when)
     if selection.caches:
         items += caches()
     return items
-
-
-def leftover_fleets(region: str | None, home: str | Path | None = None) -> list[Item]:
-    """Instances and what was made for them on EC2, of jobs of these records that do not run any more."""
-    from estimators.backends.ec2 import leftovers as ec2_leftovers
-
-    def running(job: str) -> bool:
-        try:
-            return JobRecord.open(job, home).is_supervised()
-        except JobNotFoundError:
-            return False
-
-    found = []
-    for leftover in ec2_leftovers.find(region, running):
-        remains = leftover.remains
-        count = len(remains.instances)
-        held = [f"{count} instance{'s' if count != 1 else ''}", *remains.others]
-        why = f"{', '.join(held)} in {leftover.region}; its job does not run"
-        found.append(Item(kind=ItemKind.FLEET, name=remains.job or remains.fleet, why=why, fleet=leftover))
-    return found
 
 
 # --- jobs ---
@@ -357,15 +336,26 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
 
 
 def left_by_backends(home: str | Path | None = None) -> list[Item]:
+    """What jobs have left on all backends that are not searched by name."""
+    names = [name for name in fleets.names() if not fleets.capabilities(name).searched_by_name]
+    return [item for backend in dict.fromkeys(map(backends.load, names)) for item in left_by(backend, "", home)]
+
+
+def left_by(backend: type[Backend], region: str, home: str | Path | None = None) -> list[Item]:
     """What jobs whose supervisor is gone have left where their hosts were; hosts, of jobs of this home alone."""
     items = []
-    for backend in dict.fromkeys(map(backends.load, fleets.names())):
-        for left in backend.leftovers():
-            kind, record = ItemKind(left.kind), jobs_folder(home) / left.job
-            if kind is ItemKind.HOST and (not record.is_dir() or JobRecord(record).is_supervised()):
-                continue
-            why = f"left of job {left.job}, whose supervisor is gone"
-            items.append(Item(kind=kind, name=left.name, why=why, leftover=left))
+    for left in backend.leftovers(region):
+        kind, record = ItemKind(left.kind), jobs_folder(home) / left.job
+        if record.is_dir() and left.job and JobRecord(record).is_supervised():
+            continue
+        if kind is ItemKind.HOST and not record.is_dir():
+            continue
+        text = f"{left.text}, " if left.text else ""
+        items.append(
+            Item(
+                kind=kind, name=left.name, why=f"{text}left of job {left.job}, whose supervisor is gone", leftover=left
+            )
+        )
     return items
 
 
@@ -378,6 +368,17 @@ def _unused_pools(home: str | Path | None) -> list[Item]:
         Item(kind=ItemKind.FOLDER, name=f"warm/{name}", path=folder / name, why="its containers are not kept any more")
         for name in names_in(folder)
         if not warm.is_used(folder / name)
+    ]
+
+
+def _kept(home: str | Path | None) -> list[Item]:
+    """What is kept for the next job of this home, and no job has."""
+    from estimators.backends.hosts import kept
+
+    return [
+        Item(kind=ItemKind.KEPT, name=str(one), why="kept for the next job", leftover=kept.leftover(one))
+        for one in kept.find(jobs_folder(home).parent)
+        if one.until is not None
     ]
 
 
@@ -416,10 +417,6 @@ def _remove(item: Item) -> Removal:
             _kill(item.process)
         elif item.leftover is not None:
             item.leftover.remove()
-        elif item.fleet is not None:
-            from estimators.backends.ec2 import leftovers as ec2_leftovers
-
-            ec2_leftovers.remove(item.fleet)
         elif item.path is not None and item.kind is ItemKind.JOB:
             _remove_job(item.path)
         elif item.path is not None:

@@ -28,8 +28,8 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare", help="compare jobs or strategies", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Shows a table of jobs side by side. With --script it runs the script under each strategy and size "
-        "first, one after another, in an order that is reversed every second round.",
+        description="Shows a table of jobs side by side. With --script it first runs the script under each strategy "
+        "and with each number of hosts, one after another; with --repeat every second round runs in reverse order.",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
     running = parser.add_argument_group("running a script")
@@ -39,7 +39,10 @@ def add(subparsers: Any) -> None:
         "-s", "--strategy", action="append", default=[], metavar="NAME",
         help=f"one of {', '.join(jobargs.STRATEGIES)}; may be repeated",
     )  # fmt: skip
-    running.add_argument("-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts (default: 2)")
+    jobargs.add_framework(running)
+    running.add_argument(
+        "-n", "--hosts", default="2", metavar="N[,N…]", help="numbers of hosts to run it on (default: 2)"
+    )
     running.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     running.add_argument(
         "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"default: {fleets.DEFAULT}"
@@ -51,7 +54,9 @@ def add(subparsers: Any) -> None:
     running.add_argument(
         "-i", "--input", metavar="[CHANNEL=]PATH", action="append", default=[], help="input channel; may be repeated"
     )
-    running.add_argument("--repeat", type=parsing.count, default=1, metavar="N", help="runs of each (default: 1)")
+    running.add_argument(
+        "--repeat", type=parsing.count, default=1, metavar="N", help="how many times to run each (default: 1)"
+    )
     running.add_argument("--logs", action="store_true", help="show the jobs' logs")
     shown = parser.add_argument_group("what is shown")
     shown.add_argument("--report", metavar="FILE", help="write a single HTML file with table and plots")
@@ -59,7 +64,7 @@ def add(subparsers: Any) -> None:
         "--price", metavar="TYPE=DOLLARS", action="append", default=[],
         help="price of an instance type per host and hour; may be repeated",
     )  # fmt: skip
-    shown.add_argument("--json", action="store_true", help="everything, as JSON")
+    shown.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.set_defaults(run=run)
 
 
@@ -96,8 +101,6 @@ def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
 
 
 def _estimators(args: argparse.Namespace) -> list[Any]:
-    from estimators.client.estimator import TensorFlow
-
     if not args.strategy:
         raise ConfigurationError(f"--strategy is missing: one or more of {', '.join(jobargs.STRATEGIES)}.")
     found = []
@@ -112,7 +115,9 @@ def _estimators(args: argparse.Namespace) -> list[Any]:
             "instance_type": args.instance_type,
         }
         found.append(
-            TensorFlow(**{name: value for name, value in values.items() if value is not None}, model_dir=False)
+            jobargs.estimator_for(
+                args.framework, {name: value for name, value in values.items() if value is not None}, model_dir=False
+            )
         )
     return found
 

@@ -46,23 +46,23 @@ def add(subparsers: Any) -> None:
     resize.set_defaults(run=run_resize)
 
     run = subparsers.add_parser(
-        "horovodrun", help="horovodrun's options, here or over ssh", epilog=_HOROVODRUN_EXAMPLES,
+        "horovodrun", help="run a command as horovodrun does, here or over ssh", epilog=_HOROVODRUN_EXAMPLES,
         formatter_class=formatter,
         description="Runs a command as horovodrun does, as a job: elastic with --min-np, --max-np or "
-        "--host-discovery-script, static under MPI without. Each host is a process group of this machine; with "
-        "`-t ssh` it is a machine.",
+        "--host-discovery-script, otherwise of a fixed size, under MPI. Each host is a process group of this machine; "
+        "with `-t ssh` it is a machine.",
     )  # fmt: skip
     run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
-    run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="go on while there are N")
+    run.add_argument("--min-np", "--min-num-proc", type=parsing.count, metavar="N", help="continue while N are left")
     run.add_argument(
-        "--max-np", "--max-num-proc", type=parsing.count, metavar="N", help="never more than N (default: -np)"
+        "--max-np", "--max-num-proc", type=parsing.count, metavar="N", help="grow to N at most (default: -np)"
     )
     run.add_argument(
         "--slots", "--slots-per-host", type=parsing.count, metavar="N", help="processes of a host (default: 1)"
     )
     run.add_argument("--host-discovery-script", metavar="FILE", help="a script that prints host or host:slots per line")
     run.add_argument(
-        "--reset-limit", type=parsing.whole, metavar="N", help="how many times workers may re-form the ring"
+        "--reset-limit", type=parsing.whole, metavar="N", help="how many times the workers may meet anew after a change"
     )
     run.add_argument("--elastic-timeout", type=parsing.count, metavar="S", help="how long to wait for enough workers")
     run.add_argument(
@@ -93,6 +93,7 @@ def add(subparsers: Any) -> None:
     run.add_argument(
         "--backend-option", metavar="NAME=VALUE", action="append", default=[], help="as of `fleetfit train`"
     )
+    parsing.add_dispatcher(run, "as of `fleetfit train`")
     run.add_argument("command_line", nargs=argparse.REMAINDER, metavar="COMMAND", help="python train.py …")
     run.set_defaults(run=run_horovodrun, commands=subparsers)
 
@@ -177,6 +178,10 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     elif options := " ".join(filter(None, (args.mpi_args, args.binding_args))):
         line += ["--option", f"custom_mpi_options={options}"]
     line += ["--instance-type", args.instance_type]
+    if args.dispatcher is not None:
+        line += ["--dispatcher", args.dispatcher]
+    for option in args.dispatcher_option:
+        line += ["--dispatcher-option", option]
     for option in args.backend_option:
         line += ["--backend-option", option]
     if args.hosts is not None and not _here(args):

@@ -31,7 +31,8 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     formatter = argparse.RawDescriptionHelpFormatter
     hosts = subparsers.add_parser(
-        "hosts", help="machines that jobs reach by ssh", epilog=_EXAMPLES, formatter_class=formatter,
+        "hosts", help="list, check and prepare the machines that jobs reach by ssh", epilog=_EXAMPLES,
+        formatter_class=formatter,
         description="Lists, checks, adds, removes and prepares the machines on which jobs run over ssh.",
     )  # fmt: skip
     commands = hosts.add_subparsers(title="commands", metavar="COMMAND", dest="what", required=True)
@@ -44,8 +45,8 @@ def add(subparsers: Any) -> None:
             made.add_argument("hosts", nargs=names, metavar="HOST", help="[user@]host[:slots]")
         made.add_argument("--fleet", default="default", metavar="NAME", help="the fleet's name (default: %(default)s)")
         if config:
-            made.add_argument("--host-file", metavar="FILE", help="take the hosts from a file, as mpirun's")
-            made.add_argument("--ssh-config", metavar="FILE", help="in place of ~/.ssh/config")
+            made.add_argument("--host-file", metavar="FILE", help="a host file, as mpirun's, in place of the fleet's")
+            made.add_argument("--ssh-config", metavar="FILE", help="configuration in place of ~/.ssh/config")
         made.set_defaults(run=run)
         return made
 
@@ -55,11 +56,16 @@ def add(subparsers: Any) -> None:
     )
     check.add_argument("--json", action="store_true", help="as JSON")
     added = command("add", run_add, "add machines to the fleet", names="+", config=False)
-    added.add_argument("--slots", type=parsing.whole, metavar="N", help="processes of a job that each takes")
+    added.add_argument(
+        "--slots", type=parsing.whole, metavar="N", help="how many processes of a job each of them takes"
+    )
     command("remove", run_remove, "remove machines from the fleet", names="+", config=False)
     prepare = command("prepare", run_prepare, "make the Python environment on the machines", names="*")
     prepare.add_argument(
-        "--requirement", action="append", metavar="SPEC", help="what is in it; may be repeated (default: what is here)"
+        "--requirement",
+        action="append",
+        metavar="SPEC",
+        help="a package to install there; may be repeated (default: what is installed here)",
     )
     command("shell", run_shell, "log in to a machine as jobs do").add_argument("host", metavar="HOST")
 

@@ -15,7 +15,7 @@ from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from estimators.client.estimator import TensorFlow
+    from estimators.client.estimator import Estimator
     from estimators.job.request import RunOptions
 
 #: What may be written for a strategy -> its key in a ``distribution`` dict; "none" is no distribution.
@@ -31,7 +31,13 @@ STRATEGIES = {
     "mirrored": "mirrored",
     "elastic_horovod": "elastic_horovod",
     "elastic": "elastic_horovod",
+    "torch_distributed": "torch_distributed",
+    "torchrun": "torch_distributed",
+    "ddp": "torch_distributed",
 }
+
+#: Framework -> the estimator for its scripts.
+FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +60,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     where = parser.add_argument_group("where and how")
     where.add_argument("-s", "--strategy", default="none", metavar="NAME", help=f"one of {', '.join(STRATEGIES)}")
+    add_framework(where)
     where.add_argument("-n", "--hosts", type=parsing.count, default=1, metavar="N", help="hosts (default: 1)")
     where.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     where.add_argument(
@@ -61,12 +68,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring",
     )  # fmt: skip
     where.add_argument(
-        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE", help=f"backend (default: {fleets.DEFAULT})"
-    )
+        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        help=f"where the hosts come from: {fleets.kinds()} (default: {fleets.DEFAULT})",
+    )  # fmt: skip
     where.add_argument(
         "--backend-option", metavar="NAME=VALUE", action="append", default=[],
         help="option of the backend, such as hosts='[\"node-1\", \"node-2\"]' of ssh; may be repeated",
     )  # fmt: skip
+    parsing.add_dispatcher(
+        where, "machine that runs the job's supervisor (ssh): the job then goes on without this one (docs/fleet.md)"
+    )
     where.add_argument("--image", metavar="URI", help="container image")
     where.add_argument("--role", metavar="ARN", help="IAM role, for ml.* types")
 
@@ -92,7 +103,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--hang-timeout",
         type=parsing.duration,
         metavar="TIME",
-        help="fail, showing every rank's stack, when no rank prints anything for this long",
+        help="fail, showing every rank's stack, when no rank makes progress for this long",
     )
     run.add_argument(
         "--on-undistributed", choices=("warn", "fail"),
@@ -102,7 +113,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--on-nan", choices=("warn", "fail"), help="what to do when a reported loss is not a number (default: warn)"
     )
     run.add_argument(
-        "--stop-grace", type=parsing.whole, metavar="S", help="seconds to save after a stop (default: 120)"
+        "--stop-grace",
+        type=parsing.whole,
+        metavar="S",
+        help="seconds that the script has to save after a stop (default: 120)",
     )
 
     failures = parser.add_argument_group("when hosts or ranks fail (docs/failures.md)")
@@ -131,14 +145,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def estimator_of(args: argparse.Namespace) -> TensorFlow:
+def add_framework(parser: Any) -> None:
+    """Add the choice of a framework."""
+    parser.add_argument(
+        "--framework", choices=tuple(FRAMEWORKS), help="what the script is for (default: what the strategy is for)"
+    )
+
+
+def estimator_of(args: argparse.Namespace) -> Estimator:
     """Return the estimator that the arguments describe.
 
     Raises:
         ConfigurationError: one is wrong.
     """
-    from estimators.client.estimator import TensorFlow
-
     values: dict[str, Any] = {
         "entry_point": _entry_point(args.script, args.source_dir),
         "source_dir": args.source_dir,
@@ -166,7 +185,30 @@ def estimator_of(args: argparse.Namespace) -> TensorFlow:
     }
     given = {name: value for name, value in values.items() if value not in (None, [])}
     # Unlike the SDK's class, the shell passes no --model_dir that nobody asked for: any script must run.
-    return TensorFlow(**given, model_dir=args.model_dir if args.model_dir is not None else False)
+    return estimator_for(args.framework, given, model_dir=args.model_dir if args.model_dir is not None else False)
+
+
+def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: str | bool) -> Estimator:
+    """Return an estimator for a framework's scripts.
+
+    Args:
+        framework: One of :data:`FRAMEWORKS`; None: the first that the strategy is for.
+        given: Its arguments.
+        model_dir: What the script is passed as ``--model_dir``; False passes none.
+
+    Raises:
+        ConfigurationError: one is wrong.
+    """
+    from container.contract.strategies import parse_distribution
+    from estimators.client import estimator
+
+    strategy = parse_distribution(given.get("distribution"))
+    framework = framework or (strategy.frameworks[0] if strategy is not None else "tensorflow")
+    if framework == "tensorflow":
+        return estimator.TensorFlow(**given, model_dir=model_dir)
+    if model_dir is not False:
+        raise ConfigurationError("--model-dir is for TensorFlow scripts; others find the folder in SM_MODEL_DIR.")
+    return estimator.PyTorch(**given)
 
 
 def _run_options(args: argparse.Namespace) -> RunOptions | None:
@@ -181,6 +223,9 @@ def _run_options(args: argparse.Namespace) -> RunOptions | None:
     for name in ("on_undistributed", "on_nan"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
+    if args.dispatcher is not None or args.dispatcher_option:
+        given["dispatcher_options"] = parsing.dispatcher_options(args)
+        given["dispatcher"] = args.dispatcher
     if args.backend_option:
         given["backend_options"] = _values("--backend-option", args.backend_option)
     if args.failure_policy:

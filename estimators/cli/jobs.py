@@ -1,4 +1,4 @@
-"""``fleetfit list``, ``describe``, ``logs``, ``stop``, ``resume`` and ``wait``: jobs that exist."""
+"""``fleetfit list``, ``describe``, ``attach``, ``logs``, ``stop``, ``resume`` and ``wait``: jobs that exist."""
 
 from __future__ import annotations
 
@@ -54,7 +54,19 @@ def add(subparsers: Any) -> None:
         choices=("commands", "patch", "requirements", "conda", "cell", "session"),
         help="print what reruns the job: commands (default), patch, requirements, conda, cell, session",
     )  # fmt: skip
+    _add_dispatcher(describe)
     describe.set_defaults(run=run_describe)
+
+    attach = subparsers.add_parser(
+        "attach", help="show a running job's logs, and wait for its end", formatter_class=formatter,
+        description="Shows a job's logs from their beginning until it ends, and its table. Ctrl-C ends this command, "
+        "not the job. The exit status tells how the job ended.",
+        epilog="examples:\n  fleetfit attach JOB\n  fleetfit attach JOB --dispatcher ann@login-1\n",
+    )  # fmt: skip
+    attach.add_argument("job", metavar="JOB", help=jobnames.HELP)
+    parsing.add_logs(attach)
+    _add_dispatcher(attach)
+    attach.set_defaults(run=run_attach)
 
     logs = subparsers.add_parser(
         "logs", help="show a job's logs", formatter_class=formatter,
@@ -70,6 +82,7 @@ def add(subparsers: Any) -> None:
     logs.add_argument(
         "--all", action="store_true", help="include TensorFlow's start-up lines, and lines that several ranks repeat"
     )
+    _add_dispatcher(logs)
     logs.set_defaults(run=run_logs)
 
     stop = subparsers.add_parser(
@@ -82,6 +95,7 @@ def add(subparsers: Any) -> None:
     grace = stop.add_mutually_exclusive_group()
     grace.add_argument("--now", action="store_true", help="give the scripts no time to save")
     grace.add_argument("--grace", type=parsing.whole, metavar="S", help="seconds to save")
+    _add_dispatcher(stop)
     stop.set_defaults(run=run_stop)
 
     resume = subparsers.add_parser(
@@ -101,13 +115,21 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     wait.add_argument("jobs", nargs="+", metavar="JOB", help=jobnames.HELP)
     wait.add_argument("--timeout", type=parsing.duration, metavar="TIME", help="give up after this long: 90, 15m, 2h")
+    _add_dispatcher(wait)
     wait.set_defaults(run=run_wait)
 
 
-def _attach(name: str) -> TrainingJob:
+def _add_dispatcher(parser: argparse.ArgumentParser) -> None:
+    parsing.add_dispatcher(parser, "where to look for a job that was started on another machine")
+
+
+def _attach(name: str, args: argparse.Namespace | None = None) -> TrainingJob:
     from estimators.client.attaching import find_job
 
-    return find_job(jobnames.resolve(name))
+    if args is None or (args.dispatcher is None and not args.dispatcher_option):
+        return find_job(jobnames.resolve(name))
+    options = parsing.dispatcher_options(args)
+    return find_job(jobnames.resolve(name), dispatcher=args.dispatcher, dispatcher_options=options)
 
 
 # --- list ---
@@ -140,7 +162,17 @@ def run_list(args: argparse.Namespace) -> int:
             for job in jobs
         ]
         console.out(console.table(("NAME", "STATUS", "STRATEGY", "HOSTS", "CREATED", "TOOK"), rows, status_column=1))
+    if not (args.json or args.quiet):
+        _say_what_is_kept()
     return Exit.OK
+
+
+def _say_what_is_kept() -> None:
+    from estimators.backends.hosts import kept
+    from estimators.records.record import jobs_folder
+
+    for one in kept.find(jobs_folder().parent):
+        console.say(f"kept for the next job: {one}")
 
 
 def _summaries() -> list[dict[str, Any]]:
@@ -206,7 +238,7 @@ def _took(job: dict[str, Any]) -> str:
 
 def run_describe(args: argparse.Namespace) -> int:
     """Show a job."""
-    job = _attach(args.job)
+    job = _attach(args.job, args)
     if args.json:
         console.out_json(job.describe())
     elif args.provenance:
@@ -285,7 +317,7 @@ def _reproduce(job: TrainingJob, part: str) -> int:
 
 def run_logs(args: argparse.Namespace) -> int:
     """Show the logs."""
-    job = _attach(args.job)
+    job = _attach(args.job, args)
     if args.rank is not None:
         job.check_rank(args.rank)
     if args.tail is None:
@@ -310,12 +342,21 @@ def run_logs(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-# --- stop, wait ---
+# --- attach, stop, wait ---
+
+
+def run_attach(args: argparse.Namespace) -> int:
+    """Show a job until it ends."""
+    from estimators.cli.train import ended
+
+    job = _attach(args.job, args)
+    job.wait(logs=parsing.logs(args))
+    return ended(job)
 
 
 def run_stop(args: argparse.Namespace) -> int:
     """End jobs."""
-    jobs = [_attach(name) for name in jobnames.resolve_all(args.jobs)]
+    jobs = [_attach(name, args) for name in jobnames.resolve_all(args.jobs)]
     grace = 0.0 if args.now else float(args.grace) if args.grace is not None else None
     result: int = Exit.OK
     asked: list[TrainingJob] = []
@@ -360,7 +401,7 @@ def run_wait(args: argparse.Namespace) -> int:
     """Wait for jobs."""
     from estimators.cli.train import ended
 
-    jobs = [_attach(name) for name in jobnames.resolve_all(args.jobs)]
+    jobs = [_attach(name, args) for name in jobnames.resolve_all(args.jobs)]
     deadline = time.monotonic() + args.timeout if args.timeout is not None else None
     result: int = Exit.OK
     for job in jobs:

@@ -182,8 +182,34 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
     """Add what says how much of the logs is shown while waiting."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
     parser.add_argument(
-        "--all", action="store_true", help="show every line, also TensorFlow's start-up and equal ones of several ranks"
+        "--all", action="store_true", help="show every line: TensorFlow's start-up too, and what several ranks repeat"
     )
+
+
+def add_dispatcher(parser: argparse._ActionsContainer, what: str) -> None:
+    """Add what names a dispatcher.
+
+    Args:
+        parser: Where to.
+        what: What it is for, for the help.
+    """
+    parser.add_argument("--dispatcher", metavar="[USER@]HOST", help=what)
+    parser.add_argument(
+        "--dispatcher-option", metavar="NAME=VALUE", action="append", default=[],
+        help="option of the dispatcher, such as python=/opt/train/bin/python; may be repeated",
+    )  # fmt: skip
+
+
+def dispatcher_options(args: argparse.Namespace) -> dict[str, str]:
+    """What :func:`add_dispatcher` says of options.
+
+    Raises:
+        ConfigurationError: there are some, and no dispatcher.
+    """
+    given = dict(pairs("--dispatcher-option", args.dispatcher_option))
+    if given and args.dispatcher is None:
+        raise ConfigurationError("--dispatcher-option needs a --dispatcher.")
+    return given
 
 
 def logs(args: argparse.Namespace) -> bool | str:

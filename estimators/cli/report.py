@@ -17,7 +17,7 @@ def add(subparsers: Any) -> None:
         description="Writes a single HTML file with a job's table, plots, ranks and provenance; it needs no network.",
     )  # fmt: skip
     parser.add_argument("job", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to (default: JOB.html)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write it (default: JOB.html)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead")
     parser.set_defaults(run=run)
 

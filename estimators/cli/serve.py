@@ -37,7 +37,8 @@ def add(subparsers: Any) -> None:
     command = subparsers.add_parser(
         "serve", help="serve SageMaker's training API", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Serves SageMaker's training API (with CloudWatch, STS and S3) in front of the local backends.",
+        description="Serves SageMaker's training API on this machine, with the parts of CloudWatch, STS and S3 that "
+        "clients need, and runs the jobs here.",
     )  # fmt: skip
     command.add_argument("--port", type=parsing.port, default=8666, metavar="N", help="the port; 0: a free one (8666)")
     command.add_argument("--s3-port", type=parsing.port, default=8667, metavar="N", help="the S3 server's port (8667)")

@@ -13,7 +13,8 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "tensorboard", help="open TensorBoard on all jobs",
         description="Runs TensorBoard on the event files of all jobs, or of those named; jobs that start meanwhile are "
-        "added. What rank 0 writes to $SM_OUTPUT_DIR/tensorboard is found, which cluster.callbacks() does by itself.",
+        "added. Event files are looked for in $SM_OUTPUT_DIR/tensorboard of rank 0, where "
+        "cluster.callbacks() writes them.",
     )  # fmt: skip
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"only these jobs: {jobnames.HELP}")
     parser.add_argument("--port", type=parsing.whole, default=0, metavar="N", help="default: any free port")

@@ -45,7 +45,9 @@ def add(subparsers: Any) -> None:
     run.add_argument("--no-wait", action="store_true", help="print the job's name and return; the job goes on")
     parsing.add_logs(run)
     run.add_argument(
-        "--debug", action="store_true", help="one process in the foreground, with the job's environment: pdb works"
+        "--debug",
+        action="store_true",
+        help="run one process in the foreground with the job's environment, so that pdb works",
     )
     run.add_argument("--dry-run", action="store_true", help="show the plan and start nothing")
     run.add_argument("--json", action="store_true", help="with --dry-run: the plan as JSON; else the result as JSON")

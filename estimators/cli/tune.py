@@ -27,7 +27,7 @@ The tuning job goes on by itself: Ctrl-C ends the watching only. `fleetfit tunin
 _SHOW_EXAMPLES = """\
 examples:
   fleetfit tuning                          the tuning jobs on record
-  fleetfit tuning NAME                     its trials, the best first; one that was killed goes on
+  fleetfit tuning NAME                     its trials, the best first; resumes it if its process was killed
   fleetfit tuning NAME --follow            until it is over
   fleetfit tuning NAME --report study.html
 """
@@ -55,14 +55,18 @@ def add(subparsers: Any) -> None:
     search = tune.add_argument_group("what is searched")
     search.add_argument(
         "--range", metavar="NAME=RANGE", action="append", default=[], required=True,
-        help="a hyperparameter and its range; may be repeated",
+        help="a hyperparameter and what it may be, see below; may be repeated",
     )  # fmt: skip
-    search.add_argument("--objective", metavar="METRIC", required=True, help="the metric")
+    search.add_argument("--objective", metavar="METRIC", required=True, help="the metric that trials are judged by")
     search.add_argument("--minimize", action="store_true", help="lower is better (default: higher)")
-    search.add_argument("--search", choices=tuple(SEARCHES), default="bayesian", help="how (default: bayesian)")
-    search.add_argument("--max-jobs", type=parsing.count, metavar="N", help="trials (default: 10; grid: all points)")
+    search.add_argument(
+        "--search", choices=tuple(SEARCHES), default="bayesian", help="how to search (default: bayesian)"
+    )
+    search.add_argument(
+        "--max-jobs", type=parsing.count, metavar="N", help="how many trials (default: 10; grid: all points)"
+    )
     search.add_argument("--parallel", type=parsing.count, default=1, metavar="N", help="trials at once (default: 1)")
-    search.add_argument("--seed", type=parsing.whole, metavar="N", help="makes the search repeatable")
+    search.add_argument("--seed", type=parsing.whole, metavar="N", help="make the search repeatable")
     ends = tune.add_argument_group("when trials and the search end")
     ends.add_argument("--early-stopping", action="store_true", help="stop trials worse than the median of the others")
     ends.add_argument("--min-resource", type=parsing.count, metavar="N", help="hyperband, asha: reports before a stop")
@@ -87,7 +91,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     tuning.add_argument("name", nargs="?", metavar="NAME", help="a tuning job's name, or a prefix of one")
     tuning.add_argument("--follow", action="store_true", help="show it until it is over")
-    tuning.add_argument("--stop", action="store_true", help="stop its trials, and it")
+    tuning.add_argument("--stop", action="store_true", help="stop it and its trials")
     tuning.add_argument("--report", metavar="FILE", help="write it as an HTML file with plots")
     tuning.add_argument("--json", action="store_true", help="as JSON")
     tuning.set_defaults(run=run_tuning)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobnames, parsing
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ examples:
 """
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
-EXTRAS = ("docker", "mpi", "notebook", "plots", "re2", "s3", "sagemaker", "tensorboard", "test", "tuning")
+EXTRAS = (
+    "docker", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker", "tensorboard", "test", "torch", "tuning",
+)  # fmt: skip
 INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 
 
@@ -63,17 +66,19 @@ def add(subparsers: Any) -> None:
     clean.add_argument("--finished", action="store_true", help="all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="this job; may be repeated")
     clean.add_argument("--caches", action="store_true", help="the caches, which are rebuilt when needed")
-    clean.add_argument(
-        "--ec2", nargs="?", const="", metavar="REGION", help="fleets on EC2 whose jobs do not run any more",
-    )  # fmt: skip
+    for name in _searched_by_name():
+        clean.add_argument(
+            f"--{name}", nargs="?", const="", metavar="REGION",
+            help=f"what jobs that do not run any more have left on {name.upper()}",
+        )  # fmt: skip
     clean.add_argument("--dry-run", action="store_true", help="show it and remove nothing")
     clean.add_argument("-y", "--yes", action="store_true", help="do not ask")
     clean.set_defaults(run=run_clean)
 
     install = subparsers.add_parser(
         "install", help="install what training needs", epilog=_INSTALL_EXAMPLES, formatter_class=formatter,
-        description="Completes the environment that runs this, or a part of it. Without a part it takes the options of "
-        "`python -m estimators.provision`.",
+        description="Installs what this environment lacks for training, or one part of that. Without PART it takes the "
+        "options of `python -m estimators.provision`.",
     )  # fmt: skip
     install.add_argument(
         "what", nargs="?", choices=INSTALLABLE, default="all", metavar="PART",
@@ -84,6 +89,11 @@ def add(subparsers: Any) -> None:
 
     version = subparsers.add_parser("version", help="show the version", description="Shows fleetfit's version.")
     version.set_defaults(run=run_version)
+
+
+def _searched_by_name() -> list[str]:
+    """The backends that are asked for what jobs have left there when they are named."""
+    return [name for name, fleet in fleets.FLEETS.items() if fleet.capabilities.searched_by_name]
 
 
 def run_doctor(args: argparse.Namespace) -> int:
@@ -109,7 +119,7 @@ def run_clean(args: argparse.Namespace) -> int:
         free_bytes=clean.parse_size(args.free) if args.free is not None else None,
         jobs=tuple(jobnames.resolve_all(args.job)),
         caches=args.caches,
-        ec2=args.ec2,
+        regions={name: where for name in _searched_by_name() if (where := getattr(args, name)) is not None},
     )
     items = clean.find(selection)
     offer = "" if selection.takes_jobs or selection.jobs else _offer(clean.finished_jobs())

@@ -1,8 +1,9 @@
-"""Records of jobs that are on SageMaker and not here: started on another machine, or by another client."""
+"""Records of jobs that are elsewhere and not here: started on another machine, or by another client."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from estimators.backends.sagemaker import mirror
@@ -11,10 +12,14 @@ from estimators.backends.sagemaker.explaining import explain, is_missing
 from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.client.launch import fill, start
 from estimators.client.training_job import TrainingJob
-from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError
+from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, JobUnreachableError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
+
+#: How long a dispatcher may take to say the first of a job, in seconds: our code may have to be brought there.
+_FIRST_NEWS_S = 60.0
+_LOOK_S = 0.02
 
 
 def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TrainingJob:
@@ -59,3 +64,48 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
         raise
     process = start(record, supervisor_environment(session))
     return TrainingJob(record, process=process)
+
+
+def adopt_dispatched(name: str, dispatcher: str, options: Mapping[str, Any]) -> TrainingJob:
+    """Find a job at a dispatcher, make its record here and follow it.
+
+    Args:
+        name: The job's name.
+        dispatcher: As of ``RunOptions``.
+        options: Its options.
+
+    Raises:
+        ConfigurationError: the dispatcher's name or an option is wrong.
+        JobNotFoundError: it does not have the job.
+        JobUnreachableError: it is not reached.
+    """
+    from estimators.backends import dispatchers
+
+    chosen = RunOptions(dispatcher=dispatcher, dispatcher_options=options)
+    dispatchers.load(dispatcher).check(dispatcher, chosen.dispatcher_options)
+    try:
+        record = JobRecord.create(name)
+    except JobExistsError:
+        return TrainingJob.attach(name)  # another process was quicker
+    try:
+        record.write_options(chosen.to_dict())
+        status = statuses.new_status({"TrainingJobName": name}, time.time())
+        record.write_status(statuses.with_own(status, elsewhere=True, taken=True))
+        process = start(record)
+    except BaseException:
+        record.discard()
+        raise
+    job = TrainingJob(record, process=process)
+    until = time.monotonic() + _FIRST_NEWS_S
+    while statuses.last_seen(record.stored_status()) is None:
+        own = (record.stored_status() or {}).get(statuses.OWN, {})
+        gone = process.poll() is not None
+        if own.get("missing") or gone or time.monotonic() > until:
+            process.terminate()
+            process.wait()
+            record.discard()
+            if own.get("missing"):
+                raise JobNotFoundError(f"{dispatcher}: there is no training job {name!r}.")
+            raise JobUnreachableError(f"dispatcher {dispatcher}: {own.get('unreached') or 'it does not answer'}.")
+        time.sleep(_LOOK_S)
+    return job

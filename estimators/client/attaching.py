@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from container.contract.strategies import MPI
 from estimators.backends.sagemaker.shipping import is_shipped
 from estimators.client.training_job import TrainingJob
-from estimators.job.errors import JobNotFoundError
+from estimators.job.errors import ConfigurationError, JobNotFoundError
 from estimators.job.fleets import DEFAULT
 from estimators.job.naming import base_of_name
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -19,25 +20,43 @@ from estimators.job.settings import Settings
 from estimators.records.record import JobRecord
 
 
-def find_job(name: str, session: Any = None) -> TrainingJob:
-    """Return the handle of a job that is on record here, or on SageMaker.
+def find_job(
+    name: str,
+    session: Any = None,
+    *,
+    dispatcher: str | None = None,
+    dispatcher_options: Mapping[str, Any] | None = None,
+) -> TrainingJob:
+    """Return the handle of a job that is on record here, at a dispatcher, or on SageMaker.
 
     SageMaker is asked only where a session is given or a region is configured.
 
     Args:
         name: The job's name.
         session: The user's boto3 or SageMaker session.
+        dispatcher: Where to look if it is not on record here.
+        dispatcher_options: How that is reached.
 
     Raises:
         JobNotFoundError: there is no such job.
+        ConfigurationError: a job of that name on record here is none of the dispatcher's.
     """
     try:
         job = TrainingJob(JobRecord.open(name))
     except JobNotFoundError as error:
         from estimators.client import adopting
 
+        if dispatcher is not None:
+            return adopting.adopt_dispatched(name, dispatcher, dispatcher_options or {})
         return adopting.adopt(name, session, not_here=error)
-    if job.lives_elsewhere:
+    if dispatcher is not None and job.dispatcher != dispatcher:
+        raise ConfigurationError(
+            f"training job {name!r} on record here is {f'at {job.dispatcher}' if job.dispatcher else 'of this machine'}"
+            f", not at {dispatcher}; set FLEETFIT_HOME to another folder to look at that one."
+        )
+    if job.lives_elsewhere and job.dispatcher is not None:
+        job.ensure_followed()
+    elif job.lives_elsewhere:
         from estimators.backends.sagemaker.aws import supervisor_environment
 
         job.ensure_followed(supervisor_environment(session))

@@ -13,7 +13,7 @@ from pathlib import Path
 import container
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.names import nearest, unknown
-from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod, ParameterServer
+from container.contract.strategies import DISCOVERED_BY_CALLER, FRAMEWORKS, ElasticHorovod, ParameterServer
 from estimators.backends.base import Backend
 from estimators.backends.local import agent_channels, is_s3, local_path
 from estimators.job import faults, fleets
@@ -133,14 +133,14 @@ def check_data(spec: TrainingJobSpec, python: str) -> None:
         raise ConfigurationError(lines[-1] if lines else f"the data could not be checked (exit {done.returncode}).")
 
 
-def version_warnings(framework_version: str | None, py_version: str | None) -> list[str]:
+def version_warnings(framework_version: str | None, py_version: str | None, framework: str = "tensorflow") -> list[str]:
     """Warnings for versions that were asked for and are not what runs on this machine."""
     warnings = []
     if framework_version is not None:
-        installed = tensorflow_version()
+        installed = installed_version(framework)
         if installed is not None and not _matches(framework_version, installed):
             warnings.append(
-                f"framework_version={framework_version!r} was asked for, and TensorFlow {installed} runs: "
+                f"framework_version={framework_version!r} was asked for, and {FRAMEWORKS[framework]} {installed} runs: "
                 "local hosts run what this Python has."
             )
     if py_version is not None:
@@ -154,8 +154,12 @@ def version_warnings(framework_version: str | None, py_version: str | None) -> l
     return warnings
 
 
-def tensorflow_version() -> str | None:
-    """Return the installed TensorFlow's version without importing it; None when there is none."""
+#: Framework -> the distributions that bring it.
+_DISTRIBUTIONS = {"tensorflow": ("tensorflow", "tensorflow_cpu"), "torch": ("torch",)}
+
+
+def installed_version(framework: str) -> str | None:
+    """Return the installed framework's version without importing it; None when there is none."""
     for folder in sys.path:
         if not folder.endswith(("site-packages", "dist-packages")):
             continue
@@ -164,10 +168,10 @@ def tensorflow_version() -> str | None:
         except OSError:
             continue
         for name in names:
-            if name.startswith("tensorflow") and name.endswith(".dist-info"):
+            if name.startswith(framework) and name.endswith(".dist-info"):
                 distribution, _, version = name[: -len(".dist-info")].partition("-")
-                if distribution in ("tensorflow", "tensorflow_cpu"):
-                    return version
+                if distribution in _DISTRIBUTIONS[framework]:
+                    return version.partition("+")[0]
     return None
 
 

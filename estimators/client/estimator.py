@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
+from container.contract.strategies import framework_problem
 from estimators.client import request_builder
 from estimators.client.callbacks import check_callbacks
 from estimators.client.launch import launch
 from estimators.client.prepared_job import Draft
+from estimators.client.printing import in_jupyter
 from estimators.client.training_job import TrainingJob
 from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
@@ -120,6 +123,8 @@ class Estimator:
     _job_base: ClassVar[str] = "training-job"
     #: Whether scripts are passed ``--model_dir``.
     _passes_model_dir: ClassVar[bool] = False
+    #: The framework that scripts are for; None: any.
+    _framework: ClassVar[str | None] = None
 
     latest_training_job: TrainingJob | None
     jobs: list[TrainingJob]
@@ -139,7 +144,7 @@ class Estimator:
                 raise TypeError(f"{name}() got {argument} twice: without a name ({shown(value)}) and with it.")
             arguments[argument] = value
         values = read_arguments(arguments, constructor=name, owners=self._owners)
-        self._settings = Settings(**values)
+        self._settings = self._fitting(Settings(**values))
         self.latest_training_job = None
         self.jobs = []
 
@@ -164,9 +169,21 @@ class Estimator:
         if name == "hyperparameters":
             raise AttributeError("hyperparameters is a method; set_hyperparameters(name=value) changes them.")
         if self._is_argument(name):
-            value = dataclasses.replace(self._settings, **{name: value})
+            value = self._fitting(dataclasses.replace(self._settings, **{name: value}))
             name = "_settings"
         object.__setattr__(self, name, value)
+
+    @classmethod
+    def _fitting(cls, settings: Settings) -> Settings:
+        """Return the settings.
+
+        Raises:
+            ConfigurationError: the strategy is for another framework's scripts.
+        """
+        problem = framework_problem(settings.distribution, cls._framework)
+        if problem is not None:
+            raise ConfigurationError(problem)
+        return settings
 
     @classmethod
     def _is_argument(cls, name: str) -> bool:
@@ -287,7 +304,15 @@ class Estimator:
         return self._draft(inputs, job_name).plan()
 
     @classmethod
-    def attach(cls: type[E], training_job_name: str, sagemaker_session: Any = None, **_: Any) -> E:
+    def attach(
+        cls: type[E],
+        training_job_name: str,
+        sagemaker_session: Any = None,
+        *,
+        dispatcher: str | None = None,
+        dispatcher_options: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> E:
         """Return the estimator and job of an earlier run, also of another process.
 
         A job on SageMaker that is not on record here, since it was started elsewhere or by another client, gets a
@@ -296,13 +321,17 @@ class Estimator:
         Args:
             training_job_name: The job's name.
             sagemaker_session: As in the constructor.
+            dispatcher: Where the job's supervisor runs, as of ``RunOptions``, if it was not started from here.
+            dispatcher_options: How that is reached.
 
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
         """
         from estimators.client.attaching import find_job, settings_of
 
-        job = find_job(training_job_name, sagemaker_session)
+        job = find_job(
+            training_job_name, sagemaker_session, dispatcher=dispatcher, dispatcher_options=dispatcher_options
+        )
         estimator = cls.__new__(cls)
         estimator._settings = settings_of(job.record, sagemaker_session, passes_model_dir=cls._passes_model_dir)
         estimator._attached = estimator._settings
@@ -332,8 +361,8 @@ class Estimator:
                 warnings.warn(warning, PreflightWarning, stacklevel=3)
             warned = True
             try:
-                # A job on SageMaker is paid for: it ends when it is told to, not with whoever started it.
-                tied = attached and not draft.settings.capabilities.managed
+                # A job that runs elsewhere ends when it is told to, not with whoever started it.
+                tied = attached and not draft.settings.detached
                 started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
             except JobExistsError:
                 if job_name is not None or attempt == _NAME_ATTEMPTS:
@@ -348,7 +377,7 @@ class Estimator:
             from estimators.client import host_discovery
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
-        if not attached and draft.settings.capabilities.managed:
+        if not attached and draft.settings.detached:
             job.wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
         return job
 
@@ -360,16 +389,23 @@ class Estimator:
         chaos: tuple[Fault, ...] = (),
     ) -> Draft:
         settings = self.settings
+        if in_jupyter():
+            from estimators.client import notebook
+
+            settings = notebook.keep(settings)
+        kept_with = os.getpid() if settings is not self.settings else None
         if chaos:
             options = dataclasses.replace(settings.run_options, chaos=(*settings.run_options.chaos, *chaos))
             settings = dataclasses.replace(settings, run_options=options)
-        return Draft.make(
+        draft = Draft.make(
             settings,
             inputs,
             name=self._job_name(job_name),
             passes_model_dir=self._passes_model_dir,
+            framework=self._framework,
             experiment=experiment,
         )
+        return dataclasses.replace(draft, kept_with=kept_with)
 
     def _job_name(self, given: str | None) -> str:
         if given is not None:
@@ -437,10 +473,36 @@ class TensorFlow(Estimator):
         **arguments: As :class:`Estimator`'s.
     """
 
-    _owners = (Owner.ESTIMATOR, Owner.TENSORFLOW)
+    _owners = (Owner.ESTIMATOR, Owner.FRAMEWORK, Owner.TENSORFLOW)
     _positional = ("py_version", "framework_version", "model_dir", "image_uri", "distribution")
     _job_base = "tensorflow-training"
     _passes_model_dir = True
+    _framework = "tensorflow"
+
+
+class PyTorch(Estimator):
+    """Trains PyTorch scripts; see :class:`Estimator` for the arguments that all estimators take.
+
+    Args:
+        entry_point: The script.
+        framework_version: The PyTorch version that is wanted; processes of this machine run the installed one, and
+            a warning says so when they differ.
+        py_version: The Python version that is wanted; likewise.
+        source_dir: The folder with the code.
+        hyperparameters: Become arguments of the script.
+        image_uri: The container image.
+        distribution: ``TorchDistributed(processes_per_host=2)`` or SageMaker's ``{"torch_distributed": {"enabled":
+            True}}`` starts the script as torchrun does; ``MPI(…)`` and ``ElasticHorovod(…)`` are for scripts with
+            ``horovod.torch``.
+        **arguments: As :class:`Estimator`'s.
+    """
+
+    _owners = (Owner.ESTIMATOR, Owner.FRAMEWORK)
+    _positional = (
+        "entry_point", "framework_version", "py_version", "source_dir", "hyperparameters", "image_uri", "distribution",
+    )  # fmt: skip
+    _job_base = "pytorch-training"
+    _framework = "torch"
 
 
 Estimator.__signature__ = _signature(Estimator)  # type: ignore[attr-defined]

@@ -102,7 +102,8 @@ def launch(
     head_start: HeadStart | None = None
     try:
         fill(record, spec, options, source, now)
-        _hand_over(record, spec, options)
+        if options.dispatcher is None:
+            hand_over(record, spec, options)
         record.publish(spec.name)  # until here the name is free: who is killed leaves a whole record or none
         arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd)]
         if attached:
@@ -160,6 +161,11 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
             f"training job {record.name!r} ran on SageMaker, which cannot restart a job: fit() a new one with the same "
             "checkpoint_s3_uri, and the script resumes from its last checkpoint."
         )
+    if options.dispatcher is not None:
+        raise UnsupportedError(
+            f"training job {record.name!r} was run by the dispatcher {options.dispatcher}: log in there and run "
+            f"`fleetfit resume {record.name}`, or fit() a new one with the same checkpoints."
+        )
     check_local(spec)
     backends.load(options.backend).check(spec, options)
     if not record.lock():
@@ -173,7 +179,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
             raise ConfigurationError(f"training job {record.name!r} has never begun: start it again with fit().")
         record.write_status(_resumed(stored, time.time(), record.last_sign()))
         (record.path / saving.FILE).unlink(missing_ok=True)  # of the attempts until now
-        _hand_over(record, spec, options)
+        hand_over(record, spec, options)
         arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd), "--resume"]
         descriptors = []
         if attached:
@@ -192,8 +198,8 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
         record.release()
 
 
-def _hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:
-    """Tell the supervisor what the backend's check has just found out."""
+def hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:
+    """Tell the supervisor what the backend's check has just found out here."""
     found = backends.load(options.backend).found(spec)
     if found is None:
         record.found_file.unlink(missing_ok=True)

@@ -7,16 +7,20 @@ the job's table, and the end of its logs, folded.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from estimators.client.callbacks import Callback, Metric
+from estimators.client.printing import write_text
 
 if TYPE_CHECKING:
     from container.contract.wire import Event
     from estimators.client.training_job import TrainingJob
+    from estimators.job.settings import Settings
 
 #: Between two updates, in seconds: each sends the whole pane to the browser.
 _PERIOD_SECONDS = 0.25
@@ -40,6 +44,18 @@ def pane_for(job: TrainingJob) -> Pane | None:
 
         return Pane(job, display, HTML)
     return None
+
+
+#: How long what a notebook's job has imported is kept for its next one, in seconds.
+_KEEP_SECONDS = 600
+_said: list[str] = []
+
+
+def keep(settings: Settings) -> Settings:
+    """Return the settings of a notebook's job: unless they say otherwise, the next run of the cell finds it warm."""
+    if settings.keep_alive_period_in_seconds is None and settings.capabilities.keeps_imports:
+        return dataclasses.replace(settings, keep_alive_period_in_seconds=_KEEP_SECONDS)
+    return settings
 
 
 class Pane(Callback):
@@ -98,6 +114,20 @@ class Pane(Callback):
             return
         self._updated = now
         self._show()
+
+    def say_what_is_kept(self) -> None:
+        """Say once in this process what is kept after a job, and the memory that it takes."""
+        if _said or not (self._job.record.read_request().get("ResourceConfig") or {}).get("KeepAlivePeriodInSeconds"):
+            return
+        from estimators.backends.hosts import kept
+
+        for one in kept.find(self._job.record.home):
+            _said.append(self._job.name)
+            write_text(
+                sys.stdout,
+                f"fleetfit keeps {one}: the next job starts faster. keep_alive_period_in_seconds=0 turns this off, and "
+                "`fleetfit clean` ends it.\n",
+            )
 
     def finish(self) -> None:
         """The job is over: its table, with the logs folded."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from container import launchers
+from container.contract import variables
 from estimators import backends
 from estimators.client import checks, planning, request_builder
 from estimators.client.preflight import idle_devices, preflight
@@ -28,15 +30,19 @@ class Draft:
         spec: The job; SageMaker's own rules have been checked.
         settings: What the estimator was told.
         source: The user's code; None when the image brings its own, or it is on S3.
+        framework: The framework that the script is for; None where that is not known.
         problems: What a job on SageMaker lacks (a role, credentials), and what to set: it can be planned, not started.
         remarks: What the user should know of what was found for it.
+        kept_with: The process with which what is kept of it ends, a notebook's kernel; None for none.
     """
 
     spec: TrainingJobSpec
     settings: Settings
     source: Source | None
+    framework: str | None = None
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    kept_with: int | None = None
 
     @classmethod
     def make(
@@ -46,6 +52,7 @@ class Draft:
         *,
         name: str,
         passes_model_dir: bool,
+        framework: str | None = None,
         experiment: Mapping[str, str] | None = None,
     ) -> Draft:
         """Build a job.
@@ -55,6 +62,7 @@ class Draft:
             inputs: The ``inputs`` of ``fit()``.
             name: The job's name.
             passes_model_dir: Whether the script is passed ``--model_dir``.
+            framework: The framework that the script is for; None where that is not known.
             experiment: SageMaker's ``ExperimentConfig``.
 
         Raises:
@@ -68,7 +76,7 @@ class Draft:
         if settings.capabilities.managed:
             from estimators.backends.sagemaker import discovery
 
-            found = discovery.discover(settings)
+            found = discovery.discover(settings, framework or "tensorflow")
             settings, problems, remarks = found.settings, found.problems, found.warnings
         source = _source(settings)
         code = _code_on_s3(settings)
@@ -93,18 +101,21 @@ class Draft:
             spec = shipping.with_code_channel(spec, toolkit=toolkit, prefix=prefix)
             remarks = (*remarks, *shipping.warnings(spec))
         validation.check_spec(spec)
-        return cls(spec=spec, settings=settings, source=source, problems=problems, remarks=remarks)
+        return cls(spec=spec, settings=settings, source=source, framework=framework, problems=problems, remarks=remarks)
 
     @functools.cached_property
     def warnings(self) -> tuple[str, ...]:
         """What the user should know before it runs."""
         found = list(self.source.warnings()) if self.source is not None else []
         found += self.remarks
-        if self.settings.capabilities.this_python:
-            found += checks.version_warnings(self.settings.framework_version, self.settings.py_version)
-        if not self.settings.capabilities.simulated:
+        here = self.settings.run_options.dispatcher is None
+        if self.settings.capabilities.this_python and here:
+            found += checks.version_warnings(
+                self.settings.framework_version, self.settings.py_version, self.framework or "tensorflow"
+            )
+        if not self.settings.capabilities.simulated and here:
             found += preflight(self.spec, self.settings.run_options)
-        if (idle := idle_devices(self.spec)) is not None:
+        if here and (idle := idle_devices(self.spec)) is not None:
             found.append(idle)
         market = self.settings.run_options.spot_market
         if self.spec.spot and not self.settings.capabilities.spot and (market is None or not market.interrupts):
@@ -137,7 +148,7 @@ class Draft:
     def env(self) -> dict[str, str] | None:
         """The environment of the job's supervisor; None for this process's."""
         if not self.settings.capabilities.managed:
-            return None
+            return {**os.environ, variables.KEPT_WITH: str(self.kept_with)} if self.kept_with else None
         from estimators.backends.sagemaker.aws import supervisor_environment
 
         return supervisor_environment(self.settings.sagemaker_session)
@@ -152,6 +163,9 @@ class Draft:
         instance_type = self.spec.instance_type
         options = self._options
         backend = backends.load(options.backend)
+        if options.dispatcher is not None:
+            self._check_dispatched(options.dispatcher)
+            return
         checks.check_elastic(self.spec, backend)
         if not self.settings.capabilities.managed:
             checks.check_local(self.spec)
@@ -161,7 +175,7 @@ class Draft:
         backend.check(self.spec, options)
         if self.settings.capabilities.managed:
             if self.problems:
-                raise ConfigurationError(_listed(instance_type, self.problems))
+                raise ConfigurationError(_listed(f"instance_type {instance_type!r}", self.problems))
             self.plan()
             return
         if self.settings.capabilities.simulated:
@@ -173,11 +187,28 @@ class Draft:
         self.plan()
         checks.check_data(self.spec, options.python)  # the last: it asks servers
 
+    def _check_dispatched(self, place: str) -> None:
+        """Refuse what can be seen from here; the rest is checked at the dispatcher."""
+        from estimators.backends import dispatchers
+        from estimators.backends.dispatchers import parcels
 
-def _listed(instance_type: str, problems: tuple[str, ...]) -> str:
+        options = self._options
+        dispatchers.load(place).check(place, options.dispatcher_options)
+        if self.settings.capabilities.managed:
+            raise UnsupportedError(
+                f"dispatcher={place!r}: a job of instance_type {self.spec.instance_type!r} goes on without this "
+                "machine anyway. Leave dispatcher out."
+            )
+        refusals = parcels.refusals(self.spec)
+        if refusals:
+            raise ConfigurationError(_listed(f"dispatcher {place!r}", refusals))
+        backends.load(options.backend).portable(self.spec, options)
+
+
+def _listed(place: str, problems: Sequence[str]) -> str:
     if len(problems) == 1:
-        return f"instance_type {instance_type!r}: {problems[0]}"
-    return "\n".join([f"instance_type {instance_type!r}: the job cannot be started:", *(f"- {p}" for p in problems)])
+        return f"{place}: {problems[0]}"
+    return "\n".join([f"{place}: the job cannot be started:", *(f"- {p}" for p in problems)])
 
 
 def _code_on_s3(settings: Settings) -> request_builder.Code | None:

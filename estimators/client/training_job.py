@@ -79,6 +79,8 @@ class TrainingJob:
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
         """Return the handle of a job of this or an earlier process.
 
+        ``Estimator.attach(name, dispatcher=…)`` also finds one that was started on another machine.
+
         Raises:
             JobNotFoundError: there is no such job; the message has the nearest name.
         """
@@ -191,11 +193,17 @@ class TrainingJob:
 
     @property
     def lives_elsewhere(self) -> bool:
-        """Whether the job is on SageMaker, where it goes on without anybody on this machine."""
+        """Whether the job is on SageMaker or at a dispatcher, where it goes on without anybody on this machine."""
         return statuses.lives_elsewhere(self.record.stored_status())
 
+    @property
+    def dispatcher(self) -> str | None:
+        """The dispatcher that runs the job's supervisor; None for a job without one."""
+        found = self.record.read_options().get("dispatcher")
+        return str(found) if found is not None else None
+
     def ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
-        """Follow a job on SageMaker again that nobody follows, since its supervisor was killed; else do nothing.
+        """Follow a job that lives elsewhere again where nobody does, since its supervisor was killed; else do nothing.
 
         Args:
             env: The new supervisor's environment; default: this process's.
@@ -223,7 +231,7 @@ class TrainingJob:
         return statuses.last_seen(self.record.stored_status())
 
     def wait_until_taken(self) -> None:
-        """Wait until SageMaker has taken the job, or refused it; a job of this machine has been taken already.
+        """Wait until SageMaker or the dispatcher has taken the job, or refused it; others have been taken already.
 
         Raises:
             TrainingJobError: it was refused, or did not get there.
@@ -323,14 +331,14 @@ class TrainingJob:
         """
         ending = ENDING_SECONDS
         if not statuses.is_terminal(self._status()):
-            if self.lives_elsewhere:
+            if self.lives_elsewhere and self.dispatcher is None:
                 if grace is not None:
                     raise UnsupportedError(
                         f"stop(grace={grace!r}): training job {self.name!r} is on SageMaker, which gives every script "
                         "120 s to save; leave grace out."
                     )
-                self.ensure_followed()
                 ending = _ENDING_ELSEWHERE_SECONDS
+            self.ensure_followed()
             self._ask_to_stop(grace, "stop() was called")
         if wait:
             seconds = float(grace if grace is not None else self.record.read_options().get("stop_grace") or 0.0)
@@ -486,6 +494,8 @@ class TrainingJob:
                 if self._tie is not None and not self._tie.ended:
                     self._tie.send(ipc_client.stop_message(self._interrupt_grace(), "its caller failed"))
                 raise
+        if output.pane is not None:
+            output.pane.say_what_is_kept()
         status = self._status()
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
             failure = statuses.failure_of(status)

@@ -199,12 +199,14 @@ class Wait:
         job = self._job
         self._ping_at = time.monotonic() + _PING_SECONDS
         try:
-            ipc_client.request(job.record, {"op": "ping"})
+            answer = ipc_client.request(job.record, {"op": "ping"})
         except JobUnreachableError:
             self._unanswered += 1
             job.ensure_followed()
         else:
             self._unanswered = 0
+            if not answer.get("ok"):
+                raise JobUnreachableError(f"training job {job.name}: {answer.get('error')}")
         if self._unanswered < _PINGS or job._is_over():
             return
         text = f"the supervisor of training job {job.name} (pid {job._supervisor_pid()}) does not answer"
@@ -218,6 +220,7 @@ class Wait:
         if job._tie is None:
             with contextlib.suppress(BrokenPipeError):
                 bill = " at SageMaker, which bills it" if job.lives_elsewhere else ""
+                bill = f" at {place}" if (place := job.dispatcher) is not None else bill
                 self._output.message(f"training job {job.name} goes on{bill}; its stop() ends it.")
             raise KeyboardInterrupt
         if self._heeded == 1:

@@ -32,6 +32,7 @@ class Owner(enum.Enum):
     """Which constructor takes an argument."""
 
     ESTIMATOR = "Estimator"  # and every class below it
+    FRAMEWORK = "TensorFlow and PyTorch"
     TENSORFLOW = "TensorFlow"
 
 
@@ -65,6 +66,7 @@ class ArgumentNameError(ConfigurationError, TypeError):
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
 _DEBUGGER = "SageMaker Debugger is a service of AWS"
 _TF = Owner.TENSORFLOW
+_FRAMEWORK = Owner.FRAMEWORK
 
 ARGUMENTS: tuple[Argument, ...] = (
     # where
@@ -85,7 +87,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="keep_alive_period_in_seconds",
         treatment=_CARRIED,
-        note=f"local containers are kept for the next job; without effect on {PROCESSES}, which starts at once",
+        note=f"local containers are kept for the next job; with {PROCESSES} and ssh, what scripts import",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(
@@ -150,15 +152,15 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="framework_version",
         treatment=_CHANGED,
-        owner=_TF,
+        owner=_FRAMEWORK,
         note=f"optional; {PROCESSES} runs what is installed, and warns with both versions when they differ",
     ),
-    Argument(name="py_version", treatment=_CHANGED, owner=_TF, note="as framework_version"),
+    Argument(name="py_version", treatment=_CHANGED, owner=_FRAMEWORK, note="as framework_version"),
     Argument(
         name="compiler_config",
         treatment=_REFUSED,
-        owner=_TF,
-        note="SageMaker Training Compiler is part of AWS's images, which no longer have it for TensorFlow",
+        owner=_FRAMEWORK,
+        note="SageMaker Training Compiler is part of AWS's images, which no longer have it",
     ),
     Argument(name="training_repository_access_mode", treatment=_AWS, note="it says where SageMaker pulls images from"),
     Argument(
@@ -285,7 +287,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_CHANGED,
         v1_name="distributions",
         note="also a strategy (MPI(processes_per_host=2)); unknown keys, two strategies and a missing 'enabled' are "
-        "refused; smdistributed, torch_distributed and pytorchxla are not available",
+        "refused, and strategies for other frameworks' scripts; smdistributed and pytorchxla are not available",
     ),
     Argument(name="base_job_name", treatment=_CARRIED),
     Argument(

@@ -26,6 +26,10 @@ class Capabilities:
         simulated: Whether nothing is started, and what hosts print is given beforehand.
         needs_gpus: Whether hosts are asked for because they get this machine's GPUs.
         spot: Whether spot capacity is bought at a market, which takes hosts back by itself.
+        searched_by_name: Whether what jobs have left there is looked for only where a region of it is named (``fleetfit
+            clean --NAME``), since that asks a service, with the user's credentials.
+        keeps_imports: Whether a job of a notebook leaves what its scripts import for the next one, unless it is told
+            otherwise (``keep_alive_period_in_seconds``).
     """
 
     managed: bool = False
@@ -37,6 +41,8 @@ class Capabilities:
     simulated: bool = False
     needs_gpus: bool = False
     spot: bool = False
+    searched_by_name: bool = False
+    keeps_imports: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,9 +61,9 @@ class Fleet:
 
 
 #: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
-#: machines that ssh reaches; nodes of a Slurm cluster; EC2.
+#: machines that ssh reaches; nodes of a Slurm or a Ray cluster; EC2.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
-SSH, SLURM, EC2 = "ssh", "slurm", "ec2"
+SSH, SLURM, RAY, EC2 = "ssh", "slurm", "ray", "ec2"
 
 #: What an estimator takes where it is told nothing.
 DEFAULT = PROCESSES
@@ -66,7 +72,9 @@ _ON_CONTAINERS = Capabilities(shared_machine=True, containers=True, elastic=True
 FLEETS: Mapping[str, Fleet] = {
     PROCESSES: Fleet(
         backend="estimators.backends.process:ProcessBackend",
-        capabilities=Capabilities(shared_machine=True, this_python=True, heartbeats=True, elastic=True),
+        capabilities=Capabilities(
+            shared_machine=True, this_python=True, heartbeats=True, elastic=True, keeps_imports=True
+        ),
     ),
     CONTAINERS: Fleet(backend="estimators.backends.docker.backend:DockerBackend", capabilities=_ON_CONTAINERS),
     GPU_CONTAINERS: Fleet(
@@ -85,9 +93,13 @@ FLEETS: Mapping[str, Fleet] = {
         backend="estimators.backends.slurm.provider:SlurmProvider",
         capabilities=Capabilities(heartbeats=True, elastic=True),
     ),
+    RAY: Fleet(
+        backend="estimators.backends.ray.provider:RayProvider",
+        capabilities=Capabilities(heartbeats=True, elastic=True),
+    ),
     EC2: Fleet(
         backend="estimators.backends.ec2.provider:Ec2Provider",
-        capabilities=Capabilities(heartbeats=True, elastic=True, spot=True),
+        capabilities=Capabilities(heartbeats=True, elastic=True, spot=True, searched_by_name=True),
         typed=True,
     ),
     SAGEMAKER: Fleet(
@@ -108,6 +120,11 @@ def added() -> Mapping[str, Fleet]:
 
     found = entry_points(group="fleetfit.backends")
     return {entry.name: Fleet(backend=entry.value, capabilities=entry.load().capabilities) for entry in found}
+
+
+def kinds() -> str:
+    """Return the table's names as help texts show them: ``ml.TYPE`` where a name only begins an instance type."""
+    return ", ".join(f"{name}.TYPE" if fleet.typed else name for name, fleet in FLEETS.items())
 
 
 def find(name: str) -> Fleet | None:

@@ -478,17 +478,15 @@ class TrainingJobSpec(_Shape):
         return codec.submit_directory(self.hyperparameters, self.environment)
 
 
-def _json_options(value: Any) -> dict[str, Any]:
-    """Return the backend's options as the record will have them: in the types of JSON."""
+def _json_options(field: str, value: Any) -> dict[str, Any]:
+    """Return options as the record will have them: in the types of JSON."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise ConfigurationError(
-            f"RunOptions(backend_options=…) must be a dict with names as keys; got {shown(value)}."
-        )
+        raise ConfigurationError(f"RunOptions({field}=…) must be a dict with names as keys; got {shown(value)}.")
     try:
         options: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         raise ConfigurationError(
-            f"RunOptions(backend_options=…) must hold what JSON can: texts, numbers, lists, dicts; got {shown(value)}."
+            f"RunOptions({field}=…) must hold what JSON can: texts, numbers, lists, dicts; got {shown(value)}."
         ) from None
     return options
 
@@ -522,6 +520,9 @@ class RunOptions:
         chaos: Faults to order, as of ``fit(chaos=…)``.
         on_undistributed: ``warn`` or ``fail`` when the ranks of a strategy never join each other, or exchange nothing.
         on_nan: ``warn`` or ``fail`` when a reported metric is not a number, or a loss infinite.
+        dispatcher: Where the job's supervisor runs, if not on this machine: ``user@host`` for a machine that ssh
+            reaches. The job then goes on without this machine.
+        dispatcher_options: What only that dispatcher understands; it checks them itself.
     """
 
     backend: str = fleets.DEFAULT
@@ -539,6 +540,8 @@ class RunOptions:
     chaos: tuple[Fault, ...] = ()
     on_undistributed: str = "warn"
     on_nan: str = "warn"
+    dispatcher: str | None = None
+    dispatcher_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("backend", "python"):
@@ -551,7 +554,7 @@ class RunOptions:
                 raise ConfigurationError(
                     f"RunOptions({name}=…) must be a number of seconds, {bounds.range_text(value)}; got {shown(value)}."
                 )
-        for name in ("framework_version", "py_version", "asked_instance_type"):
+        for name in ("framework_version", "py_version", "asked_instance_type", "dispatcher"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigurationError(f"RunOptions({name}=…) must be a string, got {shown(value)}.")
@@ -565,7 +568,8 @@ class RunOptions:
                     f"RunOptions(warnings=…) must be a list of strings, got {shown(warning)} in it."
                 )
         object.__setattr__(self, "warnings", tuple(warnings))
-        object.__setattr__(self, "backend_options", _json_options(self.backend_options))
+        for name in ("backend_options", "dispatcher_options"):
+            object.__setattr__(self, name, _json_options(name, getattr(self, name)))
         object.__setattr__(self, "chaos", check_chaos(self.chaos))
         for name, kind in (("failure_policy", FailurePolicy), ("spot_market", SpotMarket)):
             value = getattr(self, name)

@@ -129,6 +129,11 @@ class Settings:
         return self.image_uri is not None and self.entry_point is None and self.source_dir is None
 
     @property
+    def detached(self) -> bool:
+        """Whether the job goes on without this machine: at a managed service, or with a dispatcher."""
+        return self.capabilities.managed or self.run_options.dispatcher is not None
+
+    @property
     def region(self) -> str | None:
         """The AWS region of the options, of the session or of the environment, if there is one."""
         chosen = self.run_options.backend_options.get("region") if self.capabilities.managed else None

@@ -49,20 +49,23 @@ class Wheels:
     own: Path | None = None
 
 
-def of_environment(installation: Installation, *, gpu: bool = False, horovod_too: bool = True) -> Wheels:
+def of_environment(
+    installation: Installation, *, gpu: bool = False, horovod_too: bool = True, also: Sequence[str] = ()
+) -> Wheels:
     """Say which wheels make an environment like one that is here.
 
     Args:
         installation: The environment whose packages they are.
         gpu: Whether TensorFlow's CUDA libraries go with it.
         horovod_too: Whether it is an error that there is no wheel of Horovod; otherwise it is left out.
+        also: More of its packages, under the names of their folders.
 
     Raises:
         ProvisionError: the environment lacks something.
     """
     installed = installation.installed()
     flavour = next((name for name in _TENSORFLOW if name in installed), None)
-    missing = [name for name in ("tf_keras", *_REQUIRED) if name not in installed]
+    missing = [name for name in ("tf_keras", *_REQUIRED, *also) if name not in installed]
     if flavour is None or missing:
         lacking = ", ".join(missing or ["TensorFlow"])
         raise ProvisionError(
@@ -83,7 +86,7 @@ def of_environment(installation: Installation, *, gpu: bool = False, horovod_too
         )
     extra = "[and-cuda]" if gpu else ""
     wanted = [f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}"]
-    wanted += [f"{name}=={installed[name]}" for name in _REQUIRED]
+    wanted += [f"{name}=={installed[name]}" for name in dict.fromkeys((*_REQUIRED, *also))]
     wanted += [f"{name}=={installed[name]}" for name in horovod.RUNTIME_REQUIREMENTS if name in installed]
     alone = [f"tf_keras=={installed['tf_keras']}"]  # it would bring the other TensorFlow along
     pins = sorted(f"{name}=={version}" for name, version in installed.items())

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 #: Strategies that reduce gradients over the ranks.
-_SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod")
+_SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod", "torch_distributed")
 
 #: The phases until the slowest rank has made its first step.
 UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")

@@ -70,7 +70,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 _FOREIGN_LAUNCHERS = {
     "sagemaker_distributed_dataparallel_enabled": "smdistributed's data parallel library is part of AWS's images",
     "sagemaker_distributed_modelparallel_enabled": "smdistributed's model parallel library is part of AWS's images",
-    "sagemaker_torch_distributed_enabled": "torchrun is not available: fleetfit launches TensorFlow and MPI",
     "sagemaker_pytorch_xla_multi_worker_enabled": "PyTorch/XLA is not available",
     "sagemaker_distribution_instance_groups": "heterogeneous clusters are not supported yet",
 }

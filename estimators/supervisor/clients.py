@@ -50,7 +50,7 @@ class Clients:
 
     def listen(self, path: Path) -> None:
         """Take requests at a socket."""
-        self._server = ControlSocket(self._loop, path, self._answer)
+        self._server = ControlSocket(self._loop, path, lambda message, answer: answer(self._answer(message)))
 
     def notify(self) -> None:
         """Tell the caller that waits that there is something new to read."""

@@ -18,6 +18,8 @@ from container.system.connection import Connection
 from container.system.loop import Loop
 
 Request = Callable[[Message], dict[str, Any]]
+#: Takes a request and what takes its answer, now or later.
+LateRequest = Callable[[Message, Callable[[dict[str, Any]], None]], None]
 
 #: The longest request, in bytes.
 _REQUEST_LIMIT = 1 << 16
@@ -29,10 +31,10 @@ class ControlSocket:
     Args:
         loop: The loop that drives it.
         path: The socket; longer than ``sun_path`` holds is fine.
-        handle: Answers a request.
+        handle: Answers a request, now or later.
     """
 
-    def __init__(self, loop: Loop, path: Path, handle: Request) -> None:
+    def __init__(self, loop: Loop, path: Path, handle: LateRequest) -> None:
         self._loop = loop
         self._path = path
         self._handle = handle
@@ -62,7 +64,11 @@ class ControlSocket:
         with contextlib.suppress(OSError):
             sock, _ = self._listener.accept()
             client = Connection(self._loop, sock, lambda message: None, lambda reason: None, limit=_REQUEST_LIMIT)
-            client.received = lambda message: client.send({"op": "answer", **self._handle(message)})
+
+            def answer(values: dict[str, Any]) -> None:
+                client.send({**values, "op": "answer"})
+
+            client.received = lambda message: self._handle(message, answer)
             client.closed = lambda reason: self._clients.discard(client)
             self._clients.add(client)
 

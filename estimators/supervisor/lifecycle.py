@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 
+from estimators.supervisor.transitions import Table
+
 
 class Stage(enum.Enum):
     """Where a job stands."""
@@ -51,47 +53,32 @@ class Happening(enum.Enum):
     FINISH = "finish"
 
 
-class IllegalTransition(AssertionError):
-    """Something happened that cannot happen at that stage: a fault of fleetfit."""
-
-    def __init__(self, stage: Stage, happening: Happening) -> None:
-        super().__init__(f"{happening.name} cannot happen to a job that is {stage.name}.")
-
-
-#: What is not here cannot happen.
-TRANSITIONS: dict[tuple[Stage, Happening], Stage] = {
-    (Stage.RUNNING, Happening.FAILURE): Stage.FAILING,
-    (Stage.RUNNING, Happening.STOP): Stage.STOPPING,
-    (Stage.RUNNING, Happening.RETRY): Stage.WAITING,
-    (Stage.RUNNING, Happening.COLLECT): Stage.COLLECTING,
-    (Stage.RUNNING, Happening.FINISH): Stage.OVER,
-    (Stage.WAITING, Happening.FAILURE): Stage.FAILING,
-    (Stage.WAITING, Happening.STOP): Stage.STOPPING,
-    (Stage.WAITING, Happening.RESTART): Stage.RUNNING,
-    (Stage.WAITING, Happening.FINISH): Stage.OVER,
-    # Nobody stops it meanwhile: the failure is the job's. But where another attempt was to follow, the job is stopped.
-    (Stage.FAILING, Happening.FAILURE): Stage.FAILING,
-    (Stage.FAILING, Happening.RETRY): Stage.WAITING,
-    (Stage.FAILING, Happening.COLLECT): Stage.FAILING,
-    (Stage.FAILING, Happening.FINISH): Stage.OVER,
-    (Stage.STOPPING, Happening.FAILURE): Stage.ENDING,
-    (Stage.STOPPING, Happening.COLLECT): Stage.STOPPING,
-    (Stage.STOPPING, Happening.FINISH): Stage.OVER,
-    (Stage.ENDING, Happening.FAILURE): Stage.ENDING,
-    (Stage.ENDING, Happening.COLLECT): Stage.ENDING,
-    (Stage.ENDING, Happening.FINISH): Stage.OVER,
-    (Stage.COLLECTING, Happening.FAILURE): Stage.FAILING,
-    (Stage.COLLECTING, Happening.STOP): Stage.STOPPING,
-    (Stage.COLLECTING, Happening.FINISH): Stage.OVER,
-}
-
-
-def following(stage: Stage, happening: Happening) -> Stage:
-    """Return the stage that follows.
-
-    Raises:
-        IllegalTransition: it cannot happen there.
-    """
-    if (stage, happening) not in TRANSITIONS:
-        raise IllegalTransition(stage, happening)
-    return TRANSITIONS[stage, happening]
+TRANSITIONS = Table(
+    "a job",
+    {
+        (Stage.RUNNING, Happening.FAILURE): Stage.FAILING,
+        (Stage.RUNNING, Happening.STOP): Stage.STOPPING,
+        (Stage.RUNNING, Happening.RETRY): Stage.WAITING,
+        (Stage.RUNNING, Happening.COLLECT): Stage.COLLECTING,
+        (Stage.RUNNING, Happening.FINISH): Stage.OVER,
+        (Stage.WAITING, Happening.FAILURE): Stage.FAILING,
+        (Stage.WAITING, Happening.STOP): Stage.STOPPING,
+        (Stage.WAITING, Happening.RESTART): Stage.RUNNING,
+        (Stage.WAITING, Happening.FINISH): Stage.OVER,
+        # Nobody stops it meanwhile: the failure is the job's. But where another attempt was to follow, the job is
+        # stopped.
+        (Stage.FAILING, Happening.FAILURE): Stage.FAILING,
+        (Stage.FAILING, Happening.RETRY): Stage.WAITING,
+        (Stage.FAILING, Happening.COLLECT): Stage.FAILING,
+        (Stage.FAILING, Happening.FINISH): Stage.OVER,
+        (Stage.STOPPING, Happening.FAILURE): Stage.ENDING,
+        (Stage.STOPPING, Happening.COLLECT): Stage.STOPPING,
+        (Stage.STOPPING, Happening.FINISH): Stage.OVER,
+        (Stage.ENDING, Happening.FAILURE): Stage.ENDING,
+        (Stage.ENDING, Happening.COLLECT): Stage.ENDING,
+        (Stage.ENDING, Happening.FINISH): Stage.OVER,
+        (Stage.COLLECTING, Happening.FAILURE): Stage.FAILING,
+        (Stage.COLLECTING, Happening.STOP): Stage.STOPPING,
+        (Stage.COLLECTING, Happening.FINISH): Stage.OVER,
+    },
+)

@@ -15,6 +15,7 @@ from estimators.job.errors import RecordError
 from estimators.job.log_redaction import mask_texts, text_mask
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
+from estimators.supervisor import dispatched
 from estimators.supervisor.supervisor import Supervisor
 
 
@@ -32,8 +33,11 @@ def main(argv: list[str] | None = None) -> int:
     umask = os.umask(0o077)  # the record is the user's only
     processes.become_subreaper()
     loop = Loop()
-    supervisor = None
     try:
+        if record.read_options().get("dispatcher"):
+            dispatched.run(loop, record)
+            _save_result(record)
+            return 0
         supervisor = Supervisor(loop, record, umask, resume=arguments.resume)
         supervisor.clients.listen(record.control_socket)
         if arguments.attached_fd is not None:

@@ -41,7 +41,7 @@ from estimators.supervisor.collecting import ProvenanceCollector
 from estimators.supervisor.fault_injection import Disturber, Hosts
 from estimators.supervisor.host_events import HostEvents
 from estimators.supervisor.journal import Journal
-from estimators.supervisor.lifecycle import Happening, Stage, following
+from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
 from estimators.supervisor.neighbours import with_neighbours
 from estimators.supervisor.preemption import GangHosts
 from estimators.supervisor.remote_status import Mirror
@@ -123,7 +123,7 @@ class Supervisor:
                 secondary_status=self._secondary,
                 output=self._streams.feed,
                 host_ended=self._host_ended,
-                interrupted=self._host_interrupted,
+                interrupted=self.interrupted,
                 failed=self._fail,
                 outputs_collected=self._collected,
                 note=self._mirror.note,
@@ -336,7 +336,7 @@ class Supervisor:
             self._finish()
 
     def _move(self, happening: Happening) -> None:
-        self._stage = following(self._stage, happening)
+        self._stage = TRANSITIONS.following(self._stage, happening)
 
     # --- hosts ---
 
@@ -379,7 +379,7 @@ class Supervisor:
             # The others end by themselves, since the hosts are connected; this bounds it.
             self._attempt.later(_END_TIMEOUT, self._backend.end_now)
 
-    def _host_interrupted(self, host: str, notice_s: float) -> None:
+    def interrupted(self, host: str, notice_s: float) -> None:
         """The place that a host is from will take it; another one can be had at once, and joins when it is gone."""
         self._hosts.interrupt(host, notice_s, 0.0)
         if self._attempt.elastic is not None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from estimators import MPI, PreflightWarning, RunOptions, TensorFlow, TrainingJob
+from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
 from estimators.backends.slurm import keeper
 from estimators.job.fleets import capabilities
 from estimators.records.record import job_names
@@ -39,6 +39,8 @@ def _rank():
     """As in the plan: a chief (or master) comes before the workers."""
     if number := os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMIX_RANK"):
         return int(number)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["RANK"])
     if "TF_CONFIG" in os.environ:
         config = json.loads(os.environ["TF_CONFIG"])
         task = config["task"]
@@ -113,8 +115,9 @@ class Make:
         options: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
         files: dict[str, str] | None = None,
+        kind: type[Estimator] = TensorFlow,
         **arguments: Any,
-    ) -> TensorFlow:
+    ) -> Estimator:
         """Make an estimator.
 
         Args:
@@ -125,6 +128,7 @@ class Make:
             options: Members of RunOptions.
             environment: Variables of the script.
             files: More files of the source folder.
+            kind: The class of the estimator.
             arguments: More arguments of the estimator.
         """
         self._count += 1
@@ -133,7 +137,7 @@ class Make:
         for name, text in {"train.py": textwrap.dedent(script), "aid.py": IMPORTED + AID, **(files or {})}.items():
             (code / name).parent.mkdir(parents=True, exist_ok=True)
             (code / name).write_text(text, encoding="utf-8")
-        return TensorFlow(
+        return kind(
             **{
                 "entry_point": "train.py",
                 "source_dir": str(code),
@@ -142,7 +146,7 @@ class Make:
                 "distribution": (
                     MPI(processes_per_host=processes, custom_mpi_options=mpi_options) if processes else None
                 ),
-                "model_dir": False,
+                **({"model_dir": False} if kind is TensorFlow else {}),
                 "environment": {"MARKS": str(self.marks), **FORKED, **self._environment, **(environment or {})},
                 "run_options": RunOptions(**{**self._options, **(options or {})}),
                 **arguments,
@@ -190,7 +194,7 @@ class Make:
             path.unlink(missing_ok=True)  # what is left of a rank that was killed may be a mark by now
 
 
-def fit(estimator: TensorFlow, inputs: Any = None, **arguments: Any) -> TrainingJob:
+def fit(estimator: Estimator, inputs: Any = None, **arguments: Any) -> TrainingJob:
     """``estimator.fit()`` without the warning that this machine has few cores."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreflightWarning)
@@ -273,7 +277,7 @@ class Process:
     started: int
     argv: tuple[str, ...] = dataclasses.field(compare=False)
     environ: dict[str, str] = dataclasses.field(compare=False)
-    imports: bool = dataclasses.field(default=False, compare=False)  # it is an importer, which has its ranks' command
+    imports: str = dataclasses.field(default="", compare=False)  # it is an importer, which has its ranks' command
 
     @property
     def alive(self) -> bool:
@@ -296,9 +300,11 @@ class Process:
 
     @property
     def kind(self) -> str:
-        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``server``, ``importer``, ``rank``, ``other``."""
+        """``toolkit``, ``mpirun``, ``orted``, ``rsh``, ``wrapper``, ``server``, ``rank``, ``other``; ``importer`` for a
+        host's, ``root`` for the machine's.
+        """
         if self.imports:
-            return "importer"
+            return "importer" if self.imports == "host" else "root"
         words = [os.path.basename(word) for word in self.argv]
         if words and words[0] in ("mpirun", "orted", "prterun", "prted") and "--version" not in words:
             return words[0]
@@ -336,13 +342,10 @@ def process(pid: int) -> Process | None:
     try:
         argv = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
         environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
-        imports = any(item.startswith("FLEETFIT_IMPORTER=") for item in environ) and (
-            b"FLEETFIT_IMPORTER=" not in Path(f"/proc/{stat[1]}/environ").read_bytes()  # a rank is forked from it
-        )
     except OSError:
         return None
     variables = dict(item.split("=", 1) for item in environ if "=" in item)
-    return Process(pid, stat[2], tuple(argv), variables, imports)
+    return Process(pid, stat[2], tuple(argv), variables, variables.get("FLEETFIT_IMPORTER", ""))
 
 
 def _pids() -> list[int]:
@@ -511,8 +514,10 @@ def kill_everything_of(home: Path) -> None:
     for pid in order:
         one = process(pid)
         if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
-            supervises = {"estimators.supervisor.main", "estimators.tuning.process"} & set(one.argv)
-            if supervises or "FLEETFIT_JOB" in one.environ:
+            supervises = any(
+                name in " ".join(one.argv) for name in ("estimators.supervisor.main", "estimators.tuning.process")
+            )
+            if supervises or one.imports or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

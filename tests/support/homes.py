@@ -10,6 +10,7 @@ import clusters
 import fleet as fleets
 import places
 import pytest
+import ray_cluster as rays
 import slurm
 
 from estimators.job import fleets as table
@@ -69,6 +70,23 @@ def slurm_cluster(
     nodes.recover()
 
 
+@pytest.fixture(scope="session")
+def raylets() -> Iterator[rays.Cluster]:
+    """A Ray cluster of this machine; it is there in ten seconds."""
+    with rays.shared() as made:
+        yield made
+
+
+@pytest.fixture
+def ray_cluster(raylets: rays.Cluster, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[rays.Cluster]:
+    """The cluster; after each test nothing of its jobs is left on it, and all nodes are there."""
+    monkeypatch.setattr(clusters, "on_machines", raylets.pids)
+    yield raylets
+    clusters.kill_everything_of(home)
+    clusters.until(lambda: not raylets.pids(), 10)
+    raylets.recover()
+
+
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> str:
     """Where the test's jobs run; see :mod:`places`."""
@@ -82,5 +100,7 @@ def make(place: str, tmp_path: Path, home: Path, request: pytest.FixtureRequest)
         return clusters.Make(tmp_path)
     if place == places.SLURM:
         return places.on_slurm(request.getfixturevalue("slurm_cluster"), tmp_path, home)
+    if place == places.RAY:
+        return places.on_ray(request.getfixturevalue("ray_cluster"), tmp_path, home)
     makes = places.on_ssh if place == places.SSH else places.on_fleet
     return makes(request.getfixturevalue("fleet"), tmp_path, home)

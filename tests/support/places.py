@@ -1,7 +1,7 @@
 """Where the tests of clusters run: as processes of this machine, and on machines with files of their own.
 
 Tests that make their jobs with ``make`` run in all places, on machines under the mark ``soak`` but for a sample. On
-those the jobs come by a provider of the tests' own, by ssh, and by Slurm.
+those the jobs come by a provider of the tests' own, by ssh, by Slurm, and by Ray.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from pathlib import Path
 import clusters
 import fleet as fleets
 import pytest
+import ray_cluster as rays
 import slurm
 import sshd
 
-PROCESS, FLEET, SSH, SLURM = "process", "machines", "ssh", "slurm"
+PROCESS, FLEET, SSH, SLURM, RAY = "process", "machines", "ssh", "slurm", "ray"
 #: How many machines there are.
 MACHINES = 4
 
@@ -55,6 +56,8 @@ SSH_SAMPLE = frozenset(
 )
 #: Likewise on Slurm.
 SLURM_SAMPLE = frozenset({"test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks"})
+#: Likewise on Ray.
+RAY_SAMPLE = SLURM_SAMPLE
 #: Those of what only processes of one machine have.
 PROCESS_ONLY = frozenset(
     {
@@ -85,6 +88,7 @@ def of(metafunc: pytest.Metafunc) -> list[object]:
     ):
         marks = [needs] if names & sample else [needs, pytest.mark.soak]
         chosen.append(pytest.param(place, marks=marks))
+    chosen.append(pytest.param(RAY, marks=[] if names & RAY_SAMPLE else [pytest.mark.soak]))
     return chosen
 
 
@@ -117,12 +121,22 @@ def on_slurm(cluster: slurm.Cluster, folder: Path, home: Path, **more: object) -
     )
 
 
-def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path) -> clusters.Make:
+def on_ray(cluster: rays.Cluster, folder: Path, home: Path, **more: object) -> clusters.Make:
+    """Makes estimators whose jobs run on nodes of a Ray cluster."""
+    return clusters.Make(
+        folder,
+        instance_type="ray",
+        backend_options={"address": cluster.address, **more},
+        environment={"FLEETFIT_HOME": str(home)},
+    )
+
+
+def on_fleet(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clusters.Make:
     """Makes estimators whose jobs run on the fleet."""
     return clusters.Make(
         folder,
         instance_type="netns",
-        backend_options={"fleet": str(fleet.file)},
+        backend_options={"fleet": str(fleet.file), **more},
         environment={"FLEETFIT_HOME": str(home)},
         marks=fleet.marks / f"{os.getpid()}-{folder.name}",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,20 +21,22 @@ def project_of(document: Path) -> str:
     return document.stem.replace("-", "_")
 
 
-def run_document(document: Path, folder: Path, *given: str, environment: dict[str, str] | None = None) -> str:
+def run_document(
+    document: Path, folder: Path, *given: str, digits: Path, environment: dict[str, str] | None = None
+) -> str:
     """Run a document's blocks, and return what was printed.
 
     Args:
         document: The file.
         folder: An empty folder for the work and the home.
         given: What there is of what blocks need; then only the blocks that need it are run.
+        digits: The prepared digits, of which the document has a copy.
         environment: More variables.
     """
     work, home = folder / "work", folder / "home"
     documents.lay_out(project_of(document), work)
     home.mkdir()
-    digits = [sys.executable, "entrypoints/prepare_digits.py", "--output", "data/digits"]
-    subprocess.run(digits, cwd=work, check=True, stdout=subprocess.DEVNULL)
+    shutil.copytree(digits, work / "data" / "digits")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     # Programs of this Python come first, as in an activated environment; caches are the user's own.
     inherited["PATH"] = f"{Path(sys.executable).parent}:{inherited['PATH']}"

@@ -18,7 +18,7 @@ from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.stream import Contents, write_stream
 from container.agent.pipes.writing import Pipe, ReaderGone
 from container.contract import pipes
-from container.contract.channels import Channel, ChannelError, DataDistribution, InputMode
+from container.contract.channels import ChannelError, DataDistribution, HostChannel, InputMode
 from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.contract.pipes import Note
@@ -95,7 +95,7 @@ def _fail(error: Exception) -> NoReturn:
         os._exit(1)
 
 
-def _leave(host: PipeHost, channels: Sequence[Channel]) -> NoReturn:
+def _leave(host: PipeHost, channels: Sequence[HostChannel]) -> NoReturn:
     # Threads may be in the middle of anything: what is left to do is done here, at once. What they miss from now on is
     # no failure; one that has found a failure before ends the process in a moment.
     _failing.acquire(timeout=_LAST_WORDS_S)
@@ -105,7 +105,7 @@ def _leave(host: PipeHost, channels: Sequence[Channel]) -> NoReturn:
     os._exit(0)
 
 
-def read_channels(file: Path) -> tuple[Channel, ...]:
+def read_channels(file: Path) -> tuple[HostChannel, ...]:
     """Read the channels in Pipe mode.
 
     Raises:
@@ -116,11 +116,11 @@ def read_channels(file: Path) -> tuple[Channel, ...]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise AgentError(f"{file}: the channels cannot be read: {error}") from error
-    found = (Channel.from_dict(name, values) for name, values in content.items())
+    found = (HostChannel.from_dict(name, values) for name, values in content.items())
     return tuple(channel for channel in found if channel.mode is InputMode.PIPE)
 
 
-def _serve_all(channels: Sequence[Channel], host: PipeHost) -> None:
+def _serve_all(channels: Sequence[HostChannel], host: PipeHost) -> None:
     try:
         for channel in channels:
             _serve(channel, host)
@@ -130,7 +130,7 @@ def _serve_all(channels: Sequence[Channel], host: PipeHost) -> None:
         _fail(AgentError(f"channel {channel.name!r}: {error!r}"))
 
 
-def _serve(channel: Channel, host: PipeHost) -> None:
+def _serve(channel: HostChannel, host: PipeHost) -> None:
     """Make the first FIFOs of a channel, and the threads that wait for their readers.
 
     Raises:

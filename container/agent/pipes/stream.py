@@ -15,7 +15,7 @@ from container.agent.pipes import dealing
 from container.agent.pipes.sharing import Sharing
 from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
-from container.contract.channels import Channel, Compression, DataDistribution, DataType, RecordWrapping
+from container.contract.channels import Compression, DataDistribution, DataType, HostChannel, RecordWrapping
 from container.contract.errors import AgentError
 from container.contract.pipes import Note
 from container.contract.sharding import deal, shuffled
@@ -45,13 +45,13 @@ class Contents:
         host: Which one this is, from 0.
     """
 
-    channel: Channel
+    channel: HostChannel
     objects: Iterable[DataObject]
     hosts: int = 1
     host: int = 0
 
     @classmethod
-    def of(cls, channel: Channel, *, hosts: int, host: int, failed: Callable[[Exception], None]) -> Contents:
+    def of(cls, channel: HostChannel, *, hosts: int, host: int, failed: Callable[[Exception], None]) -> Contents:
         """List a channel; where all objects are read in the order of their keys, no further than to the first ones.
 
         Args:
@@ -128,7 +128,9 @@ def write_stream(
             lacks_end = _pass_on(pipe, channel, item, read)
 
 
-def _pass_on(pipe: Pipe, channel: Channel, item: DataObject, read: Callable[[], Iterator[bytes]] | None = None) -> bool:
+def _pass_on(
+    pipe: Pipe, channel: HostChannel, item: DataObject, read: Callable[[], Iterator[bytes]] | None = None
+) -> bool:
     """Write an object's bytes as they are, or unpacked; ``read`` gives them where they have to be read.
 
     Returns:
@@ -153,7 +155,7 @@ def _lacks_end(head: bytes, last: bytes) -> bool:
     return last not in (b"", END) and formats.recognise(head) is RecordFormat.TEXT_LINE
 
 
-def _wrap(pipe: Pipe, channel: Channel, item: DataObject) -> None:
+def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject) -> None:
     """Write an object as one RecordIO record."""
     if channel.compression is Compression.NONE and item.size <= recordio.PART_LIMIT:
         pipe.write(recordio.header(item.size))
@@ -185,7 +187,7 @@ def _even(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _pieces(channel: Channel, item: DataObject) -> Generator[bytes, None, None]:
+def _pieces(channel: HostChannel, item: DataObject) -> Generator[bytes, None, None]:
     """Yield an object's bytes, unpacked where the channel says so."""
     with sources.open(item) as stream:
         if channel.compression is Compression.NONE:
@@ -203,7 +205,7 @@ def _pieces(channel: Channel, item: DataObject) -> Generator[bytes, None, None]:
             ) from None
 
 
-def _write_augmented(pipe: Pipe, channel: Channel, epoch: int) -> None:
+def _write_augmented(pipe: Pipe, channel: HostChannel, epoch: int) -> None:
     """Write the attributes of an augmented manifest's lines, one after another."""
     entries: Iterable[AugmentedEntry] = sources.entries(channel)
     if channel.shuffle_seed is not None:

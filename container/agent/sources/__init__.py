@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from container.agent.sources.base import DataObject, ObjectStream, SourceError
 from container.agent.sources.single import describe, open
-from container.contract.channels import Channel, DataType
+from container.contract.channels import DataType, HostChannel
 from container.contract.sharding import shuffled
 from container.system.locations import is_s3
 
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-def objects(channel: Channel) -> tuple[DataObject, ...]:
+def objects(channel: HostChannel) -> tuple[DataObject, ...]:
     """Return the channel's objects, not shuffled, in SageMaker's order: by key, or as the manifest lists them.
 
     An augmented manifest is one object here; :func:`entries` reads its lines.
@@ -63,7 +63,7 @@ def objects(channel: Channel) -> tuple[DataObject, ...]:
     return tuple(local.listing(channel.uri))
 
 
-def in_order(channel: Channel, failed: Callable[[Exception], None]) -> Iterable[DataObject]:
+def in_order(channel: HostChannel, failed: Callable[[Exception], None]) -> Iterable[DataObject]:
     """Iterate over :func:`objects`, the first of them before the rest are listed where the source has that order.
 
     Args:
@@ -87,7 +87,7 @@ def in_order(channel: Channel, failed: Callable[[Exception], None]) -> Iterable[
     return objects(channel)
 
 
-def entries(channel: Channel) -> Iterator[AugmentedEntry]:
+def entries(channel: HostChannel) -> Iterator[AugmentedEntry]:
     """Yield the lines of an augmented manifest with the attributes that the channel reads.
 
     Raises:

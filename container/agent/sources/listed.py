@@ -15,7 +15,7 @@ from container.agent.sources.manifests import (
     parse_augmented,
     parse_manifest,
 )
-from container.contract.channels import Channel
+from container.contract.channels import HostChannel
 
 #: A list of objects must fit in memory.
 _MANIFEST_LIMIT = 256 << 20
@@ -25,7 +25,7 @@ _PAGE = 256
 _CHUNK = 1 << 20
 
 
-def manifest_objects(channel: Channel) -> tuple[DataObject, ...]:
+def manifest_objects(channel: HostChannel) -> tuple[DataObject, ...]:
     """Return the objects of a ManifestFile channel in its order, each looked up.
 
     Raises:
@@ -35,7 +35,7 @@ def manifest_objects(channel: Channel) -> tuple[DataObject, ...]:
     return look_up(channel.uri, listed)
 
 
-def manifest_pages(channel: Channel) -> Iterator[tuple[DataObject, ...]]:
+def manifest_pages(channel: HostChannel) -> Iterator[tuple[DataObject, ...]]:
     """Yield the objects of :func:`manifest_objects` page by page."""
     listed = read_manifest(channel.uri)
     for start in range(0, len(listed), _PAGE):
@@ -84,7 +84,7 @@ def look_up(manifest: str, listed: tuple[Listed, ...]) -> tuple[DataObject, ...]
             raise
 
 
-def augmented_entries(channel: Channel) -> Iterator[AugmentedEntry]:
+def augmented_entries(channel: HostChannel) -> Iterator[AugmentedEntry]:
     """Yield the lines of an AugmentedManifestFile channel; see :func:`container.agent.sources.entries`."""
     item = single.describe(channel.uri)
     with single.open(item) as stream:

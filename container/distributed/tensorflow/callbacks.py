@@ -18,12 +18,12 @@ import numpy as np
 from container.contract import events
 from container.contract.errors import DistributedError, RefusedError
 from container.contract.strategies import CollectiveAllReduce
+from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.tensorflow import keras_compat, optimizers
 from container.distributed.tensorflow.hooks import Callback, Logs
 from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.measuring import Laps
 from container.distributed.tensorflow.tensorboard import Scalars, event_folder
-from container.distributed.tensorflow.weight_check import STEPS, Guard
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster

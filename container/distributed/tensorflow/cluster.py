@@ -18,13 +18,13 @@ from container.contract.detection import Surroundings
 from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core import data_partition, step_alignment
 from container.distributed.core.fault_injection import InjectedFaults
+from container.distributed.core.notice import keep_listening, notice
+from container.distributed.core.weight_check import Guard
 from container.distributed.tensorflow import data, evaluating, keras_compat, optimizers
 from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for
 from container.distributed.tensorflow.collectives import Collectives
 from container.distributed.tensorflow.keras_compat import Keras
-from container.distributed.tensorflow.preemption import keep_listening, notice
 from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
-from container.distributed.tensorflow.weight_check import Guard
 
 Value = TypeVar("Value")
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from container.contract import events
 from container.distributed.core.epoch_sharding import Dealing
+from container.distributed.core.notice import notice, telling_end
 from container.distributed.tensorflow.hooks import Callback
-from container.distributed.tensorflow.preemption import notice, telling_end
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.elastic import ElasticCluster

@@ -25,13 +25,13 @@ from container.contract.errors import DistributedError, RefusedError
 from container.contract.names import unknown
 from container.distributed.core import data_partition
 from container.distributed.core.epoch_sharding import Dealing
+from container.distributed.core.notice import notice, telling_end
 from container.distributed.tensorflow import data, fast_map, keras_compat, padding
 from container.distributed.tensorflow.callbacks import InjectFaults, Synchronize
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import HorovodCollectives
 from container.distributed.tensorflow.committing import Commits
 from container.distributed.tensorflow.host_updates import HostUpdates
-from container.distributed.tensorflow.preemption import notice, telling_end
 
 #: What happens to the learning rate or the batches when the number of ranks changes.
 ON_RESIZE = ("scale_rate", "keep_global_batch")

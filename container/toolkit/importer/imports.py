@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 #: What may be imported before whatever a script does first.
-FRAMEWORKS = frozenset(("container", "horovod", "keras", "tensorflow", "tf_keras"))
+FRAMEWORKS = frozenset(("container", "horovod", "keras", "tensorflow", "tf_keras", "torch"))
 #: Packages that act when they are imported: they start MPI, connect to servers, or watch what is imported after them.
 _ACTING = frozenset(("comet_ml", "coverage", "debugpy", "mpi4py", "pycuda", "ray", "sitecustomize", "smdebug", "wandb"))
 #: What of ``sys`` a script changes to have something else found, or otherwise.

@@ -100,7 +100,7 @@ class DockerBackend(Backend):
         checking.check(spec, options)
 
     @classmethod
-    def leftovers(cls) -> Sequence[Leftover]:
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
         """Containers and networks on an engine that Docker's SDK reaches."""
         if importlib.util.find_spec("docker") is None:
             return ()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import getpass
 import os
 import socket
-from collections.abc import Callable
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from estimators.backends.base import Leftover
 from estimators.backends.ec2 import remover, requests
 from estimators.backends.ec2.api import Ec2Api, Remains, failure_of
 from estimators.job.errors import BackendError
@@ -18,19 +18,6 @@ from estimators.records.record import jobs_folder
 
 #: For how long a removal is tried, in seconds.
 _PATIENCE_S = 180.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Leftover:
-    """A fleet without its job.
-
-    Attributes:
-        region: Where it is.
-        remains: What there is of it.
-    """
-
-    region: str
-    remains: Remains
 
 
 def owner() -> str:
@@ -41,34 +28,36 @@ def owner() -> str:
     return f"{name}@{socket.gethostname()}:{jobs_folder()}"[:256]
 
 
-def find(region: str | None, running: Callable[[str], bool]) -> list[Leftover]:
-    """Return the fleets of this user's jobs here that do not run any more.
+def find(region: str) -> list[Leftover]:
+    """Return the fleets of this user's jobs here, those that run among them.
 
     Args:
-        region: Where to look; None: as boto3 finds it.
-        running: Says whether a job of a name runs.
+        region: Where to look; "": as boto3 finds it.
 
     Raises:
         BackendError: EC2 cannot be asked.
     """
     try:
-        api = Ec2Api(region=region)
-        return [
-            Leftover(region=api.region, remains=one)
-            for one in api.remains()
-            if one.owner == owner() and not running(one.job)
-        ]
+        api = Ec2Api(region=region or None)
+        return [_leftover(api.region, one) for one in api.remains() if one.owner == owner()]
     except (BotoCoreError, ClientError) as error:
         raise BackendError(f"EC2 cannot be asked: {requests.explain(_failure(error))}.") from error
 
 
-def remove(leftover: Leftover) -> None:
-    """Remove a fleet.
+def _leftover(region: str, remains: Remains) -> Leftover:
+    count = len(remains.instances)
+    held = [f"{count} instance{'s' if count != 1 else ''}", *remains.others]
+    return Leftover(
+        kind="fleet",
+        name=remains.job or remains.fleet,
+        job=remains.job,
+        text=f"{', '.join(held)} in {region}",
+        remove=functools.partial(_remove, region, remains.fleet),
+    )
 
-    Raises:
-        BackendError: something of it is left.
-    """
-    left = remover.remove(Ec2Api(region=leftover.region), leftover.remains.fleet, patience=_PATIENCE_S)
+
+def _remove(region: str, fleet: str) -> None:
+    left = remover.remove(Ec2Api(region=region), fleet, patience=_PATIENCE_S)
     if left:
         raise BackendError(f"{', '.join(left)} could not be removed yet; try again")
 

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from container.contract.names import shown, unknown
+from container.contract.names import shown
+from estimators.backends.option_rules import boolean, money, one_of, option, read, seconds, text, texts, whole
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 
@@ -20,22 +21,38 @@ PLAIN_IMAGE = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{archit
 GPU_IMAGE = "/aws/service/deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
-_ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+-az\d+|[a-z0-9-]{4,40}")
+_ZONE = r"[a-z]{2}(-[a-z]+)+-\d[a-z]|[a-z0-9-]+-az\d+|[a-z0-9-]{4,40}"
+#: Where hosts find the instance metadata service.
+IMDS = "http://169.254.169.254"
 _TAG_LIMIT = 40  # of the fifty that AWS allows, some are ours
-_TEXTS = (
-    "region",
-    "profile",
-    "ami",
-    "user",
-    "instance_profile",
-    "python",
-    "caller_address",
-    "imds",
-    "reach",
-    "ssh_config",
-)
-_SECONDS = {"capacity_timeout": 0, "boot_timeout": 10, "lease": 10, "first_lease": 20, "silence": 1, "poll": 0.2}
-_MONEY = ("max_price_per_hour", "budget", "on_demand_price")
+
+
+def _type(where: str, value: Any) -> str:
+    name: str = text(_TYPE.pattern, "no instance type such as 'g5.xlarge'")(where, value.removeprefix(PREFIX))
+    return name
+
+
+def _network(where: str, value: Any) -> str:
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}; write a network such as '203.0.113.7/32'.") from None
+
+
+def _tags(where: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(
+        isinstance(key, str) and isinstance(text, str) for key, text in value.items()
+    ):
+        raise ConfigurationError(f"{where} must be a dict of strings, got {shown(value)}.")
+    if len(value) > _TAG_LIMIT:
+        raise ConfigurationError(f"{where} has {len(value)} tags; AWS takes {_TAG_LIMIT} beside fleetfit's own.")
+    for key, said in value.items():
+        if not key or len(key) > 128 or len(said) > 256 or key.lower().startswith(("aws:", "fleetfit:")):
+            raise ConfigurationError(
+                f"{where}: {shown(key)} cannot be a tag: names have 1 to 128 characters and begin with neither aws: "
+                "nor fleetfit:, values have at most 256."
+            )
+    return dict(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,34 +91,38 @@ class Ec2Options:
         imds: Where hosts find the instance metadata service.
     """
 
-    region: str | None = None
-    profile: str | None = None
-    types: tuple[str, ...] = ()
-    zones: tuple[str, ...] = ()
-    subnets: tuple[str, ...] = ()
-    ami: str | None = None
-    user: str = "ubuntu"
-    ssh_config: str | None = None
-    reach: str = "public"
-    ssh_from: tuple[str, ...] = ()
-    on_demand_base: int = 0
-    on_demand_fallback: bool = False
-    max_price_per_hour: float | None = None
-    budget: float | None = None
-    on_demand_price: float | None = None
-    volume_gb: int | None = None
-    instance_profile: str | None = None
-    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    python: str | None = None
-    requirements: tuple[str, ...] | None = None
-    caller_address: str | None = None
-    capacity_timeout: float = 300.0
-    boot_timeout: float = 300.0
-    lease: float = 30.0
-    first_lease: float = 120.0
-    silence: float = 15.0
-    poll: float = 2.0
-    imds: str = "http://169.254.169.254"
+    region: str | None = option(text())
+    profile: str | None = option(text())
+    types: tuple[str, ...] = option(texts(_type), ())
+    zones: tuple[str, ...] = option(texts(text(_ZONE, "no availability zone such as 'eu-west-1a'")), ())
+    subnets: tuple[str, ...] = option(
+        texts(text(r"subnet-[0-9a-f]+", "no subnet such as 'subnet-0123456789abcdef0'")), ()
+    )
+    ami: str | None = option(
+        text(r"ami-[0-9a-f]+|/[\w./-]+", "neither an image ('ami-…') nor an SSM parameter ('/aws/service/…')")
+    )
+    user: str = option(text(r"[a-z_][a-z0-9_-]{0,31}", "no login name"), "ubuntu")
+    ssh_config: str | None = option(text())
+    reach: str = option(one_of("public", "private"), "public")
+    ssh_from: tuple[str, ...] = option(texts(_network), ())
+    on_demand_base: int = option(whole(0, 10_000), 0)
+    on_demand_fallback: bool = option(boolean, False)
+    max_price_per_hour: float | None = option(money)
+    budget: float | None = option(money)
+    on_demand_price: float | None = option(money)
+    volume_gb: int | None = option(whole(1, 65_536))
+    instance_profile: str | None = option(text())
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata={"rule": _tags})
+    python: str | None = option(text())
+    requirements: tuple[str, ...] | None = option(texts())
+    caller_address: str | None = option(text())
+    capacity_timeout: float = option(seconds(0), 300.0)
+    boot_timeout: float = option(seconds(10), 300.0)
+    lease: float = option(seconds(10), 30.0)
+    first_lease: float = option(seconds(20), 120.0)
+    silence: float = option(seconds(1), 15.0)
+    poll: float = option(seconds(0.2), 2.0)
+    imds: str = option(text(r"http://[\w.:\[\]-]+", "no address such as 'http://169.254.169.254'"), IMDS)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Ec2Options:
@@ -110,92 +131,8 @@ class Ec2Options:
         Raises:
             ConfigurationError: an unknown option, or a value that makes no sense.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        values: dict[str, Any] = {}
-        for name, value in options.items():
-            if name not in known:
-                raise ConfigurationError(unknown("backend option", name, known))
-            if value is not None:
-                values[name] = _read(name, value)
-        return cls(**values)
-
-
-def _read(name: str, value: Any) -> Any:
-    where = f"backend_options: {name!r}"
-    if name in _TEXTS:
-        if not isinstance(value, str) or not value:
-            raise ConfigurationError(f"{where} must be a string, got {shown(value)}.")
-        return _text(where, name, value)
-    if name in ("types", "zones", "subnets", "ssh_from", "requirements"):
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list | tuple) or not all(isinstance(item, str) and item for item in items):
-            raise ConfigurationError(f"{where} must be a list of strings, got {shown(value)}.")
-        return tuple(dict.fromkeys(_text(where, name, item) for item in items))
-    if name == "tags":
-        return _tags(where, value)
-    if name == "on_demand_fallback":
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{where} must be True or False, got {shown(value)}.")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigurationError(f"{where} must be a number, got {shown(value)}.")
-    if name in ("on_demand_base", "volume_gb"):
-        least, most = (0, 10_000) if name == "on_demand_base" else (1, 65_536)
-        if not isinstance(value, int) or not least <= value <= most:
-            raise ConfigurationError(f"{where} must be a whole number from {least} to {most:,}, got {shown(value)}.")
-        return value
-    if name in _MONEY:
-        if not 0 < value < 1e9:
-            raise ConfigurationError(f"{where} must be an amount in US dollars above 0, got {shown(value)}.")
-        return float(value)
-    if not _SECONDS[name] <= value <= 7 * 86_400:
-        raise ConfigurationError(
-            f"{where} must be a number of seconds from {_SECONDS[name]} to 604,800, got {shown(value)}."
-        )
-    return float(value)
-
-
-def _text(where: str, name: str, value: str) -> str:
-    if name == "types":
-        value = value.removeprefix(PREFIX)
-        if _TYPE.fullmatch(value) is None:
-            raise ConfigurationError(f"{where}: {shown(value)} is no instance type such as 'g5.xlarge'.")
-    elif name == "zones" and _ZONE.fullmatch(value) is None:
-        raise ConfigurationError(f"{where}: {shown(value)} is no availability zone such as 'eu-west-1a'.")
-    elif name == "subnets" and re.fullmatch(r"subnet-[0-9a-f]+", value) is None:
-        raise ConfigurationError(f"{where}: {shown(value)} is no subnet such as 'subnet-0123456789abcdef0'.")
-    elif name == "ami" and re.fullmatch(r"ami-[0-9a-f]+|/[\w./-]+", value) is None:
-        raise ConfigurationError(
-            f"{where}: {shown(value)} is neither an image ('ami-…') nor an SSM parameter ('/aws/service/…')."
-        )
-    elif name == "user" and re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", value) is None:
-        raise ConfigurationError(f"{where}: {shown(value)} is no login name.")
-    elif name == "reach" and value not in ("public", "private"):
-        raise ConfigurationError(unknown(where, value, ("public", "private")))
-    elif name == "imds" and re.fullmatch(r"http://[\w.:\[\]-]+", value) is None:
-        raise ConfigurationError(f"{where}: {shown(value)} is no address such as 'http://169.254.169.254'.")
-    elif name == "ssh_from":
-        try:
-            return str(ipaddress.ip_network(value))
-        except ValueError as error:
-            raise ConfigurationError(f"{where}: {error}; write a network such as '203.0.113.7/32'.") from None
-    return value
-
-
-def _tags(where: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(
-        isinstance(key, str) and isinstance(text, str) for key, text in value.items()
-    ):
-        raise ConfigurationError(f"{where} must be a dict of strings, got {shown(value)}.")
-    if len(value) > _TAG_LIMIT:
-        raise ConfigurationError(f"{where} has {len(value)} tags; AWS takes {_TAG_LIMIT} beside fleetfit's own.")
-    for key, text in value.items():
-        if not key or len(key) > 128 or len(text) > 256 or key.lower().startswith(("aws:", "fleetfit:")):
-            raise ConfigurationError(
-                f"{where}: {shown(key)} cannot be a tag: names have 1 to 128 characters and begin with neither aws: "
-                "nor fleetfit:, values have at most 256."
-            )
-    return dict(value)
+        made: Ec2Options = read(cls, options)
+        return made
 
 
 def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...]:

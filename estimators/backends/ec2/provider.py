@@ -18,13 +18,15 @@ from container.contract.strategies import ElasticHorovod
 from container.system import folders, processes
 from container.system.loop import Loop
 from container.system.removing import remove_tree
+from estimators.backends.base import Leftover
 from estimators.backends.ec2 import keys, leftovers, plans, prices, requests
 from estimators.backends.ec2.api import Ec2Api, Instance, Made
 from estimators.backends.ec2.fleet import Ec2Fleet, Events
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.provider import Finding, Host, Placement
-from estimators.backends.ssh.connection import Connection, Connections, Destination, Finished, SshSettings
+from estimators.backends.ssh.command import Destination, SshSettings
+from estimators.backends.ssh.connection import Connection, Connections, Finished
 from estimators.backends.ssh.machines import Machine
 from estimators.backends.ssh.provider import Failed, Ready, SshProvider
 from estimators.job import instances
@@ -49,7 +51,7 @@ class Ec2Provider(SshProvider):
     """
 
     name: ClassVar[str] = "ec2"
-    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True, spot=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True, spot=True, searched_by_name=True)
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
         given = Ec2Options.of(options.backend_options)
@@ -220,6 +222,11 @@ class Ec2Provider(SshProvider):
     def diagnose(cls) -> list[Finding]:
         """Say whether EC2 can be asked."""
         return plans.findings()
+
+    @classmethod
+    def leftovers(cls, region: str) -> list[Leftover]:
+        """Return the fleets of this user's jobs here."""
+        return leftovers.find(region)
 
     # --- the fleet ---
 

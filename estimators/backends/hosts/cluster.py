@@ -10,17 +10,17 @@ import functools
 import json
 import os
 import signal
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from container import launchers
 from container.contract import variables
 from container.contract.failures import Cause, Failure
-from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop, Timer
 from container.system.running import Runner
 from estimators.backends import config, local
 from estimators.backends.base import Backend, Callbacks, Finding, HostEnd, Leftover
+from estimators.backends.hosts import kept
 from estimators.backends.hosts.platform import Done, Platform, Then, each, problem
 from estimators.backends.hosts.provider import Host, HostProcess, HostProvider, ProcessEnd
 from estimators.job.errors import UnsupportedError
@@ -29,6 +29,7 @@ from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
     from estimators.backends.hosts.here import LocalPlatform
+    from estimators.backends.hosts.membership import MembershipSource
 
 #: From the word for it to SIGKILL when a job is ended without grace, in seconds.
 _KILL_AFTER = 0.5
@@ -59,12 +60,16 @@ class HostCluster(Backend):
         self._provider.tell = self._tell
         self._provider.protected = self.protected
         self._provider.limit, self._provider.note = callbacks.limit, callbacks.note
+        if (heed := getattr(self._provider, "heed", None)) is not None:
+            heed(record.read_json(record.found_file) or {})
         self._here: LocalPlatform | None = None
         self._members: dict[str, _Member] = {}
         self._token = ""
         self._attempt = 0
         self._ending = False
         self._closed = False
+        self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
+        self._located: set[str] = set()  # the hosts of which that was ever said
         self._bringing = False  # what the attempt has saved, before its end is told
         self._kill_timer: Timer | None = None
 
@@ -78,10 +83,25 @@ class HostCluster(Backend):
             raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
 
     @classmethod
-    def leftovers(cls) -> Sequence[Leftover]:
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """What the provider makes of them, if it makes anything."""
+        make = getattr(cls.provider_type, "portable", None)
+        return dict(make(spec, options) if make is not None else options.backend_options)
+
+    @classmethod
+    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+        """What the provider sees of the caller, if it looks."""
+        look = getattr(cls.provider_type, "found", None)
+        return look(spec) if look is not None else None
+
+    @classmethod
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
         """What the provider finds, if it looks."""
         find = getattr(cls.provider_type, "leftovers", None)
-        return find() if find is not None else ()
+        if find is None:
+            return ()
+        found: Sequence[Leftover] = find(region) if cls.provider_type.capabilities.searched_by_name else find()
+        return found
 
     @classmethod
     def diagnose(cls) -> Sequence[Finding]:
@@ -129,9 +149,11 @@ class HostCluster(Backend):
         members = []
         for host in self.spec.hosts:
             member = self._members.get(host)
-            if member is not None and (member.lost or self._placed or member.noticed):
-                # It stays where it was, or discovery says anew where, or it will be taken.
+            if member is not None and (member.lost or host in self._located or member.noticed):
+                # It is gone, or it is said anew where it is, or it will be taken.
                 member.release()
+                if (place := self._places.get(host)) is not None:
+                    self.locate(host, place)  # that was said before the host was let go
             if member is None or member.lost:
                 member = self._members[host] = _Member(self, host)
             members.append(member)
@@ -144,9 +166,7 @@ class HostCluster(Backend):
                 if not apart:
                     then()
                 elif attempt == self._attempt and not self._ending and not self._closed:
-                    if not self.running:
-                        self.callbacks.secondary_status("Training", "")
-                    member.train(f"{member.there.address}:0", listens=False)
+                    self._train_apart(member)
 
             member.acquire(lambda: member.prepare(number[member.name], len(members), prepared))
 
@@ -155,6 +175,12 @@ class HostCluster(Backend):
                 self._start_toolkits(members)
 
         each(members, prepare, start)
+
+    def _train_apart(self, member: _Member) -> None:
+        """Start the toolkit of a host that waits for no other: the first that runs may be one that was added."""
+        if not self.running:
+            self.callbacks.secondary_status("Training", "")
+        member.train(f"{member.there.address}:0", listens=False)
 
     def _tell(self, text: str) -> None:
         if not self.running and not self._ending and not self._closed:
@@ -171,13 +197,64 @@ class HostCluster(Backend):
                 self.fail(problem(f"{first.name} cannot listen at {first.there.address}.", Cause.LAUNCH))
                 return
             address = f"{first.there.address}:{port}"
-            for member in members:
-                member.train(address, listens=member is first)
+            ways = {first.name: address}
+
+            def look(member: _Member, then: Then) -> None:
+                def found(way: str) -> None:
+                    ways[member.name] = way
+                    then()
+
+                self._find_way(member, first, port, found)
+
+            def train() -> None:
+                if not (self._ending or self._closed):
+                    for member in members:
+                        member.train(ways[member.name], listens=member is first)
+
+            if first.platform.shared:
+                ways = {member.name: address for member in members}
+                train()
+            else:
+                each(members[1:], look, train)
 
         if len(members) == 1:
             first.train(f"{first.there.address}:0", listens=False)
         else:
             first.there.listen(start)
+
+    def _find_way(self, member: _Member, first: _Member, port: int, found: Callable[[str], None]) -> None:
+        """Find how a host connects to the one that listens: directly, or through what the provider has to both.
+
+        A strategy whose processes connect by themselves has only the direct way; without one the job fails.
+        """
+        address = first.there.address
+
+        def reached(error: str | None) -> None:
+            if self._ending or self._closed or member.lost or first.lost:
+                return
+            bridge = getattr(self._provider, "bridge", None)
+            launcher = launchers.launcher_of(self.spec.strategy)
+            said = f"{member.name} ({member.there.address}) does not reach {first.name} at {address}:{port} ({error})"
+            if error is None:
+                found(f"{address}:{port}")
+            elif launchers.of(self.spec.strategy).connects or bridge is None:
+                text = (
+                    f"{said}, and the processes of strategy {launcher!r} connect the hosts with each other. Open the "
+                    "ports between the hosts, or give the address that they reach each other by."
+                )
+                self.fail(problem(text, Cause.LAUNCH))
+            else:
+                bridge(member.there, first.there, port, functools.partial(bridged, said))
+
+        def bridged(said: str, way: int, reason: str) -> None:
+            if self._ending or self._closed or member.lost or first.lost:
+                return
+            if way:
+                found(f"127.0.0.1:{way}")
+            else:
+                self.fail(problem(f"{said}, and its connection cannot be forwarded: {reason}.", Cause.LAUNCH))
+
+        member.there.reach(address, port, reached)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -187,6 +264,14 @@ class HostCluster(Backend):
             for member in self._members.values()
             if member.host is not None and not member.lost
         }
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all hosts are at one address, and so share a machine; of those that come and go, none is taken for
+        another's neighbour.
+        """
+        alone = launchers.of(self.spec.strategy).membership_changes or len(self.addresses) < 2
+        return not alone and len(set(self.addresses.values())) == 1
 
     def fail(self, failure: Failure) -> None:
         """Something that every host needs has failed."""
@@ -200,16 +285,27 @@ class HostCluster(Backend):
         first = next(member.there for member in self._members.values() if member.host is not None)
         return first.caller_address, first.interface
 
+    def membership(self) -> MembershipSource | None:
+        """What the provider has, if it has one."""
+        make = getattr(self._provider, "membership", None)
+        source: MembershipSource | None = make() if make is not None else None
+        return source
+
     @property
-    def _placed(self) -> bool:
-        """Whether discovery says which machine a host is on, and the provider heeds it."""
-        strategy = self.spec.strategy
-        discovers = isinstance(strategy, ElasticHorovod) and strategy.discovery is not None
-        return discovers and hasattr(self._provider, "locate")
+    def locates(self) -> bool:
+        """Whether the provider heeds it."""
+        return hasattr(self._provider, "locate")
+
+    def use(self, hosts: tuple[str, ...]) -> None:
+        """Run on them; where each of them is will be said anew."""
+        super().use(hosts)
+        self._places.clear()
 
     def locate(self, host: str, place: str) -> None:
-        """Tell the provider, if it heeds discovery."""
-        if self._placed:
+        """Tell the provider, if it heeds it."""
+        if self.locates:
+            self._places[host] = place
+            self._located.add(host)
             self._provider.locate(host, place)  # type: ignore[attr-defined]
 
     def withdraw(self, host: str) -> None:
@@ -226,7 +322,7 @@ class HostCluster(Backend):
 
         def start() -> None:
             if not self._ending and not self._closed:
-                member.train(f"{member.there.address}:0", listens=False)
+                self._train_apart(member)
 
         member.acquire(lambda: member.prepare(0, 1, start))
 
@@ -459,9 +555,12 @@ class _Member:
             variables.JOB_MARK: spec.name,
             **config.failure_environment(spec, options, cluster.attempt),
         }
-        if platform.shared:
+        if spec.resources.keep_alive_s:
+            env[variables.KEEP_ALIVE] = f"{spec.resources.keep_alive_s}"
+            env[variables.KEPT_FOR] = kept.whose(cluster.record.home)
+        if platform.shared or cluster.one_machine:
             env[variables.SHARED_MACHINE] = "1"
-        else:
+        if not platform.shared:
             env[variables.ADDRESSES] = json.dumps(cluster.addresses, separators=(",", ":"))
         self.preparing = False
         self.trains = True

@@ -107,14 +107,18 @@ class Environment:
     wheels: wheelhouse.Wheels
 
     @classmethod
-    def of(cls, requirements: Sequence[str] | None) -> Environment:
+    def of(cls, requirements: Sequence[str] | None, also: Sequence[str] = ()) -> Environment:
         """Say what an environment with these requirements is; None: with what is installed here.
+
+        Args:
+            requirements: As of pip.
+            also: Of what is installed here, packages that it has beside those of training.
 
         Raises:
             ProvisionError: what is installed here is not enough to train with.
         """
         if requirements is None:
-            wheels = wheelhouse.of_environment(_here(), horovod_too=False)
+            wheels = wheelhouse.of_environment(_here(), horovod_too=False, also=also)
         else:
             wheels = wheelhouse.of_requirements(requirements)
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -341,7 +345,8 @@ def main() -> int:
     """
     asked = json.load(sys.stdin)
     try:
-        prepare(Shell(asked["words"]), Environment.of(asked.get("requirements")), lambda text: print(text, flush=True))
+        environment = Environment.of(asked.get("requirements"), asked.get("also") or ())
+        prepare(Shell(asked["words"]), environment, lambda text: print(text, flush=True))
     except HostError as error:
         print(error, file=sys.stderr)
         return 1

@@ -159,6 +159,9 @@ class Host(Protocol):
     def listen(self, done: Callable[[int], None]) -> None:
         """Listen at a free port of the host's address, for a process that is then run with ``listener``."""
 
+    def reach(self, address: str, port: int, done: Done) -> None:
+        """Say whether a port of another host can be connected to from there; the reason, if not."""
+
     def list_files(self, path: str, done: Callable[[Mapping[str, tuple[int, int]]], None]) -> None:
         """Say which files there are below a folder: name -> size and time in nanoseconds."""
 
@@ -225,8 +228,34 @@ class HostProvider(Protocol):
     def diagnose(cls) -> list[Finding]:
         """What ``fleetfit doctor`` should say."""
 
-    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it:
+    # A provider that can carry a connection between hosts that do not reach each other also has this:
+    #
+    # def bridge(self, host: Host, other: Host, port: int, done: Callable[[int, str], None]) -> None:
+    #     """Have connections to a port of the host's loopback address lead to a port of another host.
+    #
+    #     ``done`` gets that port, or 0 and the reason."""
+    #
+    # A provider that knows which hosts there are for an elastic job says so; otherwise as many are acquired as the job
+    # wants:
+    #
+    # def membership(self) -> MembershipSource | None:
+    #     """See :mod:`estimators.backends.hosts.membership`; one for each attempt of the job."""
+    #
+    # def locate(self, name: str, place: str) -> None:
+    #     """Which place a host is to have, before or after it was acquired; of a source that decides."""
+
+    # A provider whose hosts can outlive their jobs' supervisors also has this; clean asks those that have it, and
+    # those that are searched by name with the region that was named:
     #
     # @classmethod
     # def leftovers(cls) -> list[Leftover]:
     #     """What there is of all jobs, those that run among them."""
+    #
+    # One to which it matters where in the caller fit() is called, has these:
+    #
+    # @classmethod
+    # def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+    #     """What there is to know of the process that calls fit(): plain data."""
+    #
+    # def heed(self, found: dict[str, Any]) -> None:
+    #     """What that was, in the job's supervisor, before anything else; empty if it was nothing."""

@@ -180,6 +180,10 @@ class RemoteHost:
         """Listen at a free port of the host's address."""
         self._ask("listen", lambda message: done(int(message.get("port") or 0)), address=self.address)
 
+    def reach(self, address: str, port: int, done: Done) -> None:
+        """Say whether a port of another host can be connected to from there."""
+        self._ask("reach", lambda message: done(message.get("error")), address=address, port=port)
+
     def list_files(self, path: str, done: Callable[[Mapping[str, tuple[int, int]]], None]) -> None:
         """Say which files there are below a folder."""
         self._ask(

@@ -42,8 +42,12 @@ class Discovery:
     warnings: tuple[str, ...] = ()
 
 
-def discover(settings: Settings) -> Discovery:
+def discover(settings: Settings, framework: str = "tensorflow") -> Discovery:
     """Find what an estimator for ``ml.*`` was not told.
+
+    Args:
+        settings: What it was told.
+        framework: The framework that the script is for.
 
     Raises:
         ConfigurationError: a configuration file cannot be read.
@@ -59,9 +63,9 @@ def discover(settings: Settings) -> Discovery:
     try:
         aws = Aws(region=options.region, profile=options.profile, session=settings.sagemaker_session)
     except ConfigurationError as error:
-        lacking = () if settings.image_uri is not None else (images.unknown(settings),)
+        lacking = () if settings.image_uri is not None else (images.unknown(settings, framework),)
         return Discovery(settings=settings, problems=(str(error), *lacking), warnings=tuple(warnings))
-    search = _Search(settings, aws, config)
+    search = _Search(settings, aws, config, framework)
     found = search.run()
     kept = dataclasses.replace(
         options, region=aws.region, profile=options.profile or profile_of(settings.sagemaker_session)
@@ -77,8 +81,9 @@ def discover(settings: Settings) -> Discovery:
 class _Search:
     """One search; what cannot be found becomes a problem, not an exception."""
 
-    def __init__(self, settings: Settings, aws: Aws, config: sdk_config.SdkConfig) -> None:
+    def __init__(self, settings: Settings, aws: Aws, config: sdk_config.SdkConfig, framework: str) -> None:
         self._settings = settings
+        self._framework = framework
         self._aws = aws
         self._config = config
         self.problems: list[str] = []
@@ -99,7 +104,7 @@ class _Search:
                     self.problems.append(text)
                 told.add(text)
                 if name == "image_uri":
-                    self.problems.append(images.unknown(self._settings))
+                    self.problems.append(images.unknown(self._settings, self._framework))
             else:
                 found[name] = value
         return found
@@ -127,7 +132,7 @@ class _Search:
         return f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
 
     def _image(self) -> str | None:
-        choice = images.choose(self._settings, self._aws)
+        choice = images.choose(self._settings, self._aws, self._framework)
         self.warnings += choice.warnings
         return choice.uri
 

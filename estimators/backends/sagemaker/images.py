@@ -1,4 +1,4 @@
-"""Which image a job on SageMaker runs: a named one, AWS's by TensorFlow's version, or ours from the user's ECR."""
+"""Which image a job on SageMaker runs: a named one, AWS's by the framework's version, or ours from the user's ECR."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
+from container.contract.strategies import FRAMEWORKS
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import explain, is_denied, is_missing
 from estimators.job import instances
@@ -30,8 +31,19 @@ class Choice:
     warnings: tuple[str, ...] = ()
 
 
-def choose(settings: Settings, aws: Aws) -> Choice:
+#: Our own image has TensorFlow only.
+_OWN_FRAMEWORK = "tensorflow"
+#: Framework -> what the SDK calls it.
+_AWS_NAMES = {"tensorflow": "tensorflow", "torch": "pytorch"}
+
+
+def choose(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> Choice:
     """The image of a job.
+
+    Args:
+        settings: What the estimator was told.
+        aws: Where the job runs.
+        framework: The framework that the script is for.
 
     Raises:
         ConfigurationError: there is none; the message says how to get one.
@@ -39,12 +51,23 @@ def choose(settings: Settings, aws: Aws) -> Choice:
     if settings.image_uri is not None:
         return Choice(settings.image_uri)
     if settings.framework_version is not None:
-        return Choice(aws_image(settings, aws))
+        return Choice(aws_image(settings, aws, framework))
+    if framework != _OWN_FRAMEWORK:
+        raise ConfigurationError(_none_of_ours(framework))
     return own_image(settings, aws)
 
 
-def unknown(settings: Settings) -> str:
+def _none_of_ours(framework: str) -> str:
+    return (
+        f"there is no image: fleetfit's own is for TensorFlow. Give image_uri, or framework_version and py_version for "
+        f"one of AWS's {FRAMEWORKS[framework]} images."
+    )
+
+
+def unknown(settings: Settings, framework: str = _OWN_FRAMEWORK) -> str:
     """What to say of a job without ``image_uri`` when AWS cannot be asked which images there are."""
+    if framework != _OWN_FRAMEWORK and settings.framework_version is None:
+        return _none_of_ours(framework)
     if settings.framework_version is not None and not _has_sdk():
         return _needs_sdk(settings)
     return (
@@ -85,8 +108,8 @@ def repository_of(uri: str) -> str:
     return head if colon and "/" not in tag else name
 
 
-def aws_image(settings: Settings, aws: Aws) -> str:
-    """AWS's TensorFlow image of a version, as the SageMaker SDK knows it."""
+def aws_image(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> str:
+    """AWS's image of a framework's version, as the SageMaker SDK knows it."""
     version = str(settings.framework_version)
     try:
         from sagemaker import image_uris
@@ -99,7 +122,7 @@ def aws_image(settings: Settings, aws: Aws) -> str:
     try:
         return str(
             image_uris.retrieve(
-                "tensorflow",
+                _AWS_NAMES[framework],
                 aws.region,
                 version=version,
                 py_version=settings.py_version,
@@ -108,7 +131,7 @@ def aws_image(settings: Settings, aws: Aws) -> str:
             )
         )
     except (ValueError, KeyError) as error:
-        raise ConfigurationError(f"AWS has no such TensorFlow image: {error}") from error
+        raise ConfigurationError(f"AWS has no such {FRAMEWORKS[framework]} image: {error}") from error
 
 
 def own_image(settings: Settings, aws: Aws) -> Choice:

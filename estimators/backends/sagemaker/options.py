@@ -7,11 +7,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from container.contract.names import unknown
-from estimators.job.errors import ConfigurationError
+from estimators.backends.option_rules import one_of, option, read, refuse, text
 
 #: Who starts the processes: the image itself, or our toolkit, which is sent along. ``auto`` decides by the image.
 TOOLKITS = ("auto", "image", "shipped")
+
+
+def _above_0(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise refuse(where, "a number above 0", value)
+    return float(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,21 +31,10 @@ class SageMakerOptions:
         poll_seconds: How often SageMaker is asked at the most, in seconds; where nothing happens it is less.
     """
 
-    region: str | None = None
-    profile: str | None = None
-    toolkit: str = "auto"
-    poll_seconds: float = 2.0
-
-    def __post_init__(self) -> None:
-        for name in ("region", "profile"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, str) or not value):
-                raise ConfigurationError(f"backend_options: {name!r} must be a string, got {value!r}.")
-        if self.toolkit not in TOOLKITS:
-            raise ConfigurationError(unknown("backend_options: 'toolkit'", self.toolkit, TOOLKITS))
-        seconds = self.poll_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigurationError(f"backend_options: 'poll_seconds' must be a number above 0, got {seconds!r}.")
+    region: str | None = option(text())
+    profile: str | None = option(text())
+    toolkit: str = option(one_of(*TOOLKITS), "auto")
+    poll_seconds: float = option(_above_0, 2.0)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> SageMakerOptions:
@@ -49,11 +43,8 @@ class SageMakerOptions:
         Raises:
             ConfigurationError: there is no such option, or its value is wrong.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ConfigurationError(unknown("option of the backend 'ml'", name, known))
-        return cls(**values)
+        made: SageMakerOptions = read(cls, values, what="option of the backend 'ml'")
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """What :meth:`of` reads back equal; what is at its default is left out."""

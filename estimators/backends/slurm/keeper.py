@@ -32,6 +32,8 @@ from typing import Any
 
 #: How long a command of Slurm's may take, in seconds: a controller that is restarted answers after some time.
 _COMMAND_S = 60.0
+#: How often a question that the controller does not answer is put to it.
+_TRIES = 3
 #: From one look at the queue to the next, in seconds: a job that starts at once is seen at once, and a controller with
 #: thousands of users not asked more often than people do.
 _FIRST_S, _LAST_S, _SLOWER = 0.05, 5.0, 1.3
@@ -224,8 +226,11 @@ def _resolved(name: str) -> str:
 
 
 def job_fields(job: str) -> dict[str, str]:
-    """Return what Slurm tells of a job, times in seconds since the epoch."""
-    _, said, _ = command(["scontrol", "show", "job", "--oneliner", job])
+    """Return what Slurm tells of a job, times in seconds since the epoch; nothing if it does not know it."""
+    for _ in range(_TRIES):
+        code, said, error = command(["scontrol", "show", "job", "--oneliner", job])
+        if code == 0 or "nvalid job id" in error:
+            break  # and else a controller that is busy may answer the next time
     return parse_fields(said)
 
 

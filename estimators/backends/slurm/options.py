@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from container.contract.names import shown, unknown
 from estimators.backends.hosts.remote import SILENCE_S
+from estimators.backends.option_rules import (
+    UnknownOptionError,
+    above_0,
+    boolean,
+    interpreter,
+    option,
+    read,
+    refuse,
+    text,
+    texts,
+)
 from estimators.job.errors import ConfigurationError
 
 #: Variables of the submitting process that the nodes get; all others are theirs.
@@ -39,6 +48,34 @@ _SIGNAL = re.compile(r"(?P<name>[A-Z0-9]+)@(?P<seconds>\d+)")
 _SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
 
 
+def _plain(where: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value) or "\n" in str(value):
+        raise refuse(where, "a string or a number, as sbatch takes it", value)
+    return str(value)
+
+
+def _time(where: str, value: Any) -> str:
+    limit = str(value) if isinstance(value, int) and not isinstance(value, bool) else text()(where, value)
+    if minutes(limit) is None:
+        raise refuse(where, "minutes, or sbatch's hours:minutes:seconds or days-hours", value)
+    return str(limit)
+
+
+def _signal(where: str, value: Any) -> str:
+    said: str = text()(where, value)
+    found = _SIGNAL.fullmatch(said)
+    if found is None or found["name"] not in _SIGNALS:
+        one = f"a signal and seconds before the limit, 'TERM@120' say, with one of {', '.join(_SIGNALS)}"
+        raise refuse(where, one, value)
+    return said
+
+
+def _words(where: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise refuse(where, "a list of strings", value)
+    return tuple(value)  # one of them may stand there twice
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
     """Options of the backend.
@@ -57,14 +94,14 @@ class SlurmOptions:
     """
 
     plain: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    time: str | None = None
-    exclusive: bool = True
-    requeue: bool = False
-    signal: str | None = None
-    python: str = sys.executable
-    export: tuple[str, ...] = EXPORTED
-    sbatch: tuple[str, ...] = ()
-    silence: float = SILENCE_S
+    time: str | None = option(_time)
+    exclusive: bool = option(boolean, True)
+    requeue: bool = option(boolean, False)
+    signal: str | None = option(_signal)
+    python: str = option(interpreter, sys.executable)
+    export: tuple[str, ...] = option(texts(one_too=False), EXPORTED)
+    sbatch: tuple[str, ...] = option(_words, ())
+    silence: float = option(above_0("seconds, more than 0"), SILENCE_S)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SlurmOptions:
@@ -73,52 +110,21 @@ class SlurmOptions:
         Raises:
             ConfigurationError: one of them is not known, or of another type.
         """
-        fields = {field.name for field in dataclasses.fields(cls)} - {"plain"}
-        known = sorted(fields | set(_PLAIN))
-        for name in given:
-            if name not in known:
-                raise ConfigurationError(
-                    unknown("option of instance_type 'slurm'", name, known)
-                    + " Others of sbatch go as words: backend_options={'sbatch': ['--option=value']}."
-                )
-        values: dict[str, Any] = {}
-        plain = {}
-        for name, value in given.items():
-            if value is None:
-                continue
-            if name in _PLAIN:
-                plain[name] = _text(name, value)
-            elif name in ("exclusive", "requeue"):
-                values[name] = _check(name, value, bool, "True or False")
-            elif name in ("export", "sbatch"):
-                values[name] = _words(name, value)
-            elif name == "silence":
-                if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                    raise ConfigurationError(f"{_named(name)} must be seconds, more than 0; got {shown(value)}.")
-                values[name] = float(value)
-            elif name == "time" and isinstance(value, int) and not isinstance(value, bool):
-                values[name] = str(value)
-            else:
-                values[name] = _check(name, value, str, "a string")
-        values.setdefault("exclusive", not any(name in plain for name in _PARTS))
-        made = cls(plain=plain, **values)
-        if made.time is not None and minutes(made.time) is None:
+        plain = {
+            name: _plain(f"backend_options: {name!r}", value)
+            for name, value in given.items()
+            if name in _PLAIN and value is not None
+        }
+        given = dict(given)
+        if given.get("exclusive") is None:
+            given["exclusive"] = not any(name in plain for name in _PARTS)
+        try:
+            made: SlurmOptions = read(cls, given, what="option of instance_type 'slurm'", known=_PLAIN)
+        except UnknownOptionError as error:
             raise ConfigurationError(
-                f"{_named('time')} must be minutes, or sbatch's hours:minutes:seconds or days-hours; "
-                f"got {shown(made.time)}."
-            )
-        if made.signal is not None:
-            found = _SIGNAL.fullmatch(made.signal)
-            if found is None or found["name"] not in _SIGNALS:
-                raise ConfigurationError(
-                    f"{_named('signal')} must be a signal and seconds before the limit, 'TERM@120' say, with one of "
-                    f"{', '.join(_SIGNALS)}; got {shown(made.signal)}."
-                )
-        if not made.python.startswith("/"):
-            raise ConfigurationError(
-                f"{_named('python')} must be an interpreter's absolute path on the nodes; got {shown(made.python)}."
-            )
-        return made
+                f"{error} Others of sbatch go as words: backend_options={{'sbatch': ['--option=value']}}."
+            ) from None
+        return dataclasses.replace(made, plain=plain)
 
     @property
     def partition(self) -> str | None:
@@ -157,36 +163,3 @@ def minutes(text: str) -> float | None:
     if len(parts) == 3:
         return parts[0] * 60 + parts[1] + parts[2] / 60
     return parts[0] + (parts[1] / 60 if len(parts) == 2 else 0)
-
-
-def _named(name: str) -> str:
-    return f"backend_options[{name!r}]"
-
-
-def _check(name: str, value: Any, kind: type, said: str) -> Any:
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{_named(name)} must be {said}; got {shown(value)}.")
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value) or "\n" in str(value):
-        raise ConfigurationError(
-            f"{_named(name)} must be a string or a number, as sbatch takes it; got {shown(value)}."
-        )
-    return str(value)
-
-
-def _words(name: str, value: Any) -> tuple[str, ...]:
-    if (
-        isinstance(value, str)
-        or not isinstance(value, list | tuple)
-        or not all(isinstance(word, str) for word in value)
-    ):
-        raise ConfigurationError(f"{_named(name)} must be a list of strings; got {shown(value)}.")
-    return tuple(value)
-
-
-def is_notice(number: int) -> bool:
-    """Return whether a signal that an agent gets is Slurm's announcement that it will end."""
-    return number in {signal.Signals[f"SIG{name}"] for name in _SIGNALS}

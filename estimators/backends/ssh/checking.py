@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from container.system.loop import Loop
-from estimators.backends.ssh.connection import Connection, Connections, Finished, SshSettings
+from estimators.backends.ssh.command import SshSettings
+from estimators.backends.ssh.connection import Connection, Connections, Finished
 from estimators.backends.ssh.machines import Machine
 
 #: How long a machine may take to answer, and one to reach another, in seconds.

@@ -11,20 +11,17 @@ import contextlib
 import dataclasses
 import os
 import random
-import re
 import secrets
 import shlex
-import shutil
-import signal
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from container.system import folders, processes
+from container.system import folders
 from container.system.loop import Loop
 from container.system.removing import remove_tree
-from estimators.job.errors import ConfigurationError
+from estimators.backends.ssh.child import KEPT, Child
+from estimators.backends.ssh.command import DROPPED, FINAL, Destination, SshSettings, reason
 
 #: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
 AT_ONCE = 8
@@ -33,198 +30,6 @@ CLOSED = "the connection was closed by the machine"
 #: How often a login that sshd has dropped is tried again, and how long to wait before, in seconds; doubled each time.
 _TRIES = 6
 _WAIT_S = 0.2
-#: How long a machine may take to answer at all, in seconds.
-_CONNECT_S = 10
-#: ssh asks the machine this often whether it is there, and gives up at the third silence: after 15 s.
-_ALIVE_S, _ALIVE_COUNT = 5, 2
-#: How much of what ssh complains of is kept, in bytes.
-_KEPT = 16 << 10
-_READ_SIZE = 1 << 18
-
-#: What stands in ssh's complaints, why that is, and what to do about it; the first that is found counts. ``{host}`` is
-#: the destination, ``{words}`` the user's own command line to try it with, ``{last}`` the complaint's last line.
-_REASONS: tuple[tuple[str, str], ...] = (
-    (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is another one than when it was first seen: the machine was set up anew, or another one answers "
-        "in its place. If you know that it is right, forget the old key: {forget}",
-    ),
-    (
-        r"Host key verification failed|No \S+ host key is known",
-        "its host key, or that of a jump host on the way, is not known. Log in there once with `{words}` and accept "
-        "the key",
-    ),
-    (
-        r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
-        "others can read the private key here, and ssh does not take such a key; chmod 600 it",
-    ),
-    (
-        r"Too many authentication failures",
-        "the agent offered more keys than it accepts; name the right one with IdentityFile and IdentitiesOnly=yes in "
-        "the ssh configuration",
-    ),
-    (
-        r"Permission denied",
-        "the login was refused ({last}). It has to work without a question: `ssh-copy-id {host}` or `ssh-add`, then "
-        "try `{words}`",
-    ),
-    (
-        r"Could not resolve hostname|Name or service not known",
-        "nobody knows the name. Check its spelling, or give it an address by HostName in the ssh configuration",
-    ),
-    (
-        r"No route to host|Network is unreachable",
-        "there is no route to it. Check the address, the network or VPN, and that the machine runs",
-    ),
-    (
-        r"Connection timed out|Operation timed out|banner exchange",
-        "it did not answer. Check the address, that the machine runs, and that a firewall lets ssh through",
-    ),
-    (
-        r"Connection refused",
-        "nothing listens at its ssh port. Check that sshd runs there, and the port",
-    ),
-    (
-        r"Session open refused by peer|session request failed",
-        "its sshd allows too few sessions in a connection; raise MaxSessions there",
-    ),
-    (
-        r"[Bb]ad configuration option|terminating, \d+ bad|Can't open user config file|Bad owner or permissions on",
-        "the ssh configuration is wrong: {last}",
-    ),
-    (
-        r"Timeout, server .* not responding",
-        "it has given no sign of life for 15 s",
-    ),
-    (
-        r"kex_exchange_identification|Connection (closed|reset) by",
-        "it closed the connection before the login. Too many log in at once (MaxStartups), or it bars this machine",
-    ),
-)
-#: What sshd does to logins that are too many at once.
-_DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Exceeded MaxStartups")
-#: What does not become better by itself while a machine starts.
-_FINAL = re.compile(
-    r"IDENTIFICATION HAS CHANGED|[Bb]ad configuration option|terminating, \d+ bad|Can't open user config|"
-    r"UNPROTECTED PRIVATE KEY|Bad owner or permissions on"
-)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SshSettings:
-    """How a fleet's machines are reached.
-
-    Attributes:
-        known_hosts: The fleet's own file of host keys. One that is not there is made.
-        config: A configuration file in place of ``~/.ssh/config``.
-        strict: Whether only keys count that are in ``known_hosts`` already. Otherwise the key of a machine that is seen
-            for the first time is taken and written there, and must be the same from then on.
-        identity: A private key to log in with, and no other.
-        options: More of ssh's options, as of its ``-o``: name -> value.
-    """
-
-    known_hosts: Path
-    config: Path | None = None
-    strict: bool = False
-    identity: Path | None = None
-    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def words(self, *, level: str = "ERROR", forwards: bool = False) -> list[str]:
-        """Return ssh's command line for a session without questions, up to the destination.
-
-        Args:
-            level: How much it says.
-            forwards: Whether it asks for a forwarding; otherwise those of the configuration are left out.
-        """
-        own = [str(self.known_hosts)]
-        if not self.strict:
-            own += ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
-        options = {
-            **self.options,
-            "BatchMode": "yes",
-            "UserKnownHostsFile": " ".join(f'"{path}"' for path in own),
-            "StrictHostKeyChecking": "yes" if self.strict else "accept-new",
-            "UpdateHostKeys": "no",
-            "HashKnownHosts": "no",
-            "ConnectTimeout": str(_CONNECT_S),
-            "ServerAliveInterval": str(_ALIVE_S),
-            "ServerAliveCountMax": str(_ALIVE_COUNT),
-            "LogLevel": level,
-            "RequestTTY": "no",
-            "RemoteCommand": "none",
-            "PermitLocalCommand": "no",
-            "ForwardAgent": "no",
-            "ForwardX11": "no",
-            "ClearAllForwardings": "no" if forwards else "yes",
-        }
-        if self.strict:
-            options["GlobalKnownHostsFile"] = "none"
-        if self.identity is not None:
-            options |= {"IdentityFile": f'"{self.identity}"', "IdentitiesOnly": "yes"}
-        config = ["-F", str(self.config)] if self.config is not None else []
-        return ["ssh", *config, *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Destination:
-    """What ssh is told to connect to.
-
-    Attributes:
-        host: A name of the ssh configuration or of the network, or an address.
-        user: The login; None: as ssh decides.
-        port: The port; None: as ssh decides.
-        options: Options of this machine alone, such as ``HostKeyAlias``: name -> value.
-    """
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.host or self.host.startswith("-") or re.search(r"[\s\0/@]", self.host):
-            raise ConfigurationError(f"{self.host!r} is no name of a host: it must be a name or an address.")
-        if self.user is not None and (not self.user or self.user.startswith("-") or re.search(r"[\s\0]", self.user)):
-            raise ConfigurationError(f"{self.user!r} is no login name (of host {self.host!r}).")
-        if self.port is not None and not 0 < self.port < 65536:
-            raise ConfigurationError(f"{self.port} is no port (of host {self.host!r}).")
-
-    def __str__(self) -> str:
-        text = f"{self.user}@{self.host}" if self.user is not None else self.host
-        return f"{text} (port {self.port})" if self.port is not None else text
-
-    def words(self) -> list[str]:
-        """Return its part of ssh's command line."""
-        return [
-            *(word for name, value in self.options.items() for word in ("-o", f"{name}={value}")),
-            *(("-p", str(self.port)) if self.port is not None else ()),
-            *(("-l", self.user) if self.user is not None else ()),
-            "--",
-            self.host,
-        ]
-
-
-def reason(complaint: str, settings: SshSettings, destination: Destination) -> str:
-    """Return why ssh did not come through, and what to do, from what it wrote to its standard error."""
-    lines = [line.strip() for line in complaint.splitlines() if line.strip() and not line.startswith("Warning: Perm")]
-    last = lines[-1] if lines else "ssh ended without a word"
-    config = ["-F", str(settings.config)] if settings.config is not None else []
-    words = shlex.join(["ssh", *config, *(word for word in destination.words() if word != "--"), "true"])
-    offending = re.search(r"Offending \S+ key in (.+):(\d+)", complaint)
-    file = offending[1] if offending else str(settings.known_hosts)
-    alias = destination.options.get("HostKeyAlias", destination.host)
-    if destination.port not in (None, 22) and "HostKeyAlias" not in destination.options:
-        alias = f"[{destination.host}]:{destination.port}"
-    known = {
-        "host": f"{destination.user}@{destination.host}" if destination.user else destination.host,
-        "words": words,
-        "last": last.removeprefix("ssh: "),
-        "forget": "`" + shlex.join(["ssh-keygen", "-R", alias, "-f", file]) + "`",
-    }
-    for pattern, text in _REASONS:
-        if re.search(pattern, complaint):
-            return text.format(**known)
-    return known["last"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -391,7 +196,7 @@ class Connection:
                 self._master.errors.clear()  # the machine's greeting
                 self._connections.connected(self)
                 ready(self)
-            elif not marked and len(said) > _KEPT:
+            elif not marked and len(said) > KEPT:
                 del said[:-64]
 
         self._master = Child(self._loop, argv, read, self._master_ended, keeps_input=True)
@@ -421,9 +226,9 @@ class Connection:
             return
         if code == 0:
             text = "the login ended at once. Its shell has to run commands: `ssh HOST true`"
-        patient = self._until is not None and time.monotonic() < self._until and not _FINAL.search(errors)
+        patient = self._until is not None and time.monotonic() < self._until and not FINAL.search(errors)
         self._connections.connected(self)
-        if patient or (_DROPPED.search(errors) and self._tries < _TRIES):
+        if patient or (DROPPED.search(errors) and self._tries < _TRIES):
             wait = min(_WAIT_S * 2 ** (self._tries - 1), 2.0 if patient else 30.0) * random.uniform(0.7, 1.3)
             self._loop.call_later(wait, lambda: None if self._closed else self._connections.again(self))
             return
@@ -559,6 +364,36 @@ class Connection:
             lambda code, errors: done(Finished(code=code, output=bytes(output), errors=errors)),
         )
 
+    def forward_back(self, here: Path, done: Callable[[int, str], None]) -> None:
+        """Forward connections to a free port of the machine's loopback address to a unix socket here.
+
+        Args:
+            here: The socket.
+            done: Called with the port; with 0 and the reason if the machine does not do so.
+        """
+        settings = [*self._connections.settings.words(forwards=True), "-o", f"ControlPath={self._socket}"]
+        output = bytearray()
+
+        def ended(code: int, errors: str) -> None:
+            port = bytes(output).strip()
+            if code == 0 and port.isdigit():
+                done(int(port), "")
+            else:
+                finished = Finished(code=code, output=bytes(output), errors=errors)
+                done(0, f"its sshd does not forward (AllowTcpForwarding): {finished.last_line}")
+
+        Child(
+            self._loop,
+            [*settings, "-O", "forward", "-R", f"127.0.0.1:0:{here}", *self.destination.words()],
+            output.extend,
+            ended,
+        )
+
+    @property
+    def folder(self) -> Path:
+        """A folder of this process's alone, for sockets."""
+        return self._socket.parent
+
     def close(self) -> None:
         """End it and everything that goes through it."""
         if self._closed:
@@ -575,159 +410,3 @@ class Connection:
 
 def _mark() -> str:
     return f"fleetfit-{secrets.token_hex(8)}"
-
-
-class Child:
-    """A process that the loop follows: ssh's, or one that uses it.
-
-    Args:
-        loop: The loop.
-        argv: Its command.
-        on_output: Takes what it prints; None: it prints to one of ``descriptors``.
-        on_end: Called with its exit status and what it complained of.
-        keeps_input: Whether it gets an input that stays open until :meth:`kill`.
-        source: What it reads: a file, or bytes.
-        descriptors: Its standard input and output, if they are given.
-
-    Attributes:
-        pid: The process; 0 if it could not be started.
-        errors: What it has complained of.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        argv: Sequence[str],
-        on_output: Callable[[bytes], object] | None,
-        on_end: Callable[[int, str], None],
-        *,
-        keeps_input: bool = False,
-        source: Path | bytes | None = None,
-        descriptors: tuple[int, int] | None = None,
-    ) -> None:
-        self._loop = loop
-        self._on_output = on_output
-        self._on_end = on_end
-        self.errors = bytearray()
-        self._input = -1
-        self._pending = memoryview(b"")
-        self._status: int | None = None
-        self._open: set[int] = set()
-        self.pid = 0
-        errors_read, errors_write = os.pipe()
-        output_read, output_write = os.pipe() if descriptors is None else (-1, descriptors[1])
-        stdin: int | None = None
-        try:
-            if descriptors is not None:
-                stdin = descriptors[0]
-            elif isinstance(source, Path):
-                stdin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            elif keeps_input or source is not None:
-                stdin, self._input = os.pipe()
-            self.pid = processes.spawn(
-                argv, env=os.environ, stdin=stdin, stdout=output_write, stderr=errors_write, new_group=True
-            )
-        except OSError as error:
-            for fd in (errors_read, output_read, self._input):
-                if fd >= 0:
-                    os.close(fd)
-            self._input = -1
-            text = f"{error.filename}: {error.strerror}"
-            if isinstance(error, FileNotFoundError) and shutil.which("ssh") is None:
-                text = "ssh is not installed on this machine; install it (apt-get install openssh-client)"
-            loop.call_later(0, lambda: on_end(255, text))
-            return
-        finally:
-            os.close(errors_write)
-            if descriptors is None:
-                os.close(output_write)
-                if stdin is not None:
-                    os.close(stdin)
-        loop.on_child(self.pid, self._exited)
-        self._follow(errors_read, self._complain)
-        if on_output is not None and descriptors is None:
-            self._follow(output_read, on_output)
-        if isinstance(source, bytes):
-            os.set_blocking(self._input, False)
-            self._pending = memoryview(source)
-            self._write()
-
-    def _complain(self, data: bytes) -> None:
-        self.errors += data
-        del self.errors[:-_KEPT]
-
-    def _follow(self, fd: int, take: Callable[[bytes], object]) -> None:
-        os.set_blocking(fd, False)
-        self._open.add(fd)
-
-        def read() -> None:
-            try:
-                data = os.read(fd, _READ_SIZE)
-            except BlockingIOError:
-                return
-            if data:
-                take(data)
-                return
-            self._open.discard(fd)
-            self._loop.remove_reader(fd)
-            os.close(fd)
-            self._tell()
-
-        self._loop.add_reader(fd, read)
-
-    def _write(self) -> None:
-        try:
-            while self._pending:
-                self._pending = self._pending[os.write(self._input, self._pending) :]
-        except BlockingIOError:
-            self._loop.add_writer(self._input, self._write)
-            return
-        except OSError:  # it reads no more
-            pass
-        self.close_input()
-
-    def close_input(self) -> None:
-        """End what it reads."""
-        if self._input >= 0:
-            self._loop.remove_writer(self._input)
-            os.close(self._input)
-            self._input = -1
-
-    def _exited(self, status: int) -> None:
-        self._status = status
-        self.close_input()
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tell the end when all that was printed has been read."""
-        if self._status is not None and not self._open:
-            code, number = processes.decode_status(self._status)
-            self._on_end(code if code is not None else 128 + (number or 0), self.errors.decode(errors="replace"))
-
-    def kill(self) -> None:
-        """End it."""
-        self.close_input()
-        if self._status is None and self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-
-
-def resolved(settings: SshSettings, destination: Destination) -> dict[str, str]:
-    """Return ssh's configuration of a machine as it comes of all files: ``hostname``, ``user``, ``port`` and more.
-
-    Raises:
-        ConfigurationError: ssh is not there, or its configuration is wrong.
-    """
-    words = [*settings.words(), "-G", *destination.words()]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
-    except FileNotFoundError:
-        text = "ssh is not installed on this machine; install it (apt-get install openssh-client)."
-        raise ConfigurationError(text) from None
-    except subprocess.TimeoutExpired:
-        raise ConfigurationError(
-            f"{destination}: `ssh -G` took over 30 s; see `Match exec` in its configuration."
-        ) from None
-    if done.returncode != 0:
-        raise ConfigurationError(f"{destination}: {reason(done.stderr, settings, destination)}.")
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)

@@ -11,7 +11,8 @@ from typing import Any
 
 from container.contract.names import cut, shown, unknown
 from container.system import files
-from estimators.backends.ssh.connection import Destination, SshSettings
+from estimators.backends.option_rules import option, read, refuse, seconds, text, texts
+from estimators.backends.ssh.command import Destination, SshSettings
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
@@ -45,6 +46,13 @@ class Machine:
         """What it is called in messages and files: its host, with the port if it has one of its own."""
         port = self.destination.port
         return self.destination.host if port is None else f"{self.destination.host}:{port}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as ``backend_options={"hosts": […]}`` takes it."""
+        there = self.destination
+        values = {"host": there.host, "user": there.user, "port": there.port}
+        values |= {"slots": self.slots, "address": self.address}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def parse(text: str, where: str) -> Machine:
@@ -159,6 +167,17 @@ def _once(machines: Iterable[Machine], where: str) -> tuple[Machine, ...]:
     return tuple(seen.values())
 
 
+def _path(where: str, value: Any) -> Path:
+    return Path(text()(where, value)).expanduser()
+
+
+def _fleet(where: str, value: Any) -> str:
+    name: str = text()(where, value)
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]{0,62}", name) is None:
+        raise refuse(where, "a name of letters, digits, '-', '_' and '.'", name)
+    return name
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SshOptions:
     """``RunOptions(backend_options={…})`` of jobs on machines that ssh reaches.
@@ -175,14 +194,14 @@ class SshOptions:
         silence: After how many seconds without a sign of life a machine is lost.
     """
 
-    hosts: tuple[Machine, ...] | None = None
-    host_file: Path | None = None
-    python: str | None = None
-    requirements: tuple[str, ...] | None = None
-    ssh_config: Path | None = None
-    fleet: str = DEFAULT_FLEET
-    caller_address: str | None = None
-    silence: float = 15.0
+    hosts: tuple[Machine, ...] | None = option(lambda where, value: parse_list(value, where))
+    host_file: Path | None = dataclasses.field(default=None, metadata={"rule": _path})
+    python: str | None = option(text())
+    requirements: tuple[str, ...] | None = option(texts(one_too=False, such_as=" such as ['tensorflow==2.21.*']"))
+    ssh_config: Path | None = dataclasses.field(default=None, metadata={"rule": _path})
+    fleet: str = option(_fleet, DEFAULT_FLEET)
+    caller_address: str | None = option(text())
+    silence: float = option(seconds(1, 3600), 15.0)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SshOptions:
@@ -191,45 +210,17 @@ class SshOptions:
         Raises:
             ConfigurationError: an unknown option, or a value that makes no sense.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        values: dict[str, Any] = {}
-        for name, value in options.items():
-            if name not in known:
-                raise ConfigurationError(unknown("backend option", name, known))
-            if value is None:
-                continue
-            where = f"backend_options: {name!r}"
-            if name == "hosts":
-                values[name] = parse_list(value, where)
-            elif name == "requirements":
-                if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-                    raise ConfigurationError(
-                        f"{where} must be a list such as ['tensorflow==2.21.*'], got {shown(value)}."
-                    )
-                values[name] = tuple(value)
-            elif name == "silence":
-                if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= 3600:
-                    raise ConfigurationError(f"{where} must be a number of seconds from 1 to 3600, got {shown(value)}.")
-                values[name] = float(value)
-            else:
-                if not isinstance(value, str) or not value:
-                    raise ConfigurationError(f"{where} must be a string, got {shown(value)}.")
-                values[name] = Path(value).expanduser() if name in ("host_file", "ssh_config") else value
-        if "fleet" in values and re.fullmatch(r"[A-Za-z0-9][\w.-]{0,62}", values["fleet"]) is None:
-            name = shown(values["fleet"])
-            raise ConfigurationError(
-                f"backend_options: 'fleet' must be a name of letters, digits, '-', '_' and '.', got {name}."
-            )
-        if values.get("hosts") is not None and "host_file" in values:
+        made: SshOptions = read(cls, options)
+        if made.hosts is not None and made.host_file is not None:
             raise ConfigurationError(
                 "backend_options: 'hosts' and 'host_file' both say which hosts there are: give one."
             )
-        if "python" in values and "requirements" in values:
+        if made.python is not None and made.requirements is not None:
             raise ConfigurationError(
                 "backend_options: 'python' names an environment that is there, and 'requirements' what to put into one "
                 "that is made: give one."
             )
-        return cls(**values)
+        return made
 
     def machines(self) -> tuple[Machine, ...]:
         """Return the machines, from the first place that names some.

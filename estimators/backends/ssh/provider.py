@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import fcntl
 import functools
-import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import Environment
+from estimators.backends.hosts.membership import Polled
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
-from estimators.backends.ssh.connection import CLOSED, Child, Connection, Connections, Finished
+from estimators.backends.ssh.child import Child
+from estimators.backends.ssh.connection import CLOSED, Connection, Connections, Finished
 from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
+from estimators.backends.ssh.starting import Program, Starting
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.provision.errors import ProvisionError
 
+#: How often a file of machines is read while an elastic job runs, in seconds.
+_LIST_EVERY_S = 2.0
 #: How long after the end of what a connection carries its own end, and why, is told, in seconds.
 _WHY_S = 0.1
 
@@ -54,6 +57,7 @@ class SshProvider:
         #: Takes what a host is being prepared with.
         self.tell: Callable[[str], None] = lambda text: None
         self.protected: set[int] = set()
+        self._bridges = 0
         self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
 
     @classmethod
@@ -111,6 +115,16 @@ class SshProvider:
             connect=connect,
         )
 
+    @classmethod
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """Name the machines themselves in place of a file, a variable or a fleet of this machine's."""
+        given = dict(options.backend_options)
+        machines = SshOptions.of(given).machines()
+        if machines:
+            given["hosts"] = [machine.to_dict() for machine in machines]
+            given.pop("host_file", None)
+        return given
+
     # --- hosts ---
 
     def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
@@ -120,6 +134,16 @@ class SshProvider:
             self._waiting[name] = acquisition
             return
         self._loop.call_later(0, acquisition.next)
+
+    def membership(self) -> Polled:
+        """What the list of machines says; hosts may be added to a file of them while a job runs."""
+        every = _LIST_EVERY_S if self._options.hosts is None else None
+        return Polled(self._loop.call_later, self._listed, title="the fleet", every=every)
+
+    def _listed(self) -> dict[str, int | None]:
+        """Read the list again."""
+        self._machines = list(self._options.machines())
+        return {machine.name: machine.slots for machine in self._machines if _fits(machine, self._spec)}
 
     def locate(self, name: str, place: str) -> None:
         """Say which machine is to be a host's; it is the name that discovery has for it."""
@@ -155,6 +179,24 @@ class SshProvider:
         if tried:
             return None, ""
         return None, "no machine is free: this job has all of them. Add hosts"
+
+    def bridge(self, host: Host, other: Host, port: int, done: Callable[[int, str], None]) -> None:
+        """Lead connections to a port of a host's loopback address to one of another host, through both ssh."""
+        ways = [self._open.get(machine.name) for machine in (self._taken[host.name], self._taken[other.name])]
+        near, far = ways
+        if near is None or far is None:
+            done(0, "a connection to one of them was lost")
+            return
+        self._bridges += 1
+        here = near.folder / f"bridge-{self._bridges}"
+
+        def forwarded(finished: Finished) -> None:
+            if finished.code == 0:
+                near.forward_back(here, done)
+            else:
+                done(0, finished.last_line)
+
+        far.forward(here, f"{other.address}:{port}", forwarded)
 
     def give_up(self, host: str) -> None:
         """A host's machine is not its any more."""
@@ -251,7 +293,6 @@ class _Acquisition:
         self._failed = failed
         self._tried: list[str] = []
         self._reasons: list[str] = []
-        self._sent = self._prepared = False
 
     def next(self) -> None:
         """Try the next machine."""
@@ -263,7 +304,6 @@ class _Acquisition:
             self._failed("; ".join([*self._reasons, *([reason] if reason else [])]))
             return
         self._tried.append(machine.name)
-        self._sent = self._prepared = False
         try:
             self._provider.connect(
                 machine, lambda connection: self._start(machine, connection), lambda text: self._not(machine, text)
@@ -307,58 +347,28 @@ class _Acquisition:
                 silence=options.silence,
             )
 
-        def failed(finished: Finished) -> None:
-            if finished.code == shipping.NO_CODE and not self._sent:
-                self._sent = True
-                self._send_code(machine, connection)
-            elif finished.code == shipping.NO_PYTHON and options.python is not None:
-                self._not(machine, f"it has no {options.python}; name an interpreter that is there")
-            elif finished.code == shipping.NO_PYTHON and not self._prepared:
-                self._prepared = True
-                self._prepare(machine, connection)
-            else:
-                self._not(machine, connection.ended or f"the agent could not be started: {finished.last_line}")
-
         try:
             python = options.python or self._provider.environment
         except ProvisionError as error:
             self._not(machine, f"no environment can be made there: {error}")
             return
-        words = [shipping.code().name, python, "agent", "host"]
-        connection.start(words, started, failed, script=shipping.START, on_end=last.append)
-
-    def _prepare(self, machine: Machine, connection: Connection) -> None:
-        """Have the environment made there by a program of its own, as that takes long."""
-        requirements = self._provider.options.requirements
-        asked = {"words": connection.words, "requirements": requirements and list(requirements)}
-        said = bytearray()
-
-        def say(data: bytes) -> None:
-            said.extend(data)
-            *lines, rest = bytes(said).split(b"\n")
-            said[:] = rest
-            for line in lines:
-                self._provider.tell(f"{machine.name}: {line.decode('utf-8', 'replace')}")
-
-        def ended(code: int, errors: str) -> None:
-            if code == 0:
-                self._start(machine, connection)
-            else:
-                lines = errors.strip().splitlines()
-                self._not(machine, connection.ended or (lines[-1] if lines else f"preparing it ended with {code}"))
-
-        argv = [sys.executable, "-m", "estimators.backends.hosts.environment"]
-        self._provider.preparing.append(Child(self._provider.loop, argv, say, ended, source=json.dumps(asked).encode()))
-
-    def _send_code(self, machine: Machine, connection: Connection) -> None:
-        def sent(finished: Finished) -> None:
-            if finished.code == 0:
-                self._start(machine, connection)
-            else:
-                self._not(machine, f"our code could not be brought there: {finished.last_line}")
-
-        code = shipping.code()
-        connection.run(["sh", "-c", shipping.TAKE_CODE, "sh", code.name], sent, source=code.archive())
+        requirements = options.requirements and list(options.requirements)
+        program = Program(
+            code=shipping.code(),
+            python=python,
+            words=("agent", "host"),
+            environment={"requirements": requirements} if options.python is None else None,
+        )
+        Starting(
+            self._provider.loop,
+            connection,
+            program,
+            started=started,
+            failed=lambda text: self._not(machine, text),
+            on_end=last.append,
+            say=lambda text: self._provider.tell(f"{machine.name}: {text}"),
+            children=self._provider.preparing,
+        ).begin()
 
 
 class SshHost(RemoteHost):

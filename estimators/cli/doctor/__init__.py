@@ -13,10 +13,10 @@ from pathlib import Path
 
 from container.system import host_machine
 from estimators.cli.doctor import installed, places, running
-from estimators.cli.doctor.findings import Finding, Report, Verdict
+from estimators.cli.doctor.findings import Report, ReportLine, Verdict
 from estimators.records.provenance import packages
 
-__all__ = ["Finding", "Report", "Verdict", "diagnose"]
+__all__ = ["Report", "ReportLine", "Verdict", "diagnose"]
 
 
 def diagnose(
@@ -40,6 +40,7 @@ def diagnose(
     mpirun = Path(found_mpirun) if found_mpirun else None
     mpi = host_machine.mpirun_version(found_mpirun) if found_mpirun else None
     tensorflow = installed.tensorflow(found)
+    torch = installed.torch(found)
     keras = installed.keras(found, environment)
     openmpi = installed.openmpi(mpirun, mpi)
     horovod = installed.horovod(found, packages.site_folders(), mpirun)
@@ -47,6 +48,7 @@ def diagnose(
         installed.python(),
         installed.fleetfit(found),
         tensorflow,
+        torch,
         keras,
         openmpi,
         horovod,
@@ -64,7 +66,7 @@ def diagnose(
             started = running.mpirun(mpirun, python)
             openmpi = started if started.state is Verdict.MISSING else openmpi
             findings.append(started)
-    strategies = places.strategies(tensorflow, keras, openmpi, horovod)
+    strategies = places.strategies(tensorflow, torch, keras, openmpi, horovod)
     return Report(
         software=tuple(findings),
         machine=places.machine(environment),
@@ -79,6 +81,7 @@ def _remarks() -> tuple[str, ...]:
         "TensorFlow's own servers (parameter servers, CollectiveAllReduce) listen on all network interfaces and ask "
         "nobody who they are: whoever reaches such a port can run code as you while a job runs. On a machine that "
         "others reach, close its ports with a firewall or run those strategies in a network namespace.",
+        "So does PyTorch's store, in which the ranks of torch_distributed meet: whoever reaches it can disturb them.",
         "Job records hold your code, arguments and logs in folders that only you can read; `fleetfit clean` removes "
         "old ones.",
     )

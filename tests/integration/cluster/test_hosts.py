@@ -106,7 +106,7 @@ def test_doctor_looks_at_the_hosts_when_asked(
     assert "nobody knows the name" in found["no-such-host.invalid"]["text"]
 
 
-def test_the_page_on_fleets_does_what_it_says(fleet: fleets.Fleet, tmp_path: Path) -> None:
+def test_the_page_on_fleets_does_what_it_says(fleet: fleets.Fleet, tmp_path: Path, prepared_digits: Path) -> None:
     """Its machines have names, by a program ``ssh`` that brings its configuration along."""
     sshd.program()
     assert fleet.keys is not None
@@ -118,4 +118,4 @@ def test_the_page_on_fleets_does_what_it_says(fleet: fleets.Fleet, tmp_path: Pat
     (document,) = documents.that_need("ssh")
     path = f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     (tmp_path / "document").mkdir()
-    run_document(document, tmp_path / "document", "ssh", environment={"PATH": path})
+    run_document(document, tmp_path / "document", "ssh", digits=prepared_digits, environment={"PATH": path})

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import clusters
 import pytest
+from imported import LOOK, SLOWLY, comparable, told
 
-from estimators import TrainingJob
-
-#: A module that is installed, and says in which process it was imported.
-SLOWLY = """
-import os
-import numpy
-print("slowly was imported", flush=True)
-PID = os.getpid()
-"""
+from estimators import FailurePolicy
 
 
 @pytest.fixture(autouse=True)
@@ -31,96 +22,6 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setenv("FLEETFIT_FORK", "1")
     return folder
-
-
-def told(job: TrainingJob, what: str) -> list[Any]:
-    """What the job's importers told under a name."""
-    return [event.data[what] for event in job.record.events("importer") if what in event.data]
-
-
-#: Reports all that a process has from those who started it, and from its interpreter.
-LOOK = """
-'''Words.'''
-from __future__ import annotations
-import ctypes, faulthandler, gc, hashlib, inspect, json, multiprocessing, os, random, resource, signal, sys, threading
-import slowly
-import numpy
-import aid
-
-def of_main():
-    main = vars(sys.modules["__main__"])
-    return {name: str(value).partition(" object at ")[0] for name, value in main.items()
-            if name.startswith("__") and name != "__warningregistry__"}
-
-def death_signal():
-    number = ctypes.c_int()
-    ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)
-    return number.value
-
-def spawned():
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(abs, (-2,))
-
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-seen = {
-    "argv": sys.argv,
-    "command": open("/proc/self/cmdline").read(),
-    "core": open("/proc/self/coredump_filter").read(),
-    "cwd": os.getcwd(),
-    "death": death_signal(),
-    "descriptors": [str(fd) for fd in (0, 1, 2) if os.get_inheritable(fd)],
-    "environment": dict(os.environ),
-    "faulthandler": faulthandler.is_enabled(),
-    "flags": str(sys.flags),
-    "frames": len(inspect.stack()),
-    "gc": [gc.isenabled(), gc.get_threshold()],
-    "group": os.getpgid(0) == os.getpid(),
-    "handlers": {number: str(signal.getsignal(number)).partition(" at ")[0] for number in signal.valid_signals()},
-    "hook": sys.excepthook.__qualname__,
-    "limits": [resource.getrlimit(number) for number in range(16)],
-    "main": of_main(),
-    "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
-    "name": status["Name"],
-    "nice": os.nice(0),
-    "open": sorted(os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] for fd in (0, 1, 2)),
-    "original": sys.orig_argv,
-    "path": sys.path,
-    "finders": [getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path],
-    "session": os.getsid(0) == os.getsid(os.getppid()),
-    "signals": [status[name] for name in ("SigBlk", "SigIgn", "SigCgt")],
-    "streams": [
-        (stream.name, stream.encoding, stream.errors, stream.line_buffering, stream.write_through, stream.seekable(),
-         stream.isatty())
-        for stream in (sys.stdin, sys.stdout, sys.stderr)
-    ],
-    "threads": threading.active_count(),
-    "umask": os.umask(0o022),
-    "warnings": sys.warnoptions,
-    "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
-    "importer": [name for name in sys.modules if "fleetfit" in name],
-}
-if __name__ == "__main__":
-    aid.report(
-        forked=slowly.PID != os.getpid(),
-        seen=seen,
-        spawned=spawned(),
-        random=[random.random(), numpy.random.rand()],
-        key=hashlib.sha256(multiprocessing.current_process().authkey).hexdigest(),
-    )
-"""
-
-
-def comparable(job: TrainingJob, seen: dict[str, Any]) -> dict[str, Any]:
-    """What was seen, without what differs from job to job."""
-    text = json.dumps(seen).replace(job.name, "JOB")
-    values: dict[str, Any] = json.loads(text)
-    environment = values["environment"]
-    environment.pop("FLEETFIT_FORK", None)
-    for name, value in environment.items():
-        if name.startswith(("PMIX_", "OMPI_MCA_orte", "OMPI_MCA_ess")) or "fleetfit-" in value:
-            environment[name] = "…"
-    environment["FLEETFIT_EVENTS"] = environment["SM_TRAINING_ENV"] = "…"
-    return values
 
 
 @pytest.mark.parametrize("shape", [{"hosts": 2, "processes": 1}, {"hosts": 1, "processes": 2}, {"hosts": 1}])
@@ -214,7 +115,9 @@ time.sleep(300)
 def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.Make) -> None:
     job = make.start(GOING, hosts=2, processes=1, ready=2)
     snapshot = clusters.Snapshot(job)
-    assert [one.kind for one in snapshot.members].count("importer") == 2
+    kinds = [one.kind for one in snapshot.members]
+    assert (kinds.count("root"), kinds.count("importer")) == (1, 2)
+    snapshot.find("root").kill()  # which nobody needs any more
     snapshot.find(kind, "algo-2").kill()
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
@@ -295,3 +198,27 @@ def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clust
     )
     job = make.run("import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n", processes=2)
     assert {said["forked"] for said in clusters.reports(job).values()} == {False}
+
+
+def test_one_importer_serves_all_hosts_of_the_machine_and_the_next_attempt(make: clusters.Make) -> None:
+    script = """
+    import slowly
+    import os, sys
+    import aid
+    first = os.environ["FLEETFIT_ATTEMPT"] == "0"
+    print("where", slowly.PID, sys.argv, os.getcwd() == os.path.dirname(os.path.abspath(__file__)), flush=True)
+    aid.mark(f"there-{aid.RANK}")
+    if first and aid.RANK == 1:
+        aid.wait_for("there-0")
+        os._exit(3)
+    if first:
+        import time
+        time.sleep(300)
+    """
+    job = make.run(
+        script, hosts=2, processes=1, options={"failure_policy": FailurePolicy(max_failures=1, cooldown=(0, 0))}
+    )
+    lines = [line.text for line in job.log_lines() if line.text.startswith("where ")]
+    assert len(lines) == 4 and len({line.split()[1] for line in lines}) == 1
+    assert all(line.endswith("True") for line in lines)
+    assert sorted(seconds > 0 for seconds in told(job, "seconds")) == [False, False, False, True]

@@ -12,6 +12,7 @@ import clusters
 import pytest
 
 from estimators import TrainingJob
+from estimators.backends.hosts import kept
 
 jupyter_client = pytest.importorskip("jupyter_client")
 pytest.importorskip("ipykernel")
@@ -204,3 +205,19 @@ def test_a_job_that_nobody_waits_for_leaves_the_cell_at_once(kernel: Kernel, mak
     make.mark("go")
     assert kernel.run("job.wait(logs=False)\nprint(job.status)").text == "Completed\n"
     assert kernel.run("job.logs(all=True)").plain.count("later") == 2
+
+
+def test_what_a_cell_has_imported_is_kept_as_long_as_the_kernel(
+    kernel: Kernel, make: clusters.Make, home: Path
+) -> None:
+    setup(kernel, make, "import numpy\nimport aid\n")
+    kernel.run("import os; os.environ['FLEETFIT_FORK'] = '1'")
+    first, second = (kernel.run("job = estimator.fit()") for _ in range(2))
+    assert first.text.startswith("fleetfit keeps process ") and "numpy imported" in first.text
+    assert "keep_alive_period_in_seconds=0" in first.text and second.text == ""
+    (one,) = kept.find(home)
+    assert one.until is not None
+    told = kernel.run("print([event.data['seconds'] for event in job.record.events('importer')])")
+    assert told.text == "[0.0, 0.0]\n"
+    kernel.close()
+    clusters.until(lambda: not kept.find(home) and clusters.process(one.pid) is None)

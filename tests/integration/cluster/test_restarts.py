@@ -232,7 +232,9 @@ def test_a_job_that_lost_its_supervisor_is_resumed(make: clusters.Make, home: Pa
 
 @pytest.mark.tensorflow
 @pytest.mark.horovod
-def test_a_training_that_is_killed_and_interrupted_makes_all_of_its_steps(tmp_path: Path, home: Path) -> None:
+def test_a_training_that_is_killed_and_interrupted_makes_all_of_its_steps(
+    tmp_path: Path, home: Path, prepared_digits: Path
+) -> None:
     """The digits example: a rank dies at a step, then a host is interrupted at another; nothing is lost by a notice."""
     epochs, steps_per_epoch = 4, 23  # many steps after the last fault: a notice takes its time on a busy machine
     root = Path(__file__).resolve().parents[3]
@@ -245,7 +247,7 @@ def test_a_training_that_is_killed_and_interrupted_makes_all_of_its_steps(tmp_pa
         max_retry_attempts=1,
         model_dir=False,
     )
-    data = digits(tmp_path)
+    data = prepared_digits
     job = clusters.fit(
         estimator,
         {name: str(data / name) for name in ("train", "validation")},
@@ -266,13 +268,3 @@ def test_a_training_that_is_killed_and_interrupted_makes_all_of_its_steps(tmp_pa
     assert saved[2][-1] == epochs * steps_per_epoch
     values = job.metrics().query("name == 'val_accuracy'").value
     assert values.iloc[-1] > 0.7
-
-
-def digits(folder: Path) -> Path:
-    """The digits as TFRecord shards."""
-    import subprocess
-    import sys
-
-    script = Path(__file__).resolve().parents[3] / "entrypoints" / "prepare_digits.py"
-    subprocess.run([sys.executable, str(script), "--output", str(folder / "digits")], check=True, timeout=120)
-    return folder / "digits"

@@ -329,8 +329,10 @@ def test_what_is_left_in_the_queue_is_found_by_clean(make: clusters.Make, slurm_
 @pytest.mark.tensorflow
 @pytest.mark.usefixtures("slurm_cluster")
 @pytest.mark.parametrize("document", documents.that_need("slurm"), ids=project_of)
-def test_the_blocks_that_need_slurm_do_what_the_document_says(document: Path, tmp_path: Path) -> None:
-    run_document(document, tmp_path, "slurm")
+def test_the_blocks_that_need_slurm_do_what_the_document_says(
+    document: Path, tmp_path: Path, prepared_digits: Path
+) -> None:
+    run_document(document, tmp_path, "slurm", digits=prepared_digits)
 
 
 @pytest.mark.soak

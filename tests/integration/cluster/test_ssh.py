@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import clusters
@@ -209,3 +211,52 @@ def test_a_machine_that_came_back_is_taken_for_the_next_attempt(make: clusters.M
     os.kill(int(agent.split()[0]), signal.SIGCONT)
     clusters.await_terminal(job, 30)
     assert job.status == "Completed", job.describe()["FailureReason"]
+
+
+def test_what_was_imported_is_kept_on_the_machine(make: clusters.Make) -> None:
+    script = "import numpy\nimport aid, os\naid.report(parent=os.getppid())\n"
+    settings = {"environment": {"FLEETFIT_FORK": "1"}, "keep_alive_period_in_seconds": 5}
+    jobs = [make.run(script, **settings) for _ in range(2)]
+    told = [[event.data for event in job.record.events("importer")] for job in jobs]
+    assert [data["seconds"] > 0.0 for (data,) in told] == [True, False]
+
+
+@pytest.fixture
+def apart(fleet: fleets.Fleet) -> Iterator[None]:
+    """Nothing but ssh comes through between the machines."""
+    rule = [
+        "INPUT",
+        "-i",
+        "eth0",
+        "-p",
+        "tcp",
+        "--syn",
+        "!",
+        "--dport",
+        "22",
+        "-s",
+        f"{fleet.network}.10/28",
+        "-j",
+        "REJECT",
+    ]
+    for machine in fleet.machines:
+        subprocess.run(["ip", "netns", "exec", machine.namespace, "iptables", "-I", *rule], check=True)
+    yield
+    for machine in fleet.machines:
+        subprocess.run(["ip", "netns", "exec", machine.namespace, "iptables", "-D", *rule], check=True)
+
+
+@pytest.mark.usefixtures("apart")
+def test_where_only_ssh_is_open_scripts_run_on_all_hosts(make: clusters.Make) -> None:
+    job = make.run("import aid\naid.report(host=aid.HOST)", hosts=3)
+    assert {report["host"] for report in clusters.reports(job).values()} == {"algo-1", "algo-2", "algo-3"}
+
+
+@pytest.mark.usefixtures("apart")
+def test_where_only_ssh_is_open_strategies_that_connect_hosts_are_refused(
+    make: clusters.Make, fleet: fleets.Fleet
+) -> None:
+    text = reason(make, hosts=2, distribution=MPI(processes_per_host=1))
+    first, second = (machine.address for machine in fleet.machines[:2])
+    assert f"algo-2 ({second}) does not reach algo-1 at {first}:" in text
+    assert "the processes of strategy 'mpi' connect the hosts with each other. Open the ports" in text

@@ -52,13 +52,6 @@ aid.report(size=hvd.size(), local=hvd.local_size(), sum=float(summed[0]), name=s
 """
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("digits")
-    subprocess.run([sys.executable, str(ENTRYPOINTS / "prepare_digits.py"), "--output", str(folder)], check=True)
-    return folder
-
-
 @pytest.mark.horovod
 def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: Engine, tmp_path: Path) -> None:
     data = tmp_path / "data.tfrecord"
@@ -88,7 +81,7 @@ def test_four_ranks_of_horovod_on_two_host_names(make: clusters.Make, engine: En
     ids=["parameter_server-2", "collective_all_reduce-3", "collective_all_reduce-2", "parameter_server-3", "mpi-2"],
 )
 def test_the_same_script_trains_with_every_strategy(
-    strategy: object, hosts: int, digits: Path, image: str, engine: Engine, tmp_path: Path
+    strategy: object, hosts: int, prepared_digits: Path, image: str, engine: Engine, tmp_path: Path
 ) -> None:
     job = clusters.fit(
         TensorFlow(
@@ -100,7 +93,7 @@ def test_the_same_script_trains_with_every_strategy(
             hyperparameters={"epochs": 3, "batch-size": 60},
             output_path=str(tmp_path / "out"),
         ),
-        {"train": str(digits / "train"), "validation": str(digits / "validation")},
+        {"train": str(prepared_digits / "train"), "validation": str(prepared_digits / "validation")},
         logs=False,
     )
     metrics = job.metrics()

@@ -99,3 +99,14 @@ def test_a_failed_job_says_why_and_the_next_one_runs(make: clusters.Make, engine
         make.run("raise ValueError('no data')", hosts=2, keep_alive_period_in_seconds=40)
     assert make.run("print('well')", hosts=2, keep_alive_period_in_seconds=1).status == "Completed"
     clusters.until(lambda: not pools(home), 60)
+
+
+def test_what_a_job_has_imported_is_there_for_the_next_one(make: clusters.Make, engine: Engine, home: Path) -> None:
+    script = "import numpy\nimport aid, os\naid.report(left=os.environ.get('LEFT'))\nos.environ['LEFT'] = '1'\n"
+    fork = {"FLEETFIT_FORK": "1"}
+    jobs = [clusters.fit(make(script, environment=fork, keep_alive_period_in_seconds=60), logs=False) for _ in range(2)]
+    told = [[event.data for event in job.record.events("importer")] for job in jobs]
+    assert [data["seconds"] > 0.0 for (data,) in told] == [True, False]
+    assert [clusters.reports(job)[0]["left"] for job in jobs] == [None, None]
+    [pool] = pools(home)
+    engine.remove_all({"fleetfit.pool": str(pool)})

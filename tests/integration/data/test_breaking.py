@@ -15,7 +15,7 @@ from jobs_on_s3 import estimator
 from s3_server import Bucket, Faults, wait_until
 
 from container.agent import channels
-from container.contract.channels import Channel
+from container.contract.channels import HostChannel
 from container.contract.errors import AgentError
 from container.formats import RecordFormat
 from estimators import PreflightWarning, TrainingInput
@@ -31,7 +31,7 @@ def test_a_cache_on_a_full_disk(s3: Bucket, tmp_path: Path) -> None:
     cache.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(cache)], check=True)
     try:
-        wanted = Channel(name="train", uri=s3.uri("train"))
+        wanted = HostChannel(name="train", uri=s3.uri("train"))
         with pytest.raises(
             AgentError,
             match=r"'train': .*3.1 MB, 268.4 MB must stay free, and 1.\d MB are free.*FLEETFIT_CACHE",

@@ -14,7 +14,7 @@ from jobs_on_s3 import estimator, said
 from s3_server import Bucket, Faults, wait_until
 
 from container.agent import channels, mounting
-from container.contract.channels import Channel, InputMode
+from container.contract.channels import HostChannel, InputMode
 from container.contract.errors import AgentError
 from estimators import PreflightWarning, TrainingInput
 from estimators.job.errors import ConfigurationError
@@ -38,7 +38,7 @@ def mounts(folder: Path) -> list[str]:
 
 def test_local_files_are_linked(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    wanted = Channel(name="train", uri=str(tmp_path / "data"), mode=InputMode.FAST_FILE)
+    wanted = HostChannel(name="train", uri=str(tmp_path / "data"), mode=InputMode.FAST_FILE)
     channels.prepare([tmp_path / "host"], [wanted], tell=lambda line: None)
     assert (tmp_path / "host/input/data/train").is_symlink()
 

@@ -16,7 +16,7 @@ from s3_server import Bucket, Faults
 from container.agent import cache, channels, download, files, progress, sources
 from container.agent.retrying import Backoff
 from container.agent.s3.stream import S3Stream
-from container.contract.channels import Channel, DataDistribution, DataType
+from container.contract.channels import DataDistribution, DataType, HostChannel
 from container.contract.errors import AgentError
 from container.contract.wire import Event, Piece, decode_line
 from estimators.client.printing import LogPrinter
@@ -30,7 +30,7 @@ class Trees:
         self.bases = [root / f"algo-{number}" for number in range(1, hosts + 1)]
         self.lines: list[bytes] = []
 
-    def prepare(self, *wanted: Channel) -> None:
+    def prepare(self, *wanted: HostChannel) -> None:
         self.lines.clear()
         channels.prepare(self.bases, wanted, tell=self.lines.append)
 
@@ -88,7 +88,7 @@ def seven(folder: Path) -> dict[str, bytes]:
 def test_a_local_folder_is_dealt_to_hosts(tmp_path: Path) -> None:
     made = seven(tmp_path / "data")
     trees = Trees(tmp_path / "hosts", 3)
-    sharded = Channel(name="train", uri=str(tmp_path / "data"), distribution=DataDistribution.SHARDED)
+    sharded = HostChannel(name="train", uri=str(tmp_path / "data"), distribution=DataDistribution.SHARDED)
     for _ in range(2):  # another attempt makes it again
         trees.prepare(sharded)
     shares = [trees.files(host) for host in range(3)]
@@ -102,7 +102,7 @@ def test_fewer_objects_than_hosts_is_said(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/only").write_bytes(b"x")
     trees = Trees(tmp_path / "hosts", 3)
-    trees.prepare(Channel(name="train", uri=str(tmp_path / "data"), distribution=DataDistribution.SHARDED))
+    trees.prepare(HostChannel(name="train", uri=str(tmp_path / "data"), distribution=DataDistribution.SHARDED))
     assert [trees.files(host) for host in range(3)] == [{"only": b"x"}, {}, {}]
     (warning,) = trees.warnings
     assert "algo-2, algo-3 get nothing" in warning
@@ -112,7 +112,7 @@ def test_a_local_manifest(tmp_path: Path, trees: Trees) -> None:
     made = seven(tmp_path / "data")
     manifest = tmp_path / "train.manifest"
     manifest.write_text(json.dumps([{"prefix": f"{tmp_path}/data/"}, "part-5", "part-1"]))
-    trees.prepare(Channel(name="train", uri=str(manifest), data_type=DataType.MANIFEST))
+    trees.prepare(HostChannel(name="train", uri=str(manifest), data_type=DataType.MANIFEST))
     assert trees.files(0) == trees.files(1) == {name: made[name] for name in ("part-1", "part-5")}
 
 
@@ -128,7 +128,7 @@ def fill(s3: Bucket, count: int = 7, size: int = 1000, prefix: str = "train/") -
 
 def test_a_prefix(s3: Bucket, faults: Faults, trees: Trees) -> None:
     made = fill(s3)
-    wanted = Channel(name="train", uri=s3.uri("train"))
+    wanted = HostChannel(name="train", uri=s3.uri("train"))
     trees.prepare(wanted)
     assert trees.files(0) == trees.files(1) == made
     assert len(faults.requests(key="part-")) == 7  # for both hosts
@@ -154,9 +154,9 @@ def test_the_progress_bar(s3: Bucket, faults: Faults, trees: Trees, monkeypatch:
     monkeypatch.setattr(progress, "_EVERY_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     fill(s3, count=4, size=1_000_000)
-    trees.prepare(Channel(name="train", uri=s3.uri("train/0/")))
+    trees.prepare(HostChannel(name="train", uri=s3.uri("train/0/")))
     faults.cut(after=700_000, key="part-1")
-    wanted = Channel(name="train", uri=s3.uri("train/"))
+    wanted = HostChannel(name="train", uri=s3.uri("train/"))
     trees.prepare(wanted)
     *states, last = trees.shown(io.StringIO()).splitlines()
     assert states[0] == "[algo-1] channel 'train' ░░░░░░░░░░░░░░░░░░░░   0%  0 B of 2.0 MB, 0 B/s"
@@ -174,7 +174,7 @@ def test_the_progress_bar(s3: Bucket, faults: Faults, trees: Trees, monkeypatch:
 
 def test_sharded_by_key(s3: Bucket, trees: Trees) -> None:
     made = fill(s3)
-    trees.prepare(Channel(name="train", uri=s3.uri("train/"), distribution=DataDistribution.SHARDED))
+    trees.prepare(HostChannel(name="train", uri=s3.uri("train/"), distribution=DataDistribution.SHARDED))
     one, two = trees.files(0), trees.files(1)
     assert {**one, **two} == made
     assert len(one) == 4 and len(two) == 3
@@ -185,7 +185,7 @@ def test_the_deal_follows_the_seed(s3: Bucket, trees: Trees) -> None:
     deals = []
     for seed in (None, 1, 2, 1):
         trees.prepare(
-            Channel(name="train", uri=s3.uri("train/"), distribution=DataDistribution.SHARDED, shuffle_seed=seed)
+            HostChannel(name="train", uri=s3.uri("train/"), distribution=DataDistribution.SHARDED, shuffle_seed=seed)
         )
         deals.append(sorted(trees.files(0)))
     assert deals[1] == deals[3]
@@ -196,9 +196,9 @@ def test_one_object_and_what_is_beside(s3: Bucket, trees: Trees) -> None:
     s3.put("x/data.csv", b"one")
     s3.put("x/data-2/more", b"two")
     (s3.folder / "x/folder").mkdir()
-    trees.prepare(Channel(name="train", uri=s3.uri("x/data.csv")))
+    trees.prepare(HostChannel(name="train", uri=s3.uri("x/data.csv")))
     assert trees.files(0) == {"data.csv": b"one"}
-    trees.prepare(Channel(name="train", uri=s3.uri("x/data")))  # a prefix of keys, as on SageMaker
+    trees.prepare(HostChannel(name="train", uri=s3.uri("x/data")))  # a prefix of keys, as on SageMaker
     assert trees.files(0) == {"data.csv": b"one", "data-2/more": b"two"}
 
 
@@ -208,7 +208,7 @@ def test_faults_on_the_way_lose_nothing(s3: Bucket, faults: Faults, trees: Trees
     faults.unavailable(times=3, key="part-")
     faults.cut(after=0, times=1, key="list-type")
     faults.unavailable(times=1, key="list-type")
-    trees.prepare(Channel(name="train", uri=s3.uri("train/")))
+    trees.prepare(HostChannel(name="train", uri=s3.uri("train/")))
     assert faults.left == 0
     assert trees.files(0) == made
     ranged = [
@@ -226,7 +226,7 @@ def test_a_silent_server_is_asked_again(
     client.forget()
     made = fill(s3, count=1, size=2_000_000)
     faults.stall(after=500_000, key="part-")
-    trees.prepare(Channel(name="train", uri=s3.uri("train/")))
+    trees.prepare(HostChannel(name="train", uri=s3.uri("train/")))
     assert trees.files(0) == made
     first, second = (seen.range or "" for seen in faults.requests(key="part-"))
     assert first == "bytes=0-1999999"
@@ -246,7 +246,7 @@ def test_an_error_answer_that_does_not_come_whole(
     client.forget()
     data = content(1, 100_000)
     s3.put("big", data)
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
     faults.unavailable(times=2, key="big", short=seconds)
     with sources.open(item) as stream:
         assert stream.read(len(data)) == data
@@ -262,7 +262,7 @@ def test_an_error_answer_that_does_not_come_whole(
 def test_a_download_that_was_ended_is_continued(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     data = content(1, 4_000_000)
     s3.put("big", data)
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
     place = cache.entry(item, tmp_path / "data")
     assert place is not None
     with cache.partial(place) as file:
@@ -278,7 +278,7 @@ def test_a_damaged_part_is_begun_again(s3: Bucket, faults: Faults, tmp_path: Pat
     s3.put("big", data)
     faults.corrupt(at=1_000_000, key="big")
     came = []
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
     download.download([item], tmp_path / "data", advance=came.append)
     place = cache.entry(item, tmp_path / "data")
     assert place is not None and place.path.read_bytes() == data
@@ -289,7 +289,7 @@ def test_an_object_that_stays_damaged_is_refused(s3: Bucket, faults: Faults, tre
     fill(s3, count=1)
     faults.corrupt(at=3, times=100, key="part-0")
     with pytest.raises(AgentError, match=r"part-0.*damaged: its MD5 is"):
-        trees.prepare(Channel(name="train", uri=s3.uri("train/")))
+        trees.prepare(HostChannel(name="train", uri=s3.uri("train/")))
 
 
 def test_two_jobs_download_once(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_two_jobs_download_once(s3: Bucket, faults: Faults, tmp_path: Path) -> N
     faults.delay(0.1, key="part-")
     many = [Trees(tmp_path / f"job-{number}", 1) for number in range(3)]
     threads = [
-        threading.Thread(target=one.prepare, args=(Channel(name="train", uri=s3.uri("train/")),)) for one in many
+        threading.Thread(target=one.prepare, args=(HostChannel(name="train", uri=s3.uri("train/")),)) for one in many
     ]
     for thread in threads:
         thread.start()
@@ -310,23 +310,23 @@ def test_two_jobs_download_once(s3: Bucket, faults: Faults, tmp_path: Path) -> N
 def test_the_cache_is_bounded(s3: Bucket, faults: Faults, trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(s3, count=4, size=1000, prefix="old/")
     fill(s3, count=4, size=1000, prefix="new/")
-    trees.prepare(Channel(name="old", uri=s3.uri("old/")))
+    trees.prepare(HostChannel(name="old", uri=s3.uri("old/")))
     monkeypatch.setenv(cache.LIMIT, "5K")
-    trees.prepare(Channel(name="new", uri=s3.uri("new/")))
+    trees.prepare(HostChannel(name="new", uri=s3.uri("new/")))
     kept = [path for path in cache.folder().rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in kept) <= 5 << 10
     assert len(trees.files(0, "old")) == 4  # a tree keeps what it has
     faults.seen.clear()
-    trees.prepare(Channel(name="new", uri=s3.uri("new/")))
+    trees.prepare(HostChannel(name="new", uri=s3.uri("new/")))
     assert faults.requests(key="part-") == []  # the older ones went
     monkeypatch.setenv(cache.LIMIT, "much")
     with pytest.raises(AgentError, match="50G"):
-        trees.prepare(Channel(name="new", uri=s3.uri("new/")))
+        trees.prepare(HostChannel(name="new", uri=s3.uri("new/")))
 
 
 def test_an_entry_that_was_written_to_is_fetched_again(s3: Bucket, faults: Faults, trees: Trees) -> None:
     made = fill(s3, count=1)
-    wanted = Channel(name="train", uri=s3.uri("train/"))
+    wanted = HostChannel(name="train", uri=s3.uri("train/"))
     trees.prepare(wanted)
     (path,) = (path for path in cache.folder().glob("*/*") if path.is_file())
     path.chmod(0o644)
@@ -350,13 +350,13 @@ def test_an_entry_that_another_job_removes_is_fetched_again(
         copy(source, target, **options)
 
     monkeypatch.setattr(files, "copy_file", after_the_other)
-    trees.prepare(Channel(name="train", uri=s3.uri("train/")))
+    trees.prepare(HostChannel(name="train", uri=s3.uri("train/")))
     assert removed and trees.files(0) == trees.files(1) == made
 
 
 def test_an_object_that_changes_while_it_is_read(s3: Bucket, faults: Faults) -> None:
     s3.put("big", content(1, 2_000_000))
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
     faults.cut(after=500_000, key="big")
     with sources.open(item) as stream:
         stream.read(200_000)
@@ -367,7 +367,7 @@ def test_an_object_that_changes_while_it_is_read(s3: Bucket, faults: Faults) -> 
 
 def test_an_object_that_vanishes(s3: Bucket, faults: Faults) -> None:
     s3.put("big", content(1, 2_000_000))
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
     (s3.folder / "big").unlink()
     with sources.open(item) as stream, pytest.raises(sources.SourceError, match=r"big' at byte 0: there is no such"):
         stream.read(10)
@@ -377,7 +377,7 @@ def test_a_truncated_answer_is_seen(s3: Bucket, faults: Faults) -> None:
     data = content(1, 2_000_000)
     s3.put("big", data)
     faults.truncate(to=300_000, key="big")
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
     with sources.open(item) as stream:
         assert stream.read(3_000_000) == data
 
@@ -389,7 +389,7 @@ def test_a_stream_from_an_offset(s3: Bucket, faults: Faults, parallel: int, monk
     monkeypatch.setattr(streams, "PART", 300_000)
     data = content(1, 2_500_000)
     s3.put("big", data)
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("big")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("big")))
     faults.cut(after=100_000, times=3, key="big")
     faults.unavailable(times=2, key="big")
     got = bytearray()
@@ -405,7 +405,7 @@ def test_keys_that_cannot_be_files(s3: Bucket, trees: Trees) -> None:
     s3.put("x/a-b/c", b"1")
     s3.put("x/a/a-b/c", b"2")
     with pytest.raises(AgentError, match="would be the same file"):
-        trees.prepare(Channel(name="train", uri=s3.uri("x/a")))
+        trees.prepare(HostChannel(name="train", uri=s3.uri("x/a")))
 
 
 # --- what is refused ---
@@ -421,12 +421,12 @@ def test_keys_that_cannot_be_files(s3: Bucket, trees: Trees) -> None:
 def test_an_empty_prefix(s3: Bucket, trees: Trees, key: str, message: str) -> None:
     fill(s3, count=1)
     with pytest.raises(AgentError, match=message):
-        trees.prepare(Channel(name="train", uri=s3.uri(key)))
+        trees.prepare(HostChannel(name="train", uri=s3.uri(key)))
 
 
 def test_a_wrong_bucket(s3: Bucket, trees: Trees) -> None:
     with pytest.raises(AgentError, match=rf"there is no bucket '{s3.name}x' at .*Did you mean 'bucket-"):
-        trees.prepare(Channel(name="train", uri=f"s3://{s3.name}x/train"))
+        trees.prepare(HostChannel(name="train", uri=f"s3://{s3.name}x/train"))
 
 
 def test_wrong_credentials(s3: Bucket, trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,7 +436,7 @@ def test_wrong_credentials(s3: Bucket, trees: Trees, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret")
     client.forget()
     with pytest.raises(AgentError, match="does not take the credentials") as caught:
-        trees.prepare(Channel(name="train", uri=s3.uri("train")))
+        trees.prepare(HostChannel(name="train", uri=s3.uri("train")))
     assert "wrong-secret" not in str(caught.value)
 
 
@@ -447,7 +447,7 @@ def test_no_credentials(s3: Bucket, trees: Trees, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     client.forget()
     with pytest.raises(AgentError, match=r"there are no AWS credentials.*AWS_PROFILE"):
-        trees.prepare(Channel(name="train", uri=s3.uri("train")))
+        trees.prepare(HostChannel(name="train", uri=s3.uri("train")))
 
 
 def test_a_server_that_does_not_answer(
@@ -458,7 +458,7 @@ def test_a_server_that_does_not_answer(
     monkeypatch.setattr(retrying, "BACKOFF", retrying.Backoff(attempts=2, first_s=0.01))
     faults.unavailable(times=2)
     with pytest.raises(AgentError, match="answers 503 SlowDown"):
-        trees.prepare(Channel(name="train", uri=s3.uri("train")))
+        trees.prepare(HostChannel(name="train", uri=s3.uri("train")))
 
 
 @pytest.mark.parametrize(
@@ -479,7 +479,7 @@ def test_manifests_that_are_wrong(s3: Bucket, trees: Trees, text: str, message: 
     s3.put("d/part-0", b"x")
     uri = s3.put("m.manifest", text.replace("PREFIX", s3.uri("d/")).encode())
     with pytest.raises(AgentError, match=message):
-        trees.prepare(Channel(name="train", uri=uri, data_type=DataType.MANIFEST))
+        trees.prepare(HostChannel(name="train", uri=uri, data_type=DataType.MANIFEST))
 
 
 def test_a_manifest(s3: Bucket, trees: Trees) -> None:
@@ -487,7 +487,7 @@ def test_a_manifest(s3: Bucket, trees: Trees) -> None:
         s3.put(f"d/{number}/x", b"%d" % number)
     listed = ["2/x", "0/x"]
     uri = s3.put("m.manifest", json.dumps([{"prefix": s3.uri("d/")}, *listed]).encode())
-    wanted = Channel(name="train", uri=uri, data_type=DataType.MANIFEST)
+    wanted = HostChannel(name="train", uri=uri, data_type=DataType.MANIFEST)
     assert [item.key for item in sources.objects(wanted)] == listed
     trees.prepare(wanted)
     assert trees.files(1) == {"0/x": b"0", "2/x": b"2"}

@@ -18,7 +18,7 @@ from container.agent.pipes.writing import Pipe
 from container.agent.retrying import Backoff
 from container.agent.s3 import client
 from container.agent.s3 import stream as streams
-from container.contract.channels import Channel
+from container.contract.channels import HostChannel
 from container.formats import RecordFormat, tfrecord
 
 MIB = 1 << 20
@@ -54,7 +54,7 @@ def test_a_server_that_stands_still(tmp_path: Path, s3: Bucket, faults: Faults, 
     """Before its answer, and in mid-object: it is asked for the rest."""
     content = random.Random(0).randbytes(600_000)
     s3.put("train/0", content)
-    contents = Contents.of(Channel(name="train", uri=s3.uri("train/")), hosts=1, host=0, failed=pytest.fail)
+    contents = Contents.of(HostChannel(name="train", uri=s3.uri("train/")), hosts=1, host=0, failed=pytest.fail)
     faults.delay(60, times=1, key="train/0")
     faults.stall(after=300_000, times=3, key="train/0")
     fifo, read = tmp_path / "fifo", []
@@ -78,7 +78,7 @@ def test_a_server_that_stands_still_again_and_again(
     monkeypatch.setattr(streams, "_READ", 8192)
     content = random.Random(0).randbytes(9000)
     s3.put("train/0", content)
-    (item,) = sources.objects(Channel(name="train", uri=s3.uri("train/0")))
+    (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("train/0")))
     faults.stall(after=5000, times=100, key="train/0")
     with streams.S3Stream(item, backoff=Backoff(first_s=0.01)) as stream:
         assert stream.read(len(content)) == content
@@ -105,7 +105,7 @@ def test_the_first_bytes_do_not_wait_for_the_rest(tmp_path: Path, s3: Bucket, fa
         asked = {seen.path for seen in faults.requests() if "list-type" not in seen.path}
         assert asked == {f"/{s3.name}/train/0"}
     rest.set()
-    many = Channel(name="train", uri=s3.uri("train/many/"))
+    many = HostChannel(name="train", uri=s3.uri("train/many/"))
     assert list(sources.in_order(many, pytest.fail)) == list(sources.objects(many))
 
 

@@ -15,6 +15,7 @@ GIVEN_ELSEWHERE = {
     "aws": "tests/integration/service/test_documents.py",
     "sagemaker": "tests/integration/service/test_documents.py",
     "slurm": "tests/integration/cluster/test_slurm.py",
+    "ray": "tests/integration/cluster/test_ray.py",
 }
 
 
@@ -29,8 +30,8 @@ def with_blocks() -> list[Path]:
 @pytest.mark.tensorflow
 @pytest.mark.horovod
 @pytest.mark.parametrize("document", with_blocks(), ids=project_of)
-def test_the_blocks_of_a_document_do_what_it_says(document: Path, tmp_path: Path) -> None:
-    run_document(document, tmp_path)
+def test_the_blocks_of_a_document_do_what_it_says(document: Path, tmp_path: Path, prepared_digits: Path) -> None:
+    run_document(document, tmp_path, digits=prepared_digits)
 
 
 def test_every_block_is_run_or_says_why_not() -> None:

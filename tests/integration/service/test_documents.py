@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.network, pytest.mark.tensorflow, pytest.mark.horovod]
 
 @pytest.mark.parametrize("client", ["aws", "sagemaker"])
 def test_the_blocks_that_need_a_client_do_what_the_document_says(
-    client: str, served: Serving, request: pytest.FixtureRequest, tmp_path: Path
+    client: str, served: Serving, request: pytest.FixtureRequest, tmp_path: Path, prepared_digits: Path
 ) -> None:
     python = Path(request.getfixturevalue({"aws": "aws_cli", "sagemaker": "sagemaker_2"}[client]))
     for document in documents.that_need(client):
         variables = served.by_profile()
         variables["PATH"] = f"{python.parent}:{variables['PATH']}"
-        run_document(document, tmp_path, client, environment=variables)
+        run_document(document, tmp_path, client, digits=prepared_digits, environment=variables)

@@ -40,10 +40,10 @@ cluster = distributed.init(timeout=100)
 
 import tensorflow as tf  # noqa: E402 - init() comes first
 
+from container.distributed.core.weight_check import Guard, digest  # noqa: E402
 from container.distributed.tensorflow import keras_compat, optimizers  # noqa: E402
 from container.distributed.tensorflow.callbacks import Callback  # noqa: E402
 from container.distributed.tensorflow.collectives import HorovodCollectives  # noqa: E402
-from container.distributed.tensorflow.weight_check import Guard, digest  # noqa: E402
 
 keras = tf.keras
 layers = keras.layers

@@ -6,8 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import launching
@@ -24,15 +22,10 @@ needs_mpi = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def channels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+@pytest.fixture
+def channels(prepared_digits: Path) -> dict[str, str]:
     """The digits, as a job's channels."""
-    folder = tmp_path_factory.mktemp("digits")
-    subprocess.run(
-        [sys.executable, str(launching.SCRIPTS / "prepare_digits.py"), "--output", str(folder)],
-        env=launching.environment(),
-        check=True,
-    )
+    folder = prepared_digits
     return {"SM_CHANNEL_TRAIN": str(folder / "train"), "SM_CHANNEL_VALIDATION": str(folder / "validation")}
 
 

@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,8 @@ def run(*argv: str | Path, home: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.tensorflow
 @pytest.mark.horovod
-def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
-    prepared = run(ROOT / "entrypoints" / "prepare_digits.py", "--output", tmp_path / "digits", home=tmp_path)
-    assert prepared.returncode == 0, prepared.stderr
-    example = [ROOT / "examples" / "train_digits.py", "--data", tmp_path / "digits", "--epochs", "7"]
+def test_every_strategy_trains_one_script(tmp_path: Path, prepared_digits: Path) -> None:
+    example = [ROOT / "examples" / "train_digits.py", "--data", prepared_digits, "--epochs", "7"]
     ended = run(*example, home=tmp_path / "home")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = {
@@ -49,6 +48,23 @@ def test_every_strategy_trains_one_script(tmp_path: Path) -> None:
         assert (tmp_path / "home" / "jobs" / model).is_file()
     # Both synchronous strategies make the same steps, whatever reduces their gradients.
     assert float(rows["mpi"][3]) == pytest.approx(float(rows["collective_all_reduce"][3]), abs=0.01)
+
+
+@pytest.mark.torch
+def test_the_other_framework_trains_as_well(tmp_path: Path) -> None:
+    prepared = run(ROOT / "entrypoints" / "prepare_digits.py", "--output", tmp_path / "digits", home=tmp_path)
+    assert prepared.returncode == 0, prepared.stderr
+    example = [ROOT / "examples" / "train_digits.py", "--framework", "torch", "--data", tmp_path / "digits"]
+    ended = run(*example, "--epochs", "7", home=tmp_path / "home")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (line,) = (line for line in ended.stdout.splitlines() if line.startswith("│ torch_distributed"))
+    _, hosts, first_step, rate, accuracy, checkpoint, model = (cell.strip() for cell in line.strip("│").split("│"))
+    assert (hosts, checkpoint) == ("2 × 1", f"checkpoint-00000007-step-{7 * 23}")
+    assert re.fullmatch(r"[0-9.]+ s", first_step) and float(rate) > 0 and float(accuracy) >= 0.9
+    with tarfile.open(tmp_path / "home" / "jobs" / model) as archive:
+        assert "model.pth" in archive.getnames()
+    other = run(ROOT / "examples" / "train_digits.py", "--framework", "torch", "--strategies", "mpi", home=tmp_path)
+    assert other.returncode == 2 and "is not for --framework torch" in other.stderr
 
 
 def test_an_unknown_strategy_is_refused(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,13 +26,10 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+@pytest.fixture
+def digits(prepared_digits: Path) -> dict[str, str]:
     """The digits, as a job's channels."""
-    folder = tmp_path_factory.mktemp("digits")
-    script = ROOT / "entrypoints" / "prepare_digits.py"
-    subprocess.run([sys.executable, str(script), "--output", str(folder)], check=True, capture_output=True)
-    return {"train": str(folder / "train"), "validation": str(folder / "validation")}
+    return {"train": str(prepared_digits / "train"), "validation": str(prepared_digits / "validation")}
 
 
 @pytest.fixture(autouse=True)

@@ -33,12 +33,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("digits")
-    script = ROOT / "entrypoints" / "prepare_digits.py"
-    subprocess.run([sys.executable, str(script), "--output", str(folder)], check=True, capture_output=True)
-    return str(folder / "train")
+@pytest.fixture
+def digits(prepared_digits: Path) -> str:
+    return str(prepared_digits / "train")
 
 
 def fit(script: Path, inputs: dict[str, Any], hosts: int, distribution: Any = None, **hyperparameters: Any) -> Any:

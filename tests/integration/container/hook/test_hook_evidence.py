@@ -57,8 +57,20 @@ def Is_initialized(): return ready
 def Is_finalized(): return False
 """,
     "torch/distributed/distributed_c10d.py": """
-def init_process_group(backend): pass
+class Backend:
+    count = 0
+    def _get_sequence_number_for_group(self): return self.count
+class Group:
+    _device_types = ["cpu"]
+    def __init__(self): self.backend = Backend()
+    def _get_backend(self, device): return self.backend
+class _world:
+    pg_map = {}
+def init_process_group(backend): _world.pg_map[Group()] = backend
+def destroy_process_group(): _world.pg_map.clear()
 def get_world_size(): return 4
+def all_reduce(tensor):
+    for group in _world.pg_map: group.backend.count += 1
 """,
 }
 
@@ -138,7 +150,24 @@ def test_without_a_strategy_nothing_is_looked_at(tmp_path: Path) -> None:
         (
             "from torch.distributed import distributed_c10d as d; d.init_process_group('gloo')",
             ["torch.distributed"],
-            {},
+            {"exchanges": {"torch": 0}},
+        ),
+        (
+            "from torch.distributed import distributed_c10d as d; d.init_process_group('gloo'); d.all_reduce(1)",
+            ["torch.distributed"],
+            {"exchanges": {"torch": 1}},
+        ),
+        (
+            "from torch.distributed import distributed_c10d as d; d.init_process_group('gloo'); d.all_reduce(1)\n"
+            "d.destroy_process_group()",
+            ["torch.distributed"],
+            {"exchanges": {"torch": 1}},
+        ),
+        (
+            "from torch.distributed import distributed_c10d as d; d.init_process_group('of another kind')\n"
+            "del d.Backend._get_sequence_number_for_group",
+            ["torch.distributed"],
+            {"exchanges": {}},
         ),
         (
             "import os\nif os.fork():\n    os.wait()\nelse:\n    from mpi4py import MPI; MPI.Init(); os._exit(0)",

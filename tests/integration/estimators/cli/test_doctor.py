@@ -14,7 +14,7 @@ from estimators.cli import doctor
 from estimators.cli.doctor import Verdict, installed
 
 
-def finding(findings: tuple, name: str) -> doctor.Finding:
+def finding(findings: tuple, name: str) -> doctor.ReportLine:
     return next(item for item in findings if item.name == name)
 
 
@@ -77,7 +77,7 @@ class TestHorovod:
     def module(self, site: Path, *options: str) -> None:
         self.build(site / "horovod" / "tensorflow" / "mpi_lib.cpython-311-x86_64-linux-gnu.so", *options)
 
-    def look(self, site: Path, mpirun: str | None) -> doctor.Finding:
+    def look(self, site: Path, mpirun: str | None) -> doctor.ReportLine:
         path = site.parent / mpirun / "bin" / "mpirun" if mpirun else None
         return installed.horovod({"horovod": "0.28.1"}, [site], path)
 
@@ -118,7 +118,7 @@ class TestHorovod:
 
 def test_a_report_with_something_missing_is_not_healthy() -> None:
     report = doctor.diagnose()
-    broken = doctor.Finding(name="mpi", state=Verdict.MISSING, text="x", remedy="y")
+    broken = doctor.ReportLine(name="mpi", state=Verdict.MISSING, text="x", remedy="y")
     assert not dataclasses.replace(report, strategies=(broken,)).healthy
     absent = dataclasses.replace(broken, state=Verdict.ABSENT)
     assert dataclasses.replace(report, strategies=(absent,), backends=()).healthy

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from container.system.loop import Loop
-from estimators.supervisor.elastic import discovery
+from estimators.backends.hosts import discovery
+
+
+class Told:
+    """What a source has told; see :class:`estimators.backends.hosts.membership.Membership`."""
+
+    def __init__(
+        self,
+        said: list[Mapping[str, int | None]],
+        wrong: list[str],
+        hopeless: list[str] | None = None,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._said = said
+        self._then = then
+        self.problem = wrong.append
+        self.hopeless = (hopeless if hopeless is not None else []).append
+
+    def places(self, found: Mapping[str, int | None]) -> None:
+        self._said.append(dict(found))
+        self._then()
+
+    def leaving(self, name: str, seconds: float) -> None:
+        raise AssertionError(name)
 
 
 def test_a_file_and_a_script_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "SCRIPT_EVERY_S", 0.02)
     loop = Loop()
     for executable in (False, True):
-        said: list[dict[str, int]] = []
+        said: list[Mapping[str, int | None]] = []
         wrong: list[str] = []
         path = tmp_path / f"hosts-{executable}"
 
@@ -33,10 +56,8 @@ def test_a_file_and_a_script_are_watched(tmp_path: Path, monkeypatch: pytest.Mon
                 loop.run_once(0.05)
 
         write("a")
-        watch = discovery.Discovery(
-            loop, path, default_slots=2, folder=tmp_path, changed=lambda found, said=said: said.append(dict(found)),
-            problem=wrong.append,
-        )  # fmt: skip
+        watch = discovery.Discovery(loop, path, default_slots=2, folder=tmp_path)
+        watch.start(Told(said, wrong))
         until(lambda said=said: said)
         write("a:1 b")
         until(lambda wrong=wrong: wrong)
@@ -66,7 +87,7 @@ def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
     path = tmp_path / "discover.sh"
     loop = Loop()
     for first in (None, "#!/bin/sh\necho a\n"):
-        said: list[dict[str, int]] = []
+        said: list[Mapping[str, int | None]] = []
         told: list[str] = []
         hopeless: list[str] = []
 
@@ -78,14 +99,9 @@ def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
                 path.write_text(text)
                 path.chmod(0o755)
 
-        def changed(found: dict[str, int], said: list[dict[str, int]] = said) -> None:
-            said.append(dict(found))
-            write(script)  # here the first one has ended, and nothing runs
-
         write(first or script)
-        watch = discovery.Discovery(
-            loop, path, default_slots=1, folder=tmp_path, changed=changed, problem=told.append, hopeless=hopeless.append
-        )
+        watch = discovery.Discovery(loop, path, default_slots=1, folder=tmp_path)
+        watch.start(Told(said, told, hopeless, then=lambda: write(script)))  # here the first has ended, nothing runs
         until = time.monotonic() + 20
         while not (hopeless if first is None else told):
             assert time.monotonic() < until

@@ -13,7 +13,7 @@ import pytest
 from container import agent
 from container.agent import files
 from container.agent.channels import prepare, read_channels
-from container.contract.channels import Channel, InputMode
+from container.contract.channels import HostChannel, InputMode
 from container.contract.errors import AgentError
 from container.system.copying import copy_file
 from container.system.removing import remove_tree
@@ -35,7 +35,7 @@ def run(tmp_path: Path, channels: object, *bases: Path) -> int:
     )
 
 
-def put(base: Path, *channels: Channel) -> None:
+def put(base: Path, *channels: HostChannel) -> None:
     prepare([base], channels, tell=lambda line: None)
 
 
@@ -66,7 +66,7 @@ def test_what_a_script_writes_is_its_hosts_own(tmp_path: Path, data: Path) -> No
     os.utime(data / "deep" / "er" / "a", (1, 2))
     (data / "link").symlink_to(data / "deep")
     bases = [tmp_path / "one", tmp_path / "two"]
-    prepare(bases, [Channel(name="train", uri=str(data))], tell=lambda line: None)
+    prepare(bases, [HostChannel(name="train", uri=str(data))], tell=lambda line: None)
     one, two = (base / "input/data/train" for base in bases)
     assert (one / "empty").is_dir() and (one / "link/er/a").stat().st_mtime == 2
     assert (one / "deep/er/a").read_text() == "a" * 3_000_000
@@ -97,17 +97,17 @@ def test_a_disk_without_room_is_named_before_anything_is_copied(
         return os.statvfs_result((4096, 4096, 1000, 10, 10, 1000, 1000, 1000, 0, 255))
 
     monkeypatch.setattr(os, "statvfs", full)
-    put(tmp_path / "small", Channel(name="train", uri=str(data)))  # takes less than what is left to the job
+    put(tmp_path / "small", HostChannel(name="train", uri=str(data)))  # takes less than what is left to the job
     with (data / "holes").open("wb") as file:
         file.truncate(10**13)
-    put(tmp_path / "holes", Channel(name="train", uri=str(data)))
+    put(tmp_path / "holes", HostChannel(name="train", uri=str(data)))
     (data / "large").write_bytes(bytes(30_000))
     with pytest.raises(AgentError, match=r"copies it, 3\d\.\d kB, and .* 41\.0 kB free\. .*input_mode='FastFile'"):
-        put(tmp_path / "base", Channel(name="train", uri=str(data)))
-    put(tmp_path / "base", Channel(name="train", uri=str(data), mode=InputMode.FAST_FILE))
+        put(tmp_path / "base", HostChannel(name="train", uri=str(data)))
+    put(tmp_path / "base", HostChannel(name="train", uri=str(data), mode=InputMode.FAST_FILE))
     assert (tmp_path / "base/input/data/train/holes").stat().st_size == 10**13
     monkeypatch.setattr(files, "clones", lambda source, target: True)  # as btrfs and XFS do, where copies take no room
-    put(tmp_path / "other", Channel(name="train", uri=str(data)))
+    put(tmp_path / "other", HostChannel(name="train", uri=str(data)))
     assert (tmp_path / "other/input/data/train/large").exists()
 
 
@@ -126,24 +126,24 @@ def test_where_the_kernel_cannot_copy_by_itself(tmp_path: Path, monkeypatch: pyt
 def test_another_folder_replaces_it_and_links_are_for_fast_file(tmp_path: Path, data: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    put(tmp_path, Channel(name="train", uri=str(other)))
-    put(tmp_path, Channel(name="train", uri=str(data)))
+    put(tmp_path, HostChannel(name="train", uri=str(other)))
+    put(tmp_path, HostChannel(name="train", uri=str(data)))
     assert (tmp_path / "input/data/train/part-0").exists()
-    put(tmp_path, Channel(name="train", uri=str(other), mode=InputMode.FAST_FILE))
-    put(tmp_path, Channel(name="train", uri=str(data), mode=InputMode.FAST_FILE))
+    put(tmp_path, HostChannel(name="train", uri=str(other), mode=InputMode.FAST_FILE))
+    put(tmp_path, HostChannel(name="train", uri=str(data), mode=InputMode.FAST_FILE))
     assert os.readlink(tmp_path / "input/data/train") == str(data)
     (tmp_path / "input/data/eval").mkdir()
-    put(tmp_path, Channel(name="eval", uri=str(data)))
+    put(tmp_path, HostChannel(name="eval", uri=str(data)))
     assert (tmp_path / "input/data/eval/part-0").exists()
     (tmp_path / "input/data/full").mkdir()
     (tmp_path / "input/data/full/x").touch()
     with pytest.raises(AgentError, match="full"):
-        put(tmp_path, Channel(name="full", uri=str(data)))
+        put(tmp_path, HostChannel(name="full", uri=str(data)))
 
 
 def test_a_folder_behind_links(tmp_path: Path, data: Path) -> None:
     (tmp_path / "alias").symlink_to(data)
-    put(tmp_path / "base", Channel(name="train", uri=str(tmp_path / "alias"), mode=InputMode.FAST_FILE))
+    put(tmp_path / "base", HostChannel(name="train", uri=str(tmp_path / "alias"), mode=InputMode.FAST_FILE))
     assert os.readlink(tmp_path / "base/input/data/train") == str(data)
 
 
@@ -171,7 +171,7 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str], channels: 
 def test_a_place_that_cannot_be_written(tmp_path: Path, data: Path) -> None:
     (tmp_path / "base").write_text("")
     with pytest.raises(AgentError, match="base"):
-        put(tmp_path / "base", Channel(name="train", uri=str(data)))
+        put(tmp_path / "base", HostChannel(name="train", uri=str(data)))
 
 
 def test_no_file_and_no_json(tmp_path: Path) -> None:
@@ -235,11 +235,11 @@ def test_folders_of_any_depth_and_links_in_a_circle(tmp_path: Path, data: Path) 
             place.mkdir(exist_ok=True)
         deep.mkdir()
         (deep / "file").touch()
-        put(tmp_path, Channel(name="train", uri=str(data)))
+        put(tmp_path, HostChannel(name="train", uri=str(data)))
         assert (tmp_path / "input/data/train" / deep.relative_to(data) / "file").exists()
         (data / "d/d/up").symlink_to(data / "d")
         with pytest.raises(AgentError, match=r"links to .*/data/d', which contains it"):
-            put(tmp_path / "other", Channel(name="train", uri=str(data)))
+            put(tmp_path / "other", HostChannel(name="train", uri=str(data)))
     finally:
         for folder in (data, *tmp_path.glob("*input"), tmp_path / "other"):
             remove_tree(folder, ignore_errors=True)  # pytest's own removing is not made for such

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.contract.membership import Host, Membership, natural_key
+from container.contract.membership import ClusterHost, Membership, natural_key
 
 
 def test_ranks_are_placed_host_by_host() -> None:
-    membership = Membership(hosts=(Host(name="algo-1", slots=2), Host(name="algo-2"), Host(name="algo-3", slots=2)))
+    membership = Membership(
+        hosts=(ClusterHost(name="algo-1", slots=2), ClusterHost(name="algo-2"), ClusterHost(name="algo-3", slots=2))
+    )
     assert [(rank, host.name, local) for rank, host, local in membership.ranks()] == [
         (0, "algo-1", 0),
         (1, "algo-1", 1),
@@ -46,7 +48,7 @@ def test_any_two_names_can_be_ordered(one: str, other: str) -> None:
     [
         (lambda: Membership(hosts=()), "at least one host"),
         (lambda: Membership.of(["algo-1", "algo-1"]), "must be unique"),
-        (lambda: Host(name="algo-1", slots=0), "slots must be at least 1, got 0"),
+        (lambda: ClusterHost(name="algo-1", slots=0), "slots must be at least 1, got 0"),
     ],
 )
 def test_what_makes_no_cluster_is_refused(make: object, words: str) -> None:
@@ -55,5 +57,5 @@ def test_what_makes_no_cluster_is_refused(make: object, words: str) -> None:
 
 
 def test_an_address_is_where_others_reach_a_host() -> None:
-    assert Host(name="algo-1").reach == "algo-1"
-    assert Host(name="algo-1", address="10.0.0.7").reach == "10.0.0.7"
+    assert ClusterHost(name="algo-1").reach == "algo-1"
+    assert ClusterHost(name="algo-1", address="10.0.0.7").reach == "10.0.0.7"

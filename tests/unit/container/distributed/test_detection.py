@@ -10,7 +10,7 @@ import pytest
 
 from container.contract.detection import ClusterKind, Surroundings, detect, detect_server
 from container.contract.errors import DistributedError
-from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
+from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer, TorchDistributed
 from container.distributed.core.rendezvous import wait_for
 from container.distributed.tensorflow.callbacks import warm_rate
 from container.distributed.tensorflow.data import per_rank_batch
@@ -52,6 +52,20 @@ def test_started_by_mpirun() -> None:
     assert detect(mpi(0, 2)).kind is ClusterKind.HOROVOD
     assert detect({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1"}).rank == 1
     assert detect({"PMI_SIZE": "2", "PMI_RANK": "1"}).size == 2
+
+
+def torch(**changes: str) -> dict[str, str]:
+    values = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    return {**values, "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", **changes}
+
+
+def test_started_as_torchrun_starts() -> None:
+    for environ in (torch(), {**torch(), **job(TorchDistributed())}):
+        found = detect({**environ, "SM_CURRENT_HOST": "algo-2"})
+        assert (found.kind, found.host, places(found)) == (ClusterKind.TORCH, "algo-2", (3, 4, 1, 2, 1, 2))
+    assert places(detect({**torch(), "FLEETFIT_SHARED_MACHINE": "1"})) == (3, 4, 1, 2, 3, 4)
+    with pytest.raises(DistributedError, match="WORLD_SIZE is not set: this process would train alone"):
+        detect({**torch(WORLD_SIZE=""), **job(TorchDistributed())})
 
 
 def test_hosts_that_share_a_machine_share_its_devices() -> None:

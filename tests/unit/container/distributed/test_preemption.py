@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from container.distributed.core.notice import Notice
 from container.distributed.tensorflow import preemption as notices
-from container.distributed.tensorflow.preemption import Notice, SaveInTime
+from container.distributed.tensorflow.preemption import SaveInTime
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,14 +14,17 @@ import container
 
 
 @pytest.fixture(scope="module")
-def importer() -> ModuleType:
+def importer() -> Iterator[ModuleType]:
     """The module, which no package has: it is imported while an interpreter starts."""
     file = Path(container.__file__ or "").parent / "hook" / "_fleetfit_importer.py"
+    sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location("_fleetfit_importer", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(file.parent))
+    del sys.modules["_fleetfit_command"]
 
 
 MINE = {
@@ -52,6 +57,28 @@ def test_what_may_differ(importer: ModuleType, changes: dict[str, str | None], w
     surroundings = importer.Surroundings(MINE, MINE, {"SM_HOSTS", "TF_ENABLE_ONEDNN_OPTS"}, False, {})
     theirs = {name: value for name, value in {**MINE, **changes}.items() if value is not None}
     assert surroundings.refusal(theirs) == why
+
+
+def test_the_folder_of_the_code_may_be_another(importer: ModuleType) -> None:
+    mine = {**MINE, "PYTHONPATH": "/hook:/one/code:/lib"}
+    surroundings = importer.Surroundings(mine, mine, {"PYTHONPATH"}, True, {}, "/one/code")
+    assert surroundings.refusal({**mine, "PYTHONPATH": "/hook:/two/code:/lib"}, "/two/code") is None
+    assert surroundings.refusal({**mine, "PYTHONPATH": "/hook:/two/code"}, "/two/code") == "PYTHONPATH differs"
+    assert surroundings.refusal({**mine, "PYTHONPATH": "/hook:/two/code:/lib"}, "/two") == "PYTHONPATH differs"
+
+
+def test_what_was_read_is_known_by_what_it_was(importer: ModuleType, tmp_path: Path) -> None:
+    module = ModuleType("read")
+    module.__file__ = str(tmp_path / "read.py")
+    (tmp_path / "read.py").write_text("")
+    sys.modules["read"] = module
+    try:
+        before = importer._read_files("")
+        (tmp_path / "read.py").write_text("changed")
+        after = importer._read_files("")
+    finally:
+        del sys.modules["read"]
+    assert {name for name in before if before[name] != after.get(name)} == {module.__file__}
 
 
 def test_nothing_may_differ_where_all_was_looked_at(importer: ModuleType) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from container.toolkit.importer import client, imports
+from container.toolkit.importer import importer, imports
 
 
 def read(folder: Path, script: str, files: dict[str, str] | None = None) -> imports.Imports:
@@ -170,7 +170,7 @@ def test_the_packages_are_those_that_are_installed(tmp_path: Path) -> None:
 )
 def test_only_what_takes_long_is_worth_an_importer(fork: str | None, packages: set[str], wanted: bool) -> None:
     environment = {"FLEETFIT_FORK": fork} if fork else {}
-    assert client.is_wanted(("python", "train.py"), environment, "python", packages) is wanted
+    assert importer.is_wanted(("python", "train.py"), environment, "python", packages) is wanted
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,19 @@ def test_only_what_takes_long_is_worth_an_importer(fork: str | None, packages: s
     ],
 )
 def test_for_which_commands_there_is_one(command: tuple[str, ...], environment: dict[str, str], wanted: bool) -> None:
-    assert client.is_wanted(command, environment, "/venv/python", {"tensorflow"}) is wanted
+    assert importer.is_wanted(command, environment, "/venv/python", {"tensorflow"}) is wanted
 
 
 def test_a_folder_that_cannot_be_read_prevents_it(tmp_path: Path) -> None:
     assert imports.read(tmp_path / "train.py" / "none.py", tmp_path / "missing") is None
+
+
+def test_the_folder_of_importers_is_the_users_alone(tmp_path: Path) -> None:
+    with importer._locked(tmp_path / "own") as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    for name in ("open", "link"):
+        with pytest.raises(OSError), importer._locked(tmp_path / name):
+            pass

@@ -9,7 +9,7 @@ import pytest
 
 from container.contract.failures import Cause, Failure
 from container.contract.hints import Situation
-from container.contract.membership import Host, Membership
+from container.contract.membership import ClusterHost, Membership
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
 from container.toolkit import reports
 from container.toolkit.process_group import Member
@@ -84,7 +84,7 @@ def test_who_is_lost_and_not_who_says_it(strategy: str, hinted: bool) -> None:
         HostPlan(name=name, environment={}, processes=tuple(rank for rank in ranks if rank.host == name))
         for name in ("algo-1", "algo-2")
     )
-    members = Membership(hosts=tuple(Host(name=host.name, slots=2) for host in hosts))
+    members = Membership(hosts=tuple(ClusterHost(name=host.name, slots=2) for host in hosts))
     text = TRACEBACK.replace("ValueError: no data", UNHEALTHY)
     one = member(text, exit_code=1)
     assert reports.is_consequence(one)

@@ -67,6 +67,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "plan",
         "list",
         "describe",
+        "attach",
         "logs",
         "stop",
         "wait",
@@ -125,7 +126,9 @@ def test_usage_errors_start_nothing(
     assert not (work / "home" / "jobs").exists() or not os.listdir(work / "home" / "jobs")
 
 
-@pytest.mark.parametrize("arguments", [["describe"], ["logs"], ["stop"], ["wait"], ["logs", "-f"], ["clean", "--job"]])
+@pytest.mark.parametrize(
+    "arguments", [["describe"], ["attach"], ["logs"], ["stop"], ["wait"], ["logs", "-f"], ["clean", "--job"]]
+)
 def test_a_job_that_does_not_exist(work: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert cli.main([*arguments, "nothing"]) == Exit.NOT_FOUND
     assert "nothing" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from estimators.cli import doctor
 from estimators.cli.doctor import Verdict, installed, places
 
 
-def finding(findings: tuple, name: str) -> doctor.Finding:
+def finding(findings: tuple, name: str) -> doctor.ReportLine:
     return next(item for item in findings if item.name == name)
 
 
@@ -64,7 +64,7 @@ def test_mpirun(said: tuple | None, state: Verdict, part: str) -> None:
 
 
 def test_containers_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = doctor.Finding(name="Docker", state=Verdict.OK, text="running (/run/docker.sock)")
+    engine = doctor.ReportLine(name="Docker", state=Verdict.OK, text="running (/run/docker.sock)")
     monkeypatch.setattr(places, "docker_engine", lambda environment: engine)
     local = finding(places.backends({}, {}), "local")
     assert local.state is Verdict.MISSING
@@ -100,7 +100,7 @@ class Engine:
 
 
 def test_docker_engines(tmp_path: Path) -> None:
-    def ask(path: Path) -> doctor.Finding:
+    def ask(path: Path) -> doctor.ReportLine:
         return places.docker_engine({"DOCKER_HOST": f"unix://{path}"})
 
     assert ask(tmp_path / "none").state is Verdict.MISSING

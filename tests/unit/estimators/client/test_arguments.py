@@ -80,12 +80,12 @@ def test_every_argument_that_is_not_refused_is_a_setting() -> None:
 
 def test_the_document_says_what_the_table_says() -> None:
     rows = re.findall(
-        r"^\| `(\w+)`(?: \(`(\w+)`\))?( †)? \| ([^|]*) \| ([^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE
+        r"^\| `(\w+)`(?: \(`(\w+)`\))?( [†‡])? \| ([^|]*) \| ([^|]*) \|$", DOCUMENT.read_text(), re.MULTILINE
     )
     documented = {row[0]: row[1:] for row in rows[: len(ARGUMENTS)]}
     assert list(documented) == [item.name for item in ARGUMENTS]
     for item in ARGUMENTS:
-        dagger = " †" if item.owner is Owner.TENSORFLOW else ""
+        dagger = {Owner.TENSORFLOW: " †", Owner.FRAMEWORK: " ‡"}.get(item.owner, "")
         assert documented[item.name] == (item.v1_name or "", dagger, LABELS[item.treatment], item.note), item.name
 
 

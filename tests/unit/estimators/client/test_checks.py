@@ -86,7 +86,7 @@ def test_other_checkpoint_folders_are_refused(tmp_path: Path) -> None:
     ("wanted", "warns"), [("2.21", False), ("2.21.0", False), ("2", False), ("1.13", True), ("2.2", True)]
 )
 def test_another_tensorflow_is_warned_about(wanted: str, warns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "tensorflow_version", lambda: "2.21.0")
+    monkeypatch.setattr(checks, "installed_version", lambda framework: "2.21.0")
     found = checks.version_warnings(wanted, None)
     assert bool(found) is warns
     if warns:
@@ -95,7 +95,7 @@ def test_another_tensorflow_is_warned_about(wanted: str, warns: bool, monkeypatc
 
 
 def test_no_tensorflow_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "tensorflow_version", lambda: None)
+    monkeypatch.setattr(checks, "installed_version", lambda framework: None)
     assert checks.version_warnings("2.21", None) == []
 
 
@@ -104,7 +104,7 @@ def test_the_installed_tensorflow_is_found(tmp_path: Path, monkeypatch: pytest.M
     for name in ("tensorflow_estimator-2.1.0.dist-info", "tensorflow_cpu-2.21.0.dist-info"):
         (site / name).mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [str(site)])
-    assert checks.tensorflow_version() == "2.21.0"
+    assert checks.installed_version("tensorflow") == "2.21.0"
 
 
 def test_another_python_is_warned_about() -> None:

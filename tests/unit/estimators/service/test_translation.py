@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from container.contract.strategies import TorchDistributed
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.service import translation
@@ -73,7 +74,8 @@ def test_the_tables_name_members_of_the_model() -> None:
 @pytest.mark.parametrize(
     ("hyperparameters", "message"),
     [
-        ({"sagemaker_torch_distributed_enabled": "true"}, "torchrun is not available"),
+        ({"sagemaker_pytorch_xla_multi_worker_enabled": "true"}, "PyTorch/XLA is not available"),
+        ({"sagemaker_distributed_dataparallel_enabled": "true"}, "smdistributed's data parallel library"),
         ({"sagemaker_mpi_enabled": "true", "sagemaker_parameter_server_enabled": "true"}, "several strategies"),
         ({"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "0"}, "1 or more"),
         ({"a": "b\0"}, "NUL"),
@@ -82,6 +84,12 @@ def test_the_tables_name_members_of_the_model() -> None:
 def test_hyperparameters_that_cannot_be(hyperparameters: dict[str, str], message: str) -> None:
     request = {**REQUEST, "HyperParameters": {**REQUEST["HyperParameters"], **hyperparameters}}
     assert message in refusal(request)
+
+
+@pytest.mark.parametrize("name", ["sagemaker_torch_distributed_enabled", "sagemaker_pytorch_ddp_enabled"])
+def test_pytorchs_strategies_are_started_as_torchrun_starts(name: str) -> None:
+    spec, _ = translate({**REQUEST, "HyperParameters": {**REQUEST["HyperParameters"], name: "true"}}, Local())
+    assert spec.strategy == TorchDistributed()
 
 
 def test_other_refusals_say_why() -> None:

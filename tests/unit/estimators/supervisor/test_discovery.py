@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from estimators.backends.hosts import discovery
 from estimators.client import host_discovery
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import DISCOVERED
-from estimators.supervisor.elastic import discovery
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from estimators.supervisor.lifecycle import TRANSITIONS, Happening, IllegalTransition, Stage, following
+from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
+from estimators.supervisor.transitions import IllegalTransition
 
 FAILURE, STOP, RETRY, RESTART, COLLECT, FINISH = Happening
 
@@ -14,7 +15,7 @@ FAILURE, STOP, RETRY, RESTART, COLLECT, FINISH = Happening
 def course(*happenings: Happening) -> list[Stage]:
     stages = [Stage.RUNNING]
     for happening in happenings:
-        stages.append(following(stages[-1], happening))
+        stages.append(TRANSITIONS.following(stages[-1], happening))
     return stages[1:]
 
 
@@ -38,10 +39,10 @@ def test_the_course_of_a_job(happenings: list[Happening], stages: list[Stage]) -
 @pytest.mark.parametrize(("stage", "happening"), list(itertools.product(Stage, Happening)))
 def test_what_is_not_in_the_table_names_both(stage: Stage, happening: Happening) -> None:
     if (stage, happening) in TRANSITIONS:
-        assert following(stage, happening) is TRANSITIONS[stage, happening]
+        assert TRANSITIONS.following(stage, happening) is TRANSITIONS[stage, happening]
     else:
         with pytest.raises(IllegalTransition, match=f"^{happening.name} cannot happen to a job that is {stage.name}"):
-            following(stage, happening)
+            TRANSITIONS.following(stage, happening)
 
 
 def test_a_job_that_is_over_stays_so_and_every_other_can_end() -> None:

@@ -7,7 +7,7 @@ import pytest
 from loops import loop, own_children, run_until  # noqa: F401
 from sshd import Keys, Server
 
-from estimators.backends.ssh.connection import SshSettings
+from estimators.backends.ssh.command import SshSettings
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,8 @@ from loops import RunUntil
 from sshd import Keys, Server, free_port, key
 
 from container.system.loop import Loop
-from estimators.backends.ssh.connection import (
-    Connection,
-    Connections,
-    Destination,
-    Finished,
-    SshSettings,
-    resolved,
-)
+from estimators.backends.ssh.command import Destination, SshSettings, resolved
+from estimators.backends.ssh.connection import Connection, Connections, Finished
 
 Open = Callable[[Destination, SshSettings], "Connection | str"]
 

@@ -11,10 +11,47 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container.system.loop import Loop
+from estimators.backends.hosts.membership import Membership, News
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
+
+
+class Board:
+    """A file that somebody keeps, {address: {"slots": N}}: ``"wanted_in"`` says when a machine is wanted back."""
+
+    decides = True
+    title = "the board"
+
+    def __init__(self, loop: Loop, path: Path) -> None:
+        self._loop = loop
+        self._path = path
+        self._news: News | None = None
+
+    def start(self, membership: Membership) -> None:
+        """Look for the first time, and then again and again."""
+        self._news = News(membership)
+        self._look()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._news = None
+
+    def _look(self) -> None:
+        news = self._news
+        if news is None:
+            return
+        try:
+            machines = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            news.problem(str(error))
+        else:
+            news.places({address: machine.get("slots") for address, machine in machines.items()})
+            for address, machine in machines.items():
+                if "wanted_in" in machine:
+                    news.leaving(address, machine["wanted_in"])
+        self._loop.call_later(0.1, self._look)
 
 
 class NetnsProvider:
@@ -29,6 +66,8 @@ class NetnsProvider:
         self._options = options.backend_options
         self._taken: dict[str, int] = {}  # host -> the lock on its machine
         self._hosts: dict[str, RemoteHost] = {}
+        self._places: dict[str, str] = {}  # host -> the machine that is named for it
+        self._waiting: dict[str, Callable[[], None]] = {}  # host -> what acquires it once that is known
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -48,10 +87,26 @@ class NetnsProvider:
             connect=lambda host: ("connect", places[host]["address"]),
         )
 
+    def membership(self) -> Board | None:
+        """The board, where the job has one: then that decides which machines the job is on."""
+        board = self._options.get("board")
+        return Board(self._loop, Path(board)) if board else None
+
+    def locate(self, name: str, place: str) -> None:
+        """Take the machine of that address for a host."""
+        self._places[name] = place
+        if (acquire := self._waiting.pop(name, None)) is not None:
+            acquire()
+
     def acquire(self, name: str, ready: Callable[[Host], None], failed: Callable[[str], None]) -> None:
-        """Connect to a machine that nobody has."""
+        """Connect to a machine that nobody has, or to the one that is named for the host."""
+        if self._options.get("board") and name not in self._places:
+            self._waiting[name] = lambda: self.acquire(name, ready, failed)
+            return
         notice = self._options.get("notice")  # in how many seconds a machine is taken whose agent gets a signal
         for machine in _machines(self._options):
+            if machine["address"] != self._places.get(name, machine["address"]):
+                continue
             lock = os.open(machine["lock"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,6 +136,7 @@ class NetnsProvider:
 
     def release(self, host: Host) -> None:
         """Let others have the machine."""
+        self._places.pop(host.name, None)
         lock = self._taken.pop(host.name, None)
         if lock is not None:
             os.close(lock)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from container.contract.errors import WeightsDifferError
-from container.distributed.tensorflow import keras_compat
-from container.distributed.tensorflow.collectives import Collectives
 
 #: After which steps the weights are compared.
 STEPS = (1, 2, 8, 32, 128)
@@ -22,6 +20,17 @@ _ROUNDING = 1e-2
 _SAMPLE = 1 << 16
 
 
+class Ranks(Protocol):
+    """What the ranks need to compare something."""
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+
+    def gather_array(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Stack an array of every rank. Shape: (size, *array.shape)."""
+
+
 class Guard:
     """Compares digests of the weights of all ranks.
 
@@ -29,7 +38,7 @@ class Guard:
         collectives: How the ranks talk.
     """
 
-    def __init__(self, collectives: Collectives) -> None:
+    def __init__(self, collectives: Ranks) -> None:
         self._collectives = collectives
         self._start: np.ndarray[Any, Any] | None = None
 
@@ -41,7 +50,7 @@ class Guard:
         """Compare the weights. All ranks must call it, after the same step.
 
         Args:
-            weights: The trainable variables.
+            weights: The trainable variables, or their values as arrays.
             step: How many steps have been made.
             cause: What to say of the likely cause.
 
@@ -76,13 +85,17 @@ def digest(weights: Sequence[Any]) -> int:
     """Return a number that equal weights share, bit by bit; from -2**63 to 2**63 - 1."""
     hashed = hashlib.blake2b(digest_size=8)
     for weight in weights:
-        hashed.update(np.ascontiguousarray(keras_compat.value(weight)).view(np.uint8).data)
+        hashed.update(np.ascontiguousarray(_value(weight)).view(np.uint8).data)
     return int.from_bytes(hashed.digest(), "little", signed=True)
 
 
 def projections(weights: Sequence[Any]) -> np.ndarray[Any, Any]:
     """Return one number per weight, which moves when the weight does. Shape: (weights,)."""
-    return np.array([_projection(keras_compat.value(weight)) for weight in weights], np.float64)
+    return np.array([_projection(_value(weight)) for weight in weights], np.float64)
+
+
+def _value(weight: Any) -> np.ndarray[Any, Any]:
+    return weight if isinstance(weight, np.ndarray) else np.asarray(weight.numpy())
 
 
 def _projection(array: np.ndarray[Any, Any]) -> float:

@@ -1,19 +1,17 @@
-"""Who else there is, as somebody outside says: a script in Horovod's form, a file of such lines, or the caller.
+"""Places that a script or a file names, in lines of Horovod's form: ``name`` or ``name:slots``.
 
-Lines are ``name`` or ``name:slots``, as Horovod's ``--host-discovery-script`` prints them. On a backend of one machine
-a name stands for one of its own hosts: when it comes a host is started, when it goes that host leaves.
+So does the caller's function: its answers are put into a file.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from container.system import processes
 from container.system.loop import Loop
+from estimators.backends.hosts.membership import Membership, News
 
 #: How often a script is run, and how long it may take, in seconds.
 SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
@@ -21,8 +19,6 @@ SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
 HOPELESS_S = 10.0
 #: How often a file is looked at, in seconds: only its time and size, unless they have changed.
 FILE_EVERY_S = 0.1
-
-Found = Mapping[str, int]
 
 
 def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
@@ -53,53 +49,45 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
 
 
 class Discovery:
-    """Watches a script or a file, and tells when what it says has changed.
+    """Watches a script or a file; see :class:`estimators.backends.hosts.membership.MembershipSource`.
 
     Args:
         loop: The supervisor's loop.
         path: An executable file is a script; any other is read.
         default_slots: The slots of a line that does not say them.
         folder: The script's working directory.
-        changed: Called with name -> slots, at first and after every change.
-        problem: Called with what is wrong, once until it is another thing; what was known stays.
-        hopeless: Called with what is wrong when nothing else has come for :data:`HOPELESS_S` since the beginning; None
-            where a file may come later.
+        may_come_later: Whether the file need not be there yet; otherwise the job fails when nothing but failures has
+            come for :data:`HOPELESS_S` since the beginning.
     """
 
+    decides = True
+    title = "discovery"
+
     def __init__(
-        self,
-        loop: Loop,
-        path: Path,
-        *,
-        default_slots: int,
-        folder: Path,
-        changed: Callable[[Found], None],
-        problem: Callable[[str], None],
-        hopeless: Callable[[str], None] | None = None,
+        self, loop: Loop, path: Path, *, default_slots: int, folder: Path, may_come_later: bool = False
     ) -> None:
         self._loop = loop
         self._path = path
         self._default_slots = default_slots
         self._folder = folder
-        self._changed = changed
-        self._problem = problem
-        self._hopeless = hopeless
-        self._began = time.monotonic()
+        self._may_come_later = may_come_later
+        self._news: News | None = None
         self._timed_out = False
-        self._known: dict[str, int] | None = None
-        self._said = ""
         self._seen: tuple[int, int, int] | None = None
-        self._closed = False
         self._pid: int | None = None
+
+    def start(self, membership: Membership) -> None:
+        """Look for the first time, and then again and again."""
+        self._news = News(membership, hopeless_after=None if self._may_come_later else HOPELESS_S)
         self._look()
 
     def close(self) -> None:
         """Watch no more."""
-        self._closed = True
+        self._news = None
         self._end_script()
 
     def _look(self) -> None:
-        if self._closed:
+        if self._news is None:
             return
         if os.access(self._path, os.X_OK) and self._path.is_file():
             self._run()
@@ -111,7 +99,7 @@ class Discovery:
                 self._take(self._path.read_text(encoding="utf-8"))
                 self._seen = seen
         except FileNotFoundError:
-            if self._known is not None or self._hopeless is not None:
+            if self._news is not None and (self._news.has_answered or not self._may_come_later):
                 self._complain(f"{self._path} is not there")
         except OSError as error:
             self._complain(f"{self._path} cannot be read: {error.strerror}")
@@ -158,8 +146,7 @@ class Discovery:
                 self._complain(
                     f"{self._path} ended with {f'exit code {code}' if number is None else f'signal {number}'}"
                 )
-            if not self._closed:
-                self._loop.call_later(SCRIPT_EVERY_S, self._look)
+            self._loop.call_later(SCRIPT_EVERY_S, self._look)
 
         def too_late() -> None:
             self._timed_out = True
@@ -183,16 +170,9 @@ class Discovery:
         except ValueError as error:
             self._complain(f"{self._path}: {error}")
             return
-        self._said = ""
-        if found != self._known and not self._closed:
-            self._known = found
-            self._changed(found)
+        if self._news is not None:
+            self._news.places(found)
 
     def _complain(self, text: str) -> None:
-        if self._closed:
-            return
-        if text != self._said:
-            self._said = text
-            self._problem(text)
-        if self._hopeless is not None and self._known is None and time.monotonic() - self._began >= HOPELESS_S:
-            self._hopeless(text)
+        if self._news is not None:
+            self._news.problem(text)

@@ -1,0 +1,210 @@
+"""PyTorch's objects with a ``state_dict``, as arrays and as a description that JSON can hold.
+
+Nothing here imports torch: it works with the objects that it is given. Tensors become arrays of the checkpoint's files,
+by their path in the ``state_dict``; everything around them goes into the manifest.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from container.checkpoint import state
+from container.checkpoint.errors import CheckpointMismatchError
+from container.checkpoint.state import Array, Saveable, Slot
+from container.checkpoint.tensors import Spec
+
+#: torch's types that numpy does not have -> those of numpy with as many bytes, in which they are kept.
+_KEPT_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def has_state(value: Any) -> bool:
+    """Return whether an object can be saved and restored by its ``state_dict``."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def state_of(model: Any, optimizer: Any = None) -> Saveable:
+    """Return what can be saved of a model of any framework.
+
+    Args:
+        model: A PyTorch module, a mapping of names to what has a ``state_dict``, or what
+            :func:`container.checkpoint.state.state_of` takes.
+        optimizer: The optimizer; None for a Keras model's own.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    more = {"optimizer": optimizer} if optimizer is not None else {}
+    if isinstance(model, Mapping) and any(has_state(value) for value in model.values()):
+        return StateDicts({**model, **more})
+    if hasattr(model, "named_parameters") and has_state(model):
+        return StateDicts({"model": model, **more})
+    return state.state_of(model, optimizer)
+
+
+class StateDicts:
+    """Objects with a ``state_dict``: modules, optimizers, schedulers, loaders.
+
+    Args:
+        objects: Name -> object. The names are those of the checkpoint's files.
+    """
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        for name, value in objects.items():
+            if not has_state(value):
+                raise TypeError(
+                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(); give what else "
+                    "is to be kept as metadata=…"
+                )
+            if not isinstance(name, str) or not name.isidentifier():
+                raise TypeError(f"{name!r} cannot be the name of a part of a checkpoint: use letters, digits and _.")
+        self._objects = {name: _unwrapped(value) for name, value in objects.items()}
+        self._described: dict[str, Any] = {}
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """See :class:`container.checkpoint.state.Saveable`; of the last :meth:`groups`."""
+        return {"state_dicts": self._described}
+
+    def groups(self) -> Mapping[str, list[Slot]]:
+        """See :class:`container.checkpoint.state.Saveable`.
+
+        Raises:
+            TypeError: something has no form in a checkpoint.
+        """
+        found: dict[str, list[Slot]] = {}
+        for name, value in self._objects.items():
+            slots: dict[str, Slot] = {}
+            self._described[name] = _described(value.state_dict(), name, slots)
+            found[name] = list(slots.values())
+        return found
+
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """See :class:`container.checkpoint.state.Saveable`."""
+        saved = facts.get("state_dicts")
+        if not isinstance(saved, dict):
+            raise CheckpointMismatchError("the checkpoint is not of PyTorch's state_dicts.")
+        if set(saved) != set(self._objects):
+            raise CheckpointMismatchError(
+                f"the checkpoint holds {', '.join(sorted(saved))}, and {', '.join(sorted(self._objects))} are to be "
+                "restored."
+            )
+
+    def fill(self, facts: Mapping[str, Any], arrays: Mapping[str, Mapping[str, Array]], *, keep_rate: bool) -> bool:
+        """Have each object load its state.
+
+        Args:
+            facts: The manifest's.
+            arrays: By file and name.
+            keep_rate: Whether optimizers keep the learning rates that they have.
+
+        Returns:
+            Whether a learning rate was kept.
+
+        Raises:
+            CheckpointMismatchError: a module is another one; nothing has been changed if it is the first.
+        """
+        kept = False
+        states = {
+            name: _restored(description, arrays.get(name, {})) for name, description in facts["state_dicts"].items()
+        }
+        for name, value in self._objects.items():
+            if hasattr(value, "named_parameters"):
+                _compare(name, value.state_dict(), states[name])
+        for name, value in self._objects.items():
+            groups = getattr(value, "param_groups", None)
+            rates = [group.get("lr") for group in groups] if groups and keep_rate else []
+            try:
+                value.load_state_dict(states[name])
+            except (RuntimeError, ValueError, KeyError) as error:
+                raise CheckpointMismatchError(f"the checkpoint is of another {name}: {error}") from error
+            for group, rate in zip(value.param_groups if rates else (), rates, strict=False):
+                group["lr"], kept = rate, True
+        return kept
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the module within a ``DistributedDataParallel``, so that it can be restored without one."""
+    return value.module if type(value).__name__ == "DistributedDataParallel" else value
+
+
+def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuse a module's state that is another one's, before anything is changed."""
+    lacking, beyond = sorted(set(ours) - set(saved)), sorted(set(saved) - set(ours))
+    if lacking or beyond:
+        parts = [f"lacks {', '.join(lacking[:5])}" if lacking else "", f"has {', '.join(beyond[:5])}" if beyond else ""]
+        raise CheckpointMismatchError(f"the checkpoint {' and '.join(filter(None, parts))} in its {name}.")
+    for key, value in ours.items():
+        if tuple(getattr(value, "shape", ())) != tuple(getattr(saved[key], "shape", ())):
+            raise CheckpointMismatchError(
+                f"the checkpoint is of another {name}: it has {key} {list(saved[key].shape)} where this one has "
+                f"{list(value.shape)}."
+            )
+
+
+def _described(value: Any, path: str, slots: dict[str, Slot]) -> Any:
+    """Describe a value, with its tensors put into the slots."""
+    if hasattr(value, "detach"):
+        return _describe_tensor(value, path, slots)
+    if isinstance(value, Mapping):
+        return {"dict": [[key, _described(item, f"{path}/{key}", slots)] for key, item in _items(value, path)]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_described(item, f"{path}/{index}", slots) for index, item in enumerate(value)]}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, _PLAIN):
+        return {"is": value}
+    raise TypeError(f"{path}: a {type(value).__qualname__} of a state_dict has no form in a checkpoint.")
+
+
+def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
+    for key in value:
+        if not isinstance(key, str | int) or isinstance(key, bool):
+            raise TypeError(f"{path}: the key {key!r} of a state_dict has no form in a checkpoint.")
+    return list(value.items())
+
+
+def _describe_tensor(tensor: Any, path: str, slots: dict[str, Slot]) -> Any:
+    if hasattr(tensor, "placements") or "Sharded" in type(tensor).__name__:
+        raise TypeError(
+            f"{path} is sharded over the ranks: give a full state_dict (torch.distributed.checkpoint.state_dict, "
+            "StateDictOptions(full_state_dict=True)), or save with torch.distributed.checkpoint."
+        )
+    kind = str(tensor.dtype).removeprefix("torch.")
+    kept = _KEPT_AS.get(kind, kind)
+
+    def read() -> Array:
+        torch = sys.modules["torch"]
+        whole = tensor.detach().cpu().contiguous()
+        return np.asarray((whole.view(getattr(torch, kept)) if kept != kind else whole).numpy())
+
+    def assign(content: Array) -> None:
+        raise NotImplementedError("state_dicts are loaded as a whole")
+
+    slots[path] = Slot(Spec(path, kept, tuple(tensor.shape)), read, assign)
+    return {"tensor": path, "dtype": kind}
+
+
+def _restored(description: Any, arrays: Mapping[str, Array]) -> Any:
+    """Make the value again."""
+    torch = sys.modules["torch"]
+    match description:
+        case {"tensor": path, "dtype": kind}:
+            if path not in arrays:
+                raise CheckpointMismatchError(f"the checkpoint lacks {path}.")
+            tensor = torch.from_numpy(np.array(arrays[path], copy=True, order="C"))
+            return tensor.view(getattr(torch, kind)) if kind in _KEPT_AS else tensor
+        case {"dict": items}:
+            return {key: _restored(item, arrays) for key, item in items}
+        case {"list": items}:
+            return [_restored(item, arrays) for item in items]
+        case {"tuple": items}:
+            return tuple(_restored(item, arrays) for item in items)
+        case {"is": value}:
+            return value
+    raise CheckpointMismatchError("the checkpoint's description of its state_dicts cannot be read.")

@@ -1,0 +1,1 @@
+"""The script's API for PyTorch."""

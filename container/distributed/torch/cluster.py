@@ -1,0 +1,291 @@
+"""The cluster as a PyTorch script sees it: the same for torch_distributed and for one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from container.contract import diverging, events
+from container.contract.detection import Surroundings
+from container.contract.errors import DistributedError
+from container.contract.names import unknown
+from container.distributed.core.fault_injection import InjectedFaults
+from container.distributed.core.notice import keep_listening, notice
+from container.distributed.core.weight_check import STEPS, Guard
+from container.distributed.torch.collectives import Collectives
+from container.distributed.torch.loader import Loader
+
+Value = TypeVar("Value")
+
+#: The file that SageMaker's PyTorch images look for.
+_MODEL_FILE = "model.pth"
+
+_WHY_APART = (
+    "The gradients are not added up over the ranks: wrap the model with cluster.model(), and call the wrapped one, not "
+    "the model within it."
+)
+
+
+class TorchCluster:
+    """The processes that train together; :func:`container.distributed.init` makes it.
+
+    Args:
+        surroundings: What the environment said.
+        collectives: How the ranks talk.
+        device: This rank's device, a ``torch.device``.
+
+    Attributes:
+        strategy: The strategy's name: ``none`` or ``torch_distributed``.
+        host: This host's name, as in ``SM_CURRENT_HOST``.
+        local_rank: The rank on this host, from 0.
+        local_size: The number of ranks of this host.
+        collectives: How the ranks talk.
+        device: This rank's device: its GPU, else the processor.
+        faults: Faults that are ordered for some step.
+    """
+
+    def __init__(self, surroundings: Surroundings, collectives: Collectives, device: Any) -> None:
+        self.strategy = surroundings.kind.value
+        self.host = surroundings.host
+        self.local_rank = surroundings.local_rank
+        self.local_size = surroundings.local_size
+        self.collectives = collectives
+        self.device = device
+        self.faults = InjectedFaults(os.environ)
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self.strategy}: rank {self.rank} of {self.size} on {self.host}>"
+
+    # --- who ---
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0."""
+        return self.collectives.rank
+
+    @property
+    def size(self) -> int:
+        """How many processes compute gradients."""
+        return self.collectives.size
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.rank == 0
+
+    @property
+    def preempted(self) -> bool:
+        """Whether this process was told to end (SIGTERM): by a spot interruption of a host, or a stop of the job.
+
+        From the first look on, which must be in the main thread, the signal itself ends nothing any more: save and
+        leave the training in time.
+
+        Raises:
+            DistributedError: the first look is in another thread.
+        """
+        if not notice.listen(keep_listening):
+            raise DistributedError("cluster.preempted: it must be read in the main thread first.")
+        return notice.came
+
+    # --- the model ---
+
+    def model(self, model: Any, **options: Any) -> Any:
+        """Bring a module to this rank's device, and let it add up its gradients over the ranks.
+
+        Args:
+            model: A ``torch.nn.Module``. All ranks get rank 0's parameters and buffers.
+            options: Of ``DistributedDataParallel``, such as ``find_unused_parameters``.
+
+        Returns:
+            The module in a ``DistributedDataParallel``; of one process, the module itself.
+        """
+        model = model.to(self.device)
+        if self.size == 1:
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+
+        if self.device.type == "cuda":
+            options.setdefault("device_ids", [self.device.index])
+        return DistributedDataParallel(model, **options)
+
+    def optimizer(self, optimizer: Any, *, check: bool = True) -> Any:
+        """Compare the ranks' weights after some of the optimizer's first steps: 1, 2, 8, 32 and 128.
+
+        Ranks that train apart fail then, in words. Parameters that are sharded over the ranks (FSDP) are not compared.
+
+        Args:
+            optimizer: A ``torch.optim.Optimizer``, which is returned.
+            check: False where ranks are to have weights of their own.
+        """
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if not check or self.size == 1 or any(_is_sharded(parameter) for parameter in parameters):
+            return optimizer
+        guard = Guard(self.collectives)
+        guard.start(_arrays(parameters))
+        steps = 0
+
+        def stepped(*_: Any) -> None:
+            nonlocal steps
+            steps += 1
+            if steps in STEPS:
+                guard.check(_arrays(parameters), step=steps, cause=_WHY_APART)
+
+        optimizer.register_step_post_hook(stepped)
+        return optimizer
+
+    def check_weights(self, model: Any) -> None:
+        """Compare the parameters of all ranks. All must call it.
+
+        Args:
+            model: A module.
+
+        Raises:
+            WeightsDifferError: on every rank, when they differ.
+        """
+        Guard(self.collectives).check(_arrays(list(model.parameters())), cause=_WHY_APART)
+
+    def scale(self, learning_rate: float) -> float:
+        """Return the learning rate for all ranks together: times their number.
+
+        Args:
+            learning_rate: The rate that suits one process.
+
+        Raises:
+            TypeError: it is not a number.
+        """
+        if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float):
+            raise TypeError(f"scale() takes a number, got {learning_rate!r}.")
+        return float(learning_rate) * self.size
+
+    # --- data ---
+
+    def loader(
+        self, dataset: Any, *, global_batch_size: int, shuffle: bool = False, seed: int = 0, **options: Any
+    ) -> Loader:
+        """Return this rank's batches of a dataset: every record once in an epoch, over all ranks.
+
+        Args:
+            dataset: A map-style dataset, the same on every rank.
+            global_batch_size: Records in one step of all ranks together.
+            shuffle: Whether each epoch has an order of its own.
+            seed: For the shuffling.
+            options: More of PyTorch's ``DataLoader``: ``num_workers``, ``collate_fn``, ``pin_memory`` …
+
+        Raises:
+            TypeError: the dataset cannot be counted, or an option is the loader's own.
+            ValueError: the batch is smaller than the number of ranks, or there are no records.
+        """
+        return Loader(
+            dataset, self.collectives, global_batch_size=global_batch_size, shuffle=shuffle, seed=seed, **options
+        )
+
+    # --- together ---
+
+    def broadcast_object(self, value: Value) -> Value:
+        """Give every rank rank 0's value. All ranks must call it; what the others pass is not looked at."""
+        return self.collectives.broadcast_object(value)
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        self.collectives.barrier()
+
+    def all_reduce(self, values: Any, *, op: str = "sum") -> Any:
+        """Combine numbers or arrays over the ranks. All ranks must call it, with values of the same shapes.
+
+        Args:
+            values: A number, an array or tensor, or a list or dict of these.
+            op: ``"sum"`` or ``"average"``.
+
+        Returns:
+            The same structure, of numpy arrays and floats.
+        """
+        if op not in ("sum", "average"):
+            raise ValueError(unknown("op", op, ("sum", "average")))
+        if isinstance(values, Mapping):
+            names = sorted(values)
+            found = self.all_reduce([values[name] for name in names], op=op)
+            return dict(zip(names, found, strict=True))
+        alone = not isinstance(values, list | tuple)
+        arrays = [np.asarray(_plain(value), np.float64) for value in ([values] if alone else values)]
+        divisor = self.size if op == "average" else 1
+        sums = [total / divisor for total in self.collectives.sum_arrays(arrays)]
+        results = [float(total) if np.ndim(total) == 0 else total for total in sums]
+        return results[0] if alone else results
+
+    # --- results ---
+
+    def report(self, /, **values: float) -> None:
+        """Make metrics of the job: they are in ``job.metrics()``, with the rank that reported them.
+
+        Raises:
+            TypeError: a value is not a number.
+        """
+        found: dict[str, float] = {}
+        for name, value in values.items():
+            try:
+                found[name] = float(value)
+            except (TypeError, ValueError):
+                raise TypeError(f"report({name}=…) takes a number, got {value!r}.") from None
+        place = {name: found[name] for name in diverging.PLACES if name in found}
+        for name, value in found.items():
+            where = place if diverging.has_diverged(name, value) else {}
+            events.emit("metric", name=name, value=value, **where)
+        if "step" in found and self.faults.pending:
+            self.faults.reached(int(found["step"]), rank=self.rank)
+
+    def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
+        """Write the module's ``state_dict`` to ``model.pth``, on rank 0.
+
+        Args:
+            model: A module, wrapped or not.
+            directory: The folder; None for ``$SM_MODEL_DIR``.
+
+        Returns:
+            The file; None on other ranks.
+
+        Raises:
+            DistributedError: neither a directory nor SM_MODEL_DIR is given.
+        """
+        target = directory or os.environ.get("SM_MODEL_DIR")
+        if not target:
+            raise DistributedError("export() needs a directory: SM_MODEL_DIR is not set.")
+        if not self.is_chief:
+            return None
+        import torch
+
+        file = Path(target) / _MODEL_FILE
+        file.parent.mkdir(parents=True, exist_ok=True)
+        staged = file.with_name(f".{file.name}-{os.getpid()}")
+        state = unwrapped(model).state_dict()
+        torch.save({name: value.cpu() if hasattr(value, "cpu") else value for name, value in state.items()}, staged)
+        staged.replace(file)
+        return file
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the module within a ``DistributedDataParallel``; any other one as it is."""
+    return model.module if type(model).__name__ == "DistributedDataParallel" else model
+
+
+def _is_sharded(parameter: Any) -> bool:
+    return hasattr(parameter, "placements") or type(parameter).__name__ == "FlatParameter"
+
+
+def _arrays(parameters: list[Any]) -> list[np.ndarray[Any, Any]]:
+    import torch
+
+    found = []
+    for parameter in parameters:
+        tensor = parameter.detach().cpu()
+        if tensor.dtype == torch.bfloat16:  # numpy has no such numbers; all of them are numbers of 32 bits too
+            tensor = tensor.float()
+        found.append(tensor.numpy())
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value

@@ -1,0 +1,56 @@
+"""Join the cluster that a process was started in, by PyTorch."""
+
+from __future__ import annotations
+
+import datetime
+import os
+
+from container.contract import events
+from container.contract.detection import ClusterKind, Surroundings, detect
+from container.contract.errors import DistributedError, RefusedError
+from container.distributed.torch.cluster import TorchCluster
+from container.distributed.torch.collectives import Alone, Collectives, TorchCollectives
+
+
+def join(timeout: float) -> TorchCluster:
+    """See :func:`container.distributed.init`."""
+    surroundings = detect(os.environ)
+    if surroundings.kind not in (ClusterKind.NONE, ClusterKind.TORCH):
+        raise RefusedError(
+            f"the job's strategy is {surroundings.kind.value}, for which container.distributed has no PyTorch: use "
+            "TorchDistributed(…), or call horovod.torch yourself under MPI(…) and ElasticHorovod(…)."
+        )
+    try:
+        import torch
+    except ImportError as error:
+        raise DistributedError(f"PyTorch cannot be imported: {error}. `fleetfit install torch` installs it.") from error
+    events.emit("phase", name="imported")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", surroundings.machine_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    collectives: Collectives = Alone()
+    if surroundings.kind is ClusterKind.TORCH:
+        collectives = _meet(surroundings, device, timeout)
+    events.emit("phase", name="rendezvous")
+    return TorchCluster(surroundings, collectives, device)
+
+
+def _meet(surroundings: Surroundings, device: object, timeout: float) -> TorchCollectives:
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        try:
+            # A limit for the meeting alone: that of the group would be one for each collective as well.
+            store, rank, size = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=timeout)))
+            store.set_timeout(datetime.timedelta(seconds=timeout))
+            dist.init_process_group(store=dist.PrefixStore("default_pg", store), rank=rank, world_size=size)
+        except (dist.DistError, RuntimeError) as error:
+            raise DistributedError(
+                f"the {surroundings.size} ranks did not meet within {timeout:g} s: rank {surroundings.rank} at rank "
+                f"0's store, {address}: {error}"
+            ) from error
+    backend = str(dist.get_backend())
+    return TorchCollectives(device if backend == "nccl" else torch.device("cpu"))

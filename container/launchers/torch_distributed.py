@@ -1,0 +1,89 @@
+"""The *torch_distributed* launcher: every rank runs the script with the variables that torchrun gives its workers.
+
+Source of the variables: PyTorch, ``torch/distributed/elastic/agent/server/local_elastic_agent.py``,
+``LocalElasticAgent._start_workers``. Different from torchrun: the store in which the ranks meet is rank 0's, as without
+torchrun (``TORCHELASTIC_USE_AGENT_STORE`` is False), since no launcher of ours imports torch; and an exception needs no
+``TORCHELASTIC_ERROR_FILE`` to be known, as each rank reports it by itself.
+"""
+
+from __future__ import annotations
+
+from container.contract.environment import Environment
+from container.contract.membership import ClusterHost, Membership
+from container.contract.plan import Plan, rank_processes
+from container.contract.strategies import TorchDistributed
+
+#: torchrun's own.
+STORE_PORT = 29500
+
+
+def ports_per_host(strategy: TorchDistributed) -> int:
+    """How many ports a host needs: one for the store, if rank 0 is there."""
+    return 1
+
+
+def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
+    """Plan a cluster of equal ranks.
+
+    Args:
+        environment: The job as one host sees it.
+        membership: The hosts and their slots.
+        command: The user's entry point.
+    """
+    assert isinstance(environment.strategy, TorchDistributed)
+    places = {rank: (host, local_rank) for rank, host, local_rank in membership.ranks()}
+    processes = rank_processes(
+        membership,
+        command,
+        lambda rank: rank_variables(environment, membership, places[rank][0], rank, places[rank][1]),
+    )
+    return Plan.of(environment, membership, processes, variables=defaults(environment))
+
+
+def rank_variables(
+    environment: Environment, membership: Membership, host: ClusterHost, rank: int, local_rank: int
+) -> dict[str, str]:
+    """Return torchrun's variables for one rank.
+
+    Args:
+        environment: The job as one host sees it.
+        membership: The hosts and their slots.
+        host: The rank's.
+        rank: Its global rank.
+        local_rank: Its rank on its host.
+    """
+    master = membership.master
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(membership.size),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(host.slots),
+        "GROUP_RANK": str(membership.names.index(host.name)),
+        "GROUP_WORLD_SIZE": str(len(membership.hosts)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(membership.size),
+        "MASTER_ADDR": master.reach,
+        "MASTER_PORT": str(master.ports[0] if master.ports else STORE_PORT),
+        "TORCHELASTIC_RUN_ID": environment.job_name or "none",
+        "TORCHELASTIC_RESTART_COUNT": str(environment.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def defaults(environment: Environment) -> dict[str, str]:
+    """Return variables of all ranks of a host, in whose place a user's own values are taken.
+
+    Args:
+        environment: The job as the host sees it.
+    """
+    machine, hosts = environment.machine, len(environment.hosts)
+    slots = environment.strategy.ranks_per_host if environment.strategy is not None else 1
+    ranks = slots * (hosts if machine.shared else machine.hosts_here)
+    values = {"OMP_NUM_THREADS": str(max(1, machine.cpus // ranks)), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    if machine.shared or hosts > 1:
+        # Gloo would look the machine's own name up, and take the interface of whatever address that has.
+        interface = environment.network_interface
+        values |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return values

@@ -1,0 +1,107 @@
+"""What a dispatcher is: a place where a job's supervisor runs that is not this machine.
+
+The job's record is there. What is here is a copy (:mod:`estimators.records.replication`), which a process of this
+machine keeps up to date while it can (:mod:`estimators.supervisor.dispatched`); the job does not need it. At the other
+end is our program ``estimators.client.dispatching``, which every kind of dispatcher starts in its own way.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from container.contract.messages import Message
+from container.system.loop import Loop
+
+#: The module of the program at the other end; see there for its commands.
+PROGRAM = "estimators.client.dispatching"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parcel:
+    """What is brought to a dispatcher for a job: its record as it is now, and what the job needs of this machine.
+
+    Attributes:
+        name: The job.
+        header: What the program there is told: request, options, and this machine's folder of records, whose name in
+            them becomes the one there.
+        files: Files and folders here, and what they are called in the record there.
+    """
+
+    name: str
+    header: Mapping[str, Any]
+    files: tuple[tuple[Path, str], ...]
+
+
+class Dispatcher(abc.ABC):
+    """Reaches one dispatcher, for one job. All methods return at once; the loop does the rest.
+
+    Args:
+        loop: The loop of the process that keeps the copy.
+        place: What ``RunOptions(dispatcher=…)`` says.
+        options: ``RunOptions(dispatcher_options=…)``.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, loop: Loop, place: str, options: Mapping[str, Any]) -> None:
+        self.loop = loop
+        self.place = place
+
+    @classmethod
+    @abc.abstractmethod
+    def check(cls, place: str, options: Mapping[str, Any]) -> None:
+        """Refuse a place that cannot be, or options that this kind does not have; asks nobody.
+
+        Raises:
+            ConfigurationError: with the remedy.
+        """
+
+    @abc.abstractmethod
+    def submit(
+        self,
+        parcel: Callable[[], Parcel],
+        say: Callable[[str], None],
+        done: Callable[[], None],
+        refused: Callable[[str], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """Start a job's supervisor there. A parcel that was taken before is not taken twice.
+
+        Args:
+            parcel: Returns the job, when all is there that the supervisor needs.
+            say: Told what is being prepared.
+            done: Called when the supervisor runs, and needs nobody here any more.
+            refused: Called with the reason if the job cannot run there.
+            lost: Called with the reason if the dispatcher is not reached; whether it has the job is not known.
+        """
+
+    @abc.abstractmethod
+    def follow(
+        self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
+    ) -> None:
+        """Read what is new in a job's record there, until the job is over.
+
+        Args:
+            name: The job.
+            have: What the copy has, of :attr:`estimators.records.replication.Replica.have`.
+            take: Called with each message of :class:`estimators.records.replication.Changes`; then with ``end``. With
+                ``missing`` if there is no such job.
+            lost: Called with the reason when the dispatcher is not reached, or no more.
+        """
+
+    @abc.abstractmethod
+    def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
+        """Ask the supervisor of the job that is followed something, as at its own socket.
+
+        Args:
+            message: The request.
+            answered: Called with the answer; one with ``ok`` false where nobody is reached.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of the dispatcher; what runs there goes on."""

@@ -1,0 +1,129 @@
+"""What goes to a dispatcher with a job: which files of this machine the job needs, and what they are called there.
+
+Paths below this machine's folder of records become those of the dispatcher's (:func:`relocated`), so what is brought
+along is named as if it were in the record here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract import hyperparameters as codec
+from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod
+from estimators import backends
+from estimators.backends.dispatchers.base import Parcel
+from estimators.backends.local import is_s3, local_path
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord, jobs_folder
+
+#: What of a record goes along, beside the code: what is written before a job begins.
+_OF_RECORD = ("events.jsonl", "provenance.json", "source")
+#: Folders of the record there: channels, and files of the strategy.
+_INPUTS, _ATTACHED = "inputs", "attached"
+
+
+def refusals(spec: TrainingJobSpec) -> list[str]:
+    """Return what of a job a dispatcher cannot have, with the remedy; looks at files of this machine."""
+    found = []
+    for channel in spec.inputs:
+        s3 = channel.source.s3
+        path = local_path(s3.uri) if s3 is not None else None
+        if path is None:
+            continue
+        if not path.exists():
+            found.append(f"channel {channel.name!r}: there is no {path}.")
+        elif s3 is not None and s3.data_type != "S3Prefix":
+            found.append(f"channel {channel.name!r}: {path} lists files of this machine; put them and the list on S3.")
+    places = {"checkpoint_s3_uri": spec.checkpoint.uri if spec.checkpoint is not None else None}
+    if local_path(spec.output.path) != jobs_folder():
+        places["output_path"] = spec.output.path
+    for argument, uri in places.items():
+        if uri is not None and not is_s3(uri):
+            found.append(
+                f"{argument}={uri!r} is a folder of this machine. Leave it out, and what the job makes comes into its "
+                "record here, or name a place on S3."
+            )
+    strategy = spec.strategy
+    if isinstance(strategy, ElasticHorovod) and strategy.discovery == DISCOVERED_BY_CALLER:
+        found.append(
+            "ElasticHorovod(discovery=…) is a function of this process, which the job does not need otherwise; give a "
+            "script, which goes along."
+        )
+    return found
+
+
+def of(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> Parcel:
+    """Return a job as it goes to its dispatcher.
+
+    Args:
+        record: Its record, filled.
+        spec: The job.
+        options: How it is run.
+    """
+    request = spec.to_request()
+    files = [(record.path / name, name) for name in _OF_RECORD if (record.path / name).exists()]
+    for channel, described in zip(spec.inputs, request.get("InputDataConfig") or (), strict=True):
+        source = channel.source.s3
+        path = local_path(source.uri) if source is not None else None
+        if path is not None:
+            name = f"{_INPUTS}/{channel.name}" + (f"/{path.name}" if path.is_file() else "")
+            files.append((path, name))
+            described["DataSource"]["S3DataSource"]["S3Uri"] = (record.path / name).as_uri()
+    attached = dict(_attached(spec))
+    hyperparameters = request.get("HyperParameters") or {}
+    for key, (path, rest) in attached.items():
+        name = f"{_ATTACHED}/{path.name}"
+        files.append((path, name))
+        hyperparameters[key] = codec.encode({key: f"{record.path / name}{rest}"})[key]
+    backend = backends.load(options.backend)
+    there = dataclasses.replace(
+        options, backend_options=backend.portable(spec, options), dispatcher=None, dispatcher_options={}
+    )
+    header = {
+        "name": spec.name,
+        "request": request,
+        "options": there.to_dict(),
+        "created": (record.stored_status() or {}).get("CreationTime"),
+        "jobs": str(record.path.parent),
+        "python": RunOptions().python,
+        "environment": {name: value for name, value in os.environ.items() if name.startswith(_PASSED)},
+    }
+    return Parcel(name=spec.name, header=json.loads(json.dumps(header)), files=tuple(files))
+
+
+#: Variables of this machine that the supervisor there has too: AWS's, with which data on S3 is read.
+_PASSED = ("AWS_", "S3_ENDPOINT_URL")
+
+
+def _attached(spec: TrainingJobSpec) -> Iterator[tuple[str, tuple[Path, str]]]:
+    """Yield a hyperparameter's name, with the file here that it names and what follows that."""
+    strategy = spec.strategy
+    if not isinstance(strategy, ElasticHorovod):
+        return
+    if strategy.discovery not in (None, DISCOVERED_BY_CALLER) and os.path.exists(strategy.discovery):
+        yield strategy.parameters["discovery"], (Path(strategy.discovery), "")
+    file, colon, name = (strategy.exclusion or "").rpartition(":")
+    if file.endswith(".py") and os.path.exists(file):
+        yield strategy.parameters["exclusion"], (Path(file), colon + name)
+
+
+def relocated(value: Any, old: str, new: str) -> Any:
+    """Return a value in which paths below a folder, also as ``file://``, are below another one."""
+    if isinstance(value, str):
+        for before, after in {old: new, urllib.parse.quote(old): urllib.parse.quote(new)}.items():
+            found = re.fullmatch(rf'("?(?:file://)?){re.escape(before)}((?:/.*|")?)', value, re.DOTALL)
+            if found is not None:
+                return f"{found[1]}{after}{found[2]}"
+        return value
+    if isinstance(value, Mapping):
+        return {name: relocated(item, old, new) for name, item in value.items()}
+    if isinstance(value, list):
+        return [relocated(item, old, new) for item in value]
+    return value

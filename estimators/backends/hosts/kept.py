@@ -1,0 +1,88 @@
+"""What is kept between jobs on a machine: a process that has imported what their scripts import.
+
+``keep_alive_period_in_seconds`` has the machine's importer (:mod:`container.toolkit.importer`) wait for the next job of
+the same home. It holds nothing of a job but modules that are installed: the next one's hosts, processes, files and
+environment are made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from container.system import folders, importers
+from estimators.backends.base import Leftover
+
+#: How long one that is told to end may take, in seconds.
+_END_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """A process that is kept.
+
+    Attributes:
+        pid: Its process.
+        packages: What it has imported.
+        until: When it ends, in seconds since the epoch; None while a job has it.
+        bytes: The memory that it does not share with others.
+    """
+
+    pid: int
+    packages: tuple[str, ...]
+    until: float | None
+    bytes: int
+
+    def __str__(self) -> str:
+        """Say what it is, for a person."""
+        names = ", ".join(dict.fromkeys(name.partition(".")[0] for name in self.packages)) or "nothing yet"
+        left = "a job has it" if self.until is None else f"for {max(0, round(self.until - time.time()))} s more"
+        return f"process {self.pid} with {names} imported, {self.bytes / 1e6:.0f} MB, {left}"
+
+
+def whose(home: Path) -> str:
+    """Return how a home is told from others."""
+    return hashlib.blake2b(os.fsencode(home.resolve()), digest_size=4).hexdigest()
+
+
+def find(home: Path) -> list[Kept]:
+    """Return what is kept for jobs of a home on this machine."""
+    return [
+        Kept(one.pid, one.packages, one.until, _size(one.pid))
+        for one in importers.noted(folders.of_importers(whose(home)))
+    ]
+
+
+def leftover(one: Kept) -> Leftover:
+    """Return what ends it, for ``fleetfit clean``."""
+    return Leftover(name=str(one), job="", remove=functools.partial(_end, one.pid), kind="kept")
+
+
+def _end(pid: int) -> None:
+    """End a process that is kept.
+
+    Raises:
+        TimeoutError: it did not end.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        until = time.monotonic() + _END_S
+        while importers.runs(pid):
+            if time.monotonic() > until:
+                raise TimeoutError(f"process {pid} did not end")
+            time.sleep(0.01)
+
+
+def _size(pid: int) -> int:
+    """Return a process's proportional share of memory in bytes; 0 where it cannot be told."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    return 0

@@ -1,0 +1,147 @@
+"""Who there is for an elastic job, as told by what knows: a script, a list, a cluster's own table of nodes.
+
+A :class:`MembershipSource` names places for hosts, in words of its own, and says when one is about to be taken. What
+the job makes of that (which hosts it starts, lets go and replaces) is decided in one place for all sources.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+#: Name -> how many workers fit there; None where the source does not know, and the job's own number holds.
+Places = Mapping[str, int | None]
+
+
+class Membership(Protocol):
+    """An elastic job, as a source speaks to it: in the supervisor's loop, once it was started."""
+
+    def places(self, found: Places) -> None:
+        """Take all places that there are now, the oldest first; those that are missing are gone."""
+
+    def leaving(self, name: str, seconds: float) -> None:
+        """Take note that a place, or a host by its own name, will be taken away in so many seconds.
+
+        The place is used again when it has gone and come back.
+        """
+
+    def problem(self, text: str) -> None:
+        """Show why the source cannot say it now; what it told last stays."""
+
+    def hopeless(self, text: str) -> None:
+        """Fail the job: the source has never said anything, and never will."""
+
+
+class MembershipSource(Protocol):
+    """Tells one attempt of a job which places there are.
+
+    Attributes:
+        decides: Whether the job has a host at every place, as far as it may grow, and lets one go when its place goes:
+            the provider's ``locate`` says which place is which host's. Otherwise the places are what there is to ask
+            for: the job has as many hosts as it was told to, replaces a lost one when a place is free, and no more
+            can be added than there are places.
+        title: What it is called in messages: "discovery", "the fleet".
+    """
+
+    decides: bool
+    title: str
+
+    def start(self, membership: Membership) -> None:
+        """Begin to tell: everything at first, then each change. It may tell before this returns."""
+
+    def close(self) -> None:
+        """Tell nothing any more; harmless if it was never started."""
+
+
+class News:
+    """Tells a membership what is new: places that differ from the last ones, each notice and each problem once.
+
+    Args:
+        membership: Who is told.
+        hopeless_after: Seconds from now without any answer after which a problem is hopeless; None: never.
+    """
+
+    def __init__(self, membership: Membership, *, hopeless_after: float | None = None) -> None:
+        self._membership = membership
+        self._hopeless_after = hopeless_after
+        self._began = time.monotonic()
+        self._known: dict[str, int | None] | None = None
+        self._leaving: set[str] = set()
+        self._said = ""
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether there has been an answer, of places or of none."""
+        return self._known is not None
+
+    def places(self, found: Places) -> None:
+        """See :meth:`Membership.places`; an answer ends the problem that there was."""
+        self._said = ""
+        self._leaving &= set(found)
+        if found != self._known:
+            self._known = dict(found)
+            self._membership.places(self._known)
+
+    def leaving(self, name: str, seconds: float) -> None:
+        """See :meth:`Membership.leaving`; each place's is told once until that has gone."""
+        if name not in self._leaving:
+            self._leaving.add(name)
+            self._membership.leaving(name, seconds)
+
+    def problem(self, text: str) -> None:
+        """See :meth:`Membership.problem` and :meth:`Membership.hopeless`."""
+        if text != self._said:
+            self._said = text
+            self._membership.problem(text)
+        if self._hopeless_after is None or self._known is not None:
+            return
+        if time.monotonic() - self._began >= self._hopeless_after:
+            self._membership.hopeless(text)
+
+
+class Polled:
+    """Asks for a list of places every now and then, where asking is quick.
+
+    Args:
+        call_later: The loop's.
+        ask: Returns the places; its ValueError or OSError is a problem, and asked again.
+        title: See :class:`MembershipSource`.
+        decides: Likewise.
+        every: Seconds between two questions; None asks once.
+    """
+
+    def __init__(
+        self,
+        call_later: Callable[[float, Callable[[], None]], object],
+        ask: Callable[[], Places],
+        *,
+        title: str,
+        decides: bool = False,
+        every: float | None = 1.0,
+    ) -> None:
+        self._call_later = call_later
+        self._ask = ask
+        self._every = every
+        self._news: News | None = None
+        self.title = title
+        self.decides = decides
+
+    def start(self, membership: Membership) -> None:
+        """See :class:`MembershipSource`."""
+        self._news = News(membership)
+        self._look()
+
+    def close(self) -> None:
+        """See :class:`MembershipSource`."""
+        self._news = None
+
+    def _look(self) -> None:
+        if self._news is None:
+            return
+        try:
+            self._news.places(self._ask())
+        except (OSError, ValueError) as error:
+            self._news.problem(str(error))
+        if self._every is not None:
+            self._call_later(self._every, self._look)

@@ -1,0 +1,1 @@
+"""Hosts that are nodes of a Ray cluster: a placement group, and an actor on each that holds our toolkit's place."""

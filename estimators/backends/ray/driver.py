@@ -1,0 +1,686 @@
+"""Speaks with Ray for a job's supervisor: a driver of Ray's, and what runs in the actors.
+
+    python -I driver.py
+
+It is a program of its own, as Ray brings a hundred modules and threads: the supervisor imports none of it. It needs
+Ray and the standard library alone. When its input ends, however the supervisor went, it leaves the cluster, and Ray
+takes back what the job had. What is asked of it comes as JSON lines, and so do its answers:
+
+* ``connect``: ``address``, ``cpus`` (of a cluster that is started here), ``code`` (the ``name`` of what runs on hosts,
+  and the descriptor ``fd`` of its archive); answered by ``connected`` with ``node_ip``, ``address``, ``started``
+  (whether it was started here) and ``version``, or ``refused`` with ``reason``;
+* ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), ``bundle``, ``strategy``, ``labels``, ``apart``
+  (whether hosts of other requests are to be on other nodes), ``node`` (an id), ``group`` (a placement group's),
+  ``runtime_env``, ``python``, ``address``, ``port``; answered by ``pending`` with ``reason``, and for each
+  host, by its identity, ``placed`` with ``node``, then ``started`` with ``ip``, ``python_version``, or ``failed`` with
+  ``reason``; later ``notice`` with ``seconds`` when its node is drained, and ``ended`` with ``reason`` where Ray knows
+  one;
+* ``release``: ``host`` (an identity), ``lost`` (whether its node is to be avoided for a time);
+* ``follow``: ``most``, ``bundle``, ``labels``: find room for so many hosts, each on a node of its own, the job's among
+  them; answered by ``places`` with ``nodes`` (ids), at first and after each change. A node's room is kept for its host.
+
+Everything of one host goes over a connection of its own, from its node to the supervisor: Ray would tell the loss of a
+node only after fourteen seconds.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import io
+import json
+import os
+import queue
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from typing import Any
+
+#: From one look at what is waited for to the next, in seconds; Ray takes whole ones only.
+_LOOK_S = 1.0
+#: How long an actor may take to find the way to the supervisor, in seconds.
+_REACH_S = 10.0
+#: How long a host may take to end by itself when it is released, and the cluster to be left, in seconds.
+_RELEASE_S, _LEAVE_S = 3.0, 3.0
+#: How long a node is avoided whose host was lost, and after how long a worker that starts is told of, in seconds.
+_AVOID_S, _SLOW_S = 20.0, 5.0
+#: From one look at the nodes to the next; the notice of a node that is drained without a deadline, in seconds.
+_WATCH_S, _NOTICE_S = 0.25, 30.0
+#: For how many hosts room is waited for at once.
+_STANDING = 16
+#: The label by which Ray knows nodes.
+_NODE = "ray.io/node-id"
+#: Ray's own variables, and what it sets for its workers, which a script would take for something else.
+_RAYS = ("PYTHONBREAKPOINT", "SPT_NOENV", "OMP_NUM_THREADS")
+#: Starts an agent that is nobody's child: Ray kills its workers' children when these end, and the agent tidies up.
+_ORPHAN = 'exec 3<&0; "$@" <&3 3<&- &'
+
+
+# --- in the actor, on a node: standard library only ---
+
+
+class HostActor:
+    """Holds a host's place on its node, and the agent's life: each ends with the other."""
+
+    def __init__(self) -> None:
+        self._agent: socket.socket | None = None
+
+    def start(self, asked: dict[str, Any], code: bytes) -> dict[str, Any]:
+        """Start the agent, whose standard input and output are a connection to the supervisor.
+
+        Returns:
+            ``error``, or ``ip``, ``python_version``.
+        """
+        import ray
+
+        python = asked["python"] or sys.executable
+        try:
+            version = _version_of(python) if asked["python"] else ".".join(map(str, sys.version_info[:3]))
+            package = _unpack(asked["code"], code)
+            connection = _connect(asked["address"], asked["port"], asked["identity"], asked["key"])
+        except OSError as error:
+            return {"error": str(error)}
+        own, theirs = socket.socketpair()
+        rays = {name for name in os.environ if name.startswith("RAY_") or name in _RAYS} - {*asked["kept"]}
+        env = {name: value for name, value in os.environ.items() if name not in rays}
+        words = [python, "-I", os.path.join(package, "container", "__main__.py"), "agent", "host"]
+        words += ["--lifeline", str(theirs.fileno())]
+        try:
+            subprocess.run(
+                ["sh", "-c", _ORPHAN, "sh", *words],
+                stdin=connection.fileno(),
+                stdout=connection.fileno(),
+                pass_fds=[theirs.fileno()],
+                env=env,
+                cwd="/",
+                start_new_session=True,
+                check=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            return {"error": f"the agent could not be started: {error}"}
+        finally:
+            connection.close()
+            theirs.close()
+        self._agent = own
+        return {"ip": ray.util.get_node_ip_address(), "python_version": version}
+
+    def wait(self) -> None:
+        """Wait for the end of the agent, and end this actor then."""
+        import ray
+
+        assert self._agent is not None
+        with contextlib.suppress(OSError):
+            self._agent.recv(1)
+        ray.actor.exit_actor()
+
+
+def _version_of(python: str) -> str:
+    try:
+        words = [python, "-I", "-c", "import platform; print(platform.python_version())"]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that is there") from None
+
+
+def _unpack(name: str, archive: bytes) -> str:
+    """Return the folder of our code on this node, which is unpacked there once."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    problem: OSError | None = None
+    for place in (
+        os.path.join(cache, "fleetfit", "hosts"),
+        os.path.join(tempfile.gettempdir(), f"fleetfit-{os.getuid()}"),  # where there is no home to write to
+    ):
+        target = os.path.join(place, name)
+        try:
+            os.makedirs(place, mode=0o700, exist_ok=True)
+            if os.stat(place).st_uid != os.getuid():
+                raise OSError(f"{place} belongs to somebody else")
+            if os.path.isdir(target):
+                return target
+            with tempfile.TemporaryDirectory(prefix=".code-", dir=place, ignore_cleanup_errors=True) as folder:
+                with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+                    tar.extractall(folder)
+                with contextlib.suppress(FileExistsError, NotADirectoryError):
+                    os.rename(folder, target)
+        except OSError as error:
+            if os.path.isdir(target):  # another host of this node was quicker
+                return target
+            problem = error
+        else:
+            return target
+    raise OSError(f"our code could not be brought there: {problem}")
+
+
+def _connect(address: str, port: int, identity: str, key: str) -> socket.socket:
+    """Connect to the supervisor, and have each end prove that it is the right one; see :mod:`.arrivals`."""
+    secret = base64.b64decode(key)
+    try:
+        connection = socket.create_connection((address, port), timeout=_REACH_S)
+    except OSError as error:
+        raise OSError(
+            f"it does not reach the machine of fit() at {address}:{port} ({error}); let it, name another address with "
+            "backend_options={'caller_address': …}, or call fit() on a machine of the cluster"
+        ) from None
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs, own = _exactly(connection, 32), secrets.token_bytes(32)
+        shown = hmac.new(secret, b"host" + theirs + own, hashlib.sha256).digest()
+        connection.sendall(base64.b64decode(identity) + own + shown)
+        expected = hmac.new(secret, b"supervisor" + own + theirs, hashlib.sha256).digest()
+        if not hmac.compare_digest(_exactly(connection, 32), expected):
+            raise OSError("something else answers there")
+    except OSError as error:
+        connection.close()
+        raise OSError(f"the machine of fit() at {address}:{port} did not take it: {error}") from None
+    connection.settimeout(None)
+    return connection
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise OSError("it closed the connection")
+        data += more
+    return data
+
+
+# --- in the driver ---
+
+
+class Driver:
+    """What is asked of Ray, and its answers."""
+
+    def __init__(self, output: int) -> None:
+        self._output = output
+        self._lock = threading.Lock()
+        self._placing = threading.Lock()  # hosts of an elastic job: each is to know where the others are
+        self._rooms = threading.RLock()  # what is told of places, and kept there
+        self._hosts: dict[str, _Host] = {}  # by identity
+        self._avoided: dict[str, float] = {}  # nodes that Ray may not know yet to be gone -> until when
+        self._code: dict[str, Any] = {}
+        self._archive: Any = None
+        self._client = False
+        self._followed: dict[str, Any] | None = None
+        self._places: dict[
+            str, Any
+        ] = {}  # nodes that have been told, in their order -> the room there, if no host has it
+        self._standing: list[tuple[Any, frozenset[str]]] = []  # room that is waited for, and the nodes where it is not
+        self._told: list[str] | None = None
+
+    def say(self, event: str, **values: Any) -> None:
+        """Tell the supervisor."""
+        line = json.dumps({"event": event, **values}).encode() + b"\n"
+        with self._lock, contextlib.suppress(OSError):  # nobody hears it any more
+            while line:
+                line = line[os.write(self._output, line) :]
+
+    def take(self, asked: dict[str, Any]) -> None:
+        """Do what is asked, without holding up what follows."""
+        operation = asked.pop("op")
+        if operation == "connect":
+            self._connect(asked)
+        elif operation == "acquire":
+            hosts = [_Host(wanted) for wanted in asked["hosts"]]
+            self._hosts.update({host.identity: host for host in hosts})
+            self._begin(self._acquire, asked, hosts)
+        elif operation == "follow":
+            self._follow_nodes(asked)
+        elif operation == "release":
+            released = self._hosts.pop(asked["host"], None)
+            if released is not None:
+                if asked["lost"] and released.node:
+                    self._avoided[released.node] = time.monotonic() + _AVOID_S
+                released.released.set()
+                self._begin(self._release, released)
+
+    def _begin(self, target: Any, *arguments: Any) -> None:
+        threading.Thread(target=target, args=arguments, daemon=True).start()
+
+    # --- the cluster ---
+
+    def _connect(self, asked: dict[str, Any]) -> None:
+        try:
+            import ray
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it
+            self.say("refused", reason=f"Ray cannot be imported: {error}")
+            return
+        given, self._code = asked["address"], asked["code"]
+        address = given or os.environ.get("RAY_ADDRESS") or "auto"
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        started = False
+        try:
+            _look_for(address)
+            try:
+                if address == "local":
+                    raise ConnectionError
+                context = ray.init(address, **options)
+            except ConnectionError:
+                if address != "local" and (given or os.environ.get("RAY_ADDRESS")):
+                    raise
+                started = True
+                context = ray.init("local", num_cpus=asked["cpus"], include_dashboard=False, **options)
+        except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds, some of them its own
+            remedy = ""
+            if address.startswith("ray://") and not isinstance(error, ValueError):
+                remedy = (
+                    "; see that its client server is at that port, and RAY_AUTH_MODE=token where it asks for tokens"
+                )
+            self.say("refused", reason=f"there is no Ray at {address!r}: {_line(error)}{remedy}")
+            return
+        with open(self._code["fd"], "rb") as file:
+            self._archive = ray.put(file.read())
+        self._client = address.startswith("ray://")
+        own = _own_address(address) if self._client else ray.util.get_node_ip_address()
+        self.say("connected", node_ip=own, address=_address(context, address), started=started, version=ray.__version__)
+        if not self._client:  # Ray's client cannot ask for what is drained
+            self._begin(self._watch)
+
+    def _watch(self) -> None:
+        """Tell hosts that their nodes will be taken, and which nodes there are for an elastic job."""
+        noticed: set[str] = set()
+        while True:
+            time.sleep(_WATCH_S)
+            with contextlib.suppress(Exception):  # a head that is restarted answers later
+                drained = _drained()
+                for host in list(self._hosts.values()):
+                    if host.node in drained and host.identity not in noticed:
+                        noticed.add(host.identity)
+                        self.say("notice", host=host.identity, seconds=drained[host.node])
+                if self._followed is not None:
+                    with self._rooms:
+                        self._look_for_room(frozenset(drained))
+
+    # --- nodes that come and go ---
+
+    def _follow_nodes(self, asked: dict[str, Any]) -> None:
+        with self._rooms:
+            self._followed = asked
+            taken = self._taken
+            self._places = {node: room for node, room in self._places.items() if room is not None or node in taken}
+            self._told = None
+
+    def _look_for_room(self, drained: frozenset[str]) -> None:
+        """Have as much room waited for as the job may still grow: Ray's autoscaler sees it, and brings nodes."""
+        import ray
+        from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+        assert self._followed is not None
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]} - self._suspects()
+        for node in self._places.keys() - alive:
+            if (room := self._places.pop(node)) is not None:
+                remove_placement_group(room)
+        waiting = []
+        for group, elsewhere in self._standing:
+            table = placement_group_table(group)
+            node = table["bundles_to_node_id"].get(0, "") if table["state"] == "CREATED" else ""
+            if node and node not in self._places and node not in drained and node in alive:
+                self._places[node] = group
+            elif table["state"] == "PENDING":
+                waiting.append((group, elsewhere))
+            else:
+                remove_placement_group(group)
+        elsewhere = frozenset(self._places) | self._suspects() | drained
+        lacking = max(0, min(self._followed["most"] - len(self._places), _STANDING))
+        kept = [one for one in waiting if one[1] == elsewhere][:lacking]
+        for one in waiting:
+            if one not in kept:
+                remove_placement_group(one[0])
+        labels = dict(self._followed["labels"])
+        if elsewhere:
+            labels[_NODE] = f"!in({','.join(sorted(elsewhere))})"
+        while len(kept) < lacking:
+            group = placement_group(
+                [self._followed["bundle"]], strategy="PACK", bundle_label_selector=[labels] if labels else None
+            )
+            kept.append((group, elsewhere))
+        self._standing = kept
+        if list(self._places) != self._told:
+            self._told = list(self._places)
+            self.say("places", nodes=self._told)
+
+    # --- hosts ---
+
+    def _acquire(self, asked: dict[str, Any], hosts: list[_Host]) -> None:
+        try:
+            with self._placing if asked["apart"] and not asked["node"] else contextlib.nullcontext():
+                placed = self._place(asked, hosts)
+            if placed is not None:
+                self._start(asked, hosts, *placed)
+        except Exception as error:  # noqa: BLE001 - Ray's own, which are many
+            for host in hosts:
+                self.say("failed", host=host.identity, reason=_line(error))
+
+    def _place(self, asked: dict[str, Any], hosts: list[_Host]) -> tuple[Any, list[int]] | None:
+        """Have Ray find room.
+
+        Returns:
+            The placement group, and the hosts' bundles in it; None where it is not needed any more.
+        """
+        from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+        given = bool(asked["group"])
+        if given:
+            group, indexes, bundles = self._given_group(asked["group"], len(hosts))
+            asked["bundle"] = bundles[indexes[0]]
+        else:
+            group, indexes = self._room_at(asked["node"]), list(range(len(hosts)))
+        labels = self._labels(asked) if group is None else None
+        said = ""
+        while True:
+            if group is None:
+                group = placement_group(
+                    [asked["bundle"]] * len(hosts),
+                    strategy=asked["strategy"],
+                    bundle_label_selector=[labels] * len(hosts) if labels else None,
+                )
+            if group.wait(_LOOK_S):
+                break
+            unwanted = all(host.released.is_set() for host in hosts)
+            now = labels if given or labels is None else self._labels(asked)
+            if (unwanted or now != labels) and not given:
+                remove_placement_group(group)  # where it is not to be is another question than a moment ago
+                group, labels = None, now
+            if unwanted:
+                return None
+            reason = self._shortage(asked, len(hosts))
+            if reason != said:
+                said = reason
+                self.say("pending", reason=reason)
+        nodes = placement_group_table(group)["bundles_to_node_id"]
+        for host, index in zip(hosts, indexes, strict=True):
+            host.node = nodes[index]
+            if not given:
+                host.group, host.shares = group, hosts
+            self.say("placed", host=host.identity, node=host.node)
+        return group, indexes
+
+    def _labels(self, asked: dict[str, Any]) -> dict[str, str]:
+        """Return the labels that nodes must have for hosts: one's own, or another than those that the job has."""
+        labels = dict(asked["labels"])
+        if asked["node"]:
+            labels[_NODE] = _node_of(asked["node"])
+        elif asked["apart"] and (others := self._taken | self._suspects()):
+            labels[_NODE] = f"!in({','.join(sorted(others))})"
+        return labels
+
+    def _room_at(self, node: str | None) -> Any:
+        """Return the room that is kept on a node, which is its host's from now on."""
+        with self._rooms:
+            room = self._places.get(node) if node else None
+            if room is not None:
+                self._places[str(node)] = None
+            return room
+
+    @property
+    def _taken(self) -> set[str]:
+        """The nodes that the job has."""
+        return {host.node for host in list(self._hosts.values()) if host.node}
+
+    def _suspects(self) -> set[str]:
+        """Nodes whose host was lost just now: it takes Ray a quarter of a minute to see that a node is gone."""
+        now = time.monotonic()
+        return {node for node, until in list(self._avoided.items()) if until > now}
+
+    def _given_group(self, identity: str, count: int) -> tuple[Any, list[int], dict[int, dict[str, float]]]:
+        """Return a placement group of somebody else's, and which of its bundles are the hosts: the last ones."""
+        from ray import PlacementGroupID
+        from ray.util.placement_group import PlacementGroup, placement_group_table
+
+        group = PlacementGroup(PlacementGroupID(bytes.fromhex(identity)))
+        bundles = placement_group_table(group)["bundles"]
+        if len(bundles) < count:
+            raise ValueError(
+                f"placement group {identity} has {len(bundles)} bundles, and {count} hosts were asked for; make it of "
+                "one bundle for each host, after that of the caller"
+            )
+        return group, list(range(len(bundles) - count, len(bundles))), bundles
+
+    def _start(self, asked: dict[str, Any], hosts: list[_Host], group: Any, indexes: list[int]) -> None:
+        """Start an actor in each bundle, and have it start the agent."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = dict(asked["bundle"])
+        options: dict[str, Any] = {
+            "num_cpus": bundle.pop("CPU", 0),
+            "num_gpus": bundle.pop("GPU", 0),
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        if "memory" in bundle:
+            options["memory"] = bundle.pop("memory")
+        if asked["runtime_env"]:
+            options["runtime_env"] = asked["runtime_env"]
+        common = {name: asked[name] for name in ("address", "port", "python")}
+        common["kept"] = list(asked["runtime_env"].get("env_vars", ()))
+        actor_class = ray.remote(HostActor)
+        waiting = {}
+        for host, index in zip(hosts, indexes, strict=True):
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+            host.actor = actor_class.options(scheduling_strategy=strategy, resources=bundle, **options).remote()
+            own = {**common, "code": self._code["name"], "identity": host.identity, "key": host.key}
+            waiting[host.actor.start.remote(own, self._archive)] = host
+        since, told = time.monotonic(), False
+        while waiting:
+            done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
+            for ref in done:
+                self._begin(self._follow, waiting.pop(ref), ref)
+            if waiting and not told and time.monotonic() - since > _SLOW_S:
+                told = True
+                names = ", ".join(host.name for host in waiting.values())
+                self.say("pending", reason=f"Ray starts a worker for {names}, or makes its runtime environment")
+
+    def _follow(self, host: _Host, ref: Any) -> None:
+        """Tell how a host has started, and how it ends."""
+        import ray
+
+        try:
+            said = ray.get(ref)
+            error = said.pop("error", None)
+        except Exception as raised:  # noqa: BLE001 - Ray's own, which are many
+            error = _line(raised)
+        if error is not None:
+            host.over.set()
+            self.say("failed", host=host.identity, reason=error)
+            return
+        self.say("started", host=host.identity, **said)
+        try:
+            ray.get(host.actor.wait.remote())
+        except Exception as raised:  # noqa: BLE001 - the same
+            self.say("ended", host=host.identity, reason="" if "exit_actor" in str(raised) else _line(raised))
+        finally:
+            host.over.set()
+
+    def _release(self, host: _Host) -> None:
+        """Give a host back: the agent ends with its connection, and the actor with the agent."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        if host.actor is not None and not host.over.wait(_RELEASE_S):
+            with contextlib.suppress(Exception):
+                ray.kill(host.actor)
+        if host.group is not None and all(other.released.is_set() for other in host.shares):
+            with contextlib.suppress(Exception):
+                remove_placement_group(host.group)
+
+    # --- what is said of it ---
+
+    def _shortage(self, asked: dict[str, Any], count: int) -> str:
+        """Say what is lacking."""
+        import ray
+
+        bundle = asked["bundle"]
+        shown = _amounts(bundle)
+        if asked["group"]:
+            return f"placement group {asked['group']} is not there yet"
+        nodes = [node for node in ray.nodes() if node["Alive"] and _has_labels(node, asked["labels"])]
+        wanted = f"{count} × {{{shown}}} ({asked['strategy']})" if count > 1 else f"{{{shown}}}"
+        if asked["labels"] and not nodes:
+            return f"Ray has no node yet with the labels {asked['labels']}; {wanted} is waited for"
+        able = [node for node in nodes if _fits(bundle, node["Resources"])]
+        apart = count + len(self._taken) if asked["apart"] else 1
+        most = {name: max((node["Resources"].get(name, 0) for node in nodes), default=0) for name in bundle}
+        lacking = [
+            f"{name} {amount:g} (the most that one has is {most[name]:g})"
+            for name, amount in bundle.items()
+            if most[name] < amount
+        ]
+        if lacking:
+            return f"Ray has no node yet with {', '.join(lacking)}; {wanted} is waited for"
+        if len(able) < apart:
+            return (
+                f"Ray has {len(able)} of {apart} nodes for {wanted}; more have to join, or its autoscaler to bring them"
+            )
+        free = self._free()
+        room = [node for node in able if free is None or _fits(bundle, free.get(node["NodeID"], {}))]
+        if free is None:
+            return f"{wanted} is waited for; free are {_amounts(ray.available_resources())}"
+        return f"{wanted} is waited for: {len(room)} of {len(able)} nodes of that size have it free"
+
+    def _free(self) -> dict[str, dict[str, float]] | None:
+        if self._client:
+            return None
+        from ray._private.state import available_resources_per_node
+
+        found: dict[str, dict[str, float]] = available_resources_per_node()
+        return found
+
+    def leave(self) -> None:
+        """Leave the cluster: Ray takes back what the job had, and ends a cluster that was started here."""
+        threading.Timer(_LEAVE_S, os._exit, [1]).start()
+        if "ray" in sys.modules:
+            import ray
+
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+        os._exit(0)
+
+
+class _Host:
+    """A host of the job."""
+
+    def __init__(self, wanted: dict[str, str]) -> None:
+        self.name, self.identity, self.key = wanted["name"], wanted["identity"], wanted["key"]
+        self.node = ""
+        self.actor: Any = None
+        self.group: Any = None
+        self.shares: list[_Host] = []  # hosts of the same placement group
+        self.released = threading.Event()
+        self.over = threading.Event()
+
+
+def _drained() -> dict[str, float]:
+    """Return the nodes that are about to be taken, and in how many seconds."""
+    from ray._private.state import state
+
+    now = time.time() * 1000
+    found: dict[str, int] = state.get_draining_nodes()
+    return {node: max(0.0, (until - now) / 1000) if until else _NOTICE_S for node, until in found.items()}
+
+
+def _node_of(name: str) -> str:
+    """Return the id of a node, of which an id, an address or a host name is given."""
+    import ray
+
+    for node in ray.nodes():
+        if node["Alive"] and name in (node["NodeID"], node["NodeManagerAddress"], node["NodeManagerHostname"]):
+            return str(node["NodeID"])
+    return name
+
+
+def _fits(bundle: dict[str, float], there: dict[str, float]) -> bool:
+    return all(there.get(name, 0) >= amount for name, amount in bundle.items())
+
+
+def _has_labels(node: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a node has plain labels; of the operators of Ray's selectors nothing is said."""
+    own = node.get("Labels") or {}
+    plain = {name: value for name, value in labels.items() if not value.startswith(("!", "in("))}
+    return all(own.get(name) == value for name, value in plain.items())
+
+
+def _amounts(bundle: dict[str, float]) -> str:
+    names = [name for name in bundle if not name.startswith(("node:", "bundle_group", "object_store"))]
+    return ", ".join(f"{name}: {bundle[name]:g}" for name in sorted(names) if "_group_" not in name)
+
+
+def _line(error: BaseException) -> str:
+    """Return an error of Ray's as one line: the last of a traceback, the first of others that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if "Traceback" in str(error) else " ".join(lines)[:500]
+
+
+def _look_for(address: str) -> None:
+    """See that somebody listens at an address: Ray itself tries that for a minute.
+
+    Raises:
+        OSError: nobody does.
+        ValueError: it is none.
+    """
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        host, port = address.removeprefix("ray://"), "10001" if address.startswith("ray://") else ""
+    if not port or not host:
+        raise ValueError("an address is 'host:port', 'ray://host:port', 'auto' or 'local'")
+    socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+
+
+def _own_address(address: str) -> str:
+    """Return the address by which this machine reaches a head node, which is the one that the head node sees."""
+    host, _, port = address.removeprefix("ray://").partition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect((host, int(port or 10001)))
+        return str(sock.getsockname()[0])
+
+
+def _address(context: Any, address: str) -> str:
+    info = getattr(context, "address_info", None) or {}
+    return str(info.get("address") or info.get("gcs_address") or address)
+
+
+def main() -> int:
+    """Serve until the input ends.
+
+    Returns:
+        0.
+    """
+    output = os.dup(1)
+    os.dup2(2, 1)  # what Ray prints must not get among the answers
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # A thread that asks for something when the cluster has been left already must not start a Ray for it.
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
+    driver = Driver(output)
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            lines.put(line)
+        threading.Timer(_LEAVE_S + 1.0, os._exit, [1]).start()  # also when Ray holds up what is asked
+        lines.put(b"")
+
+    threading.Thread(target=read, daemon=True).start()
+    while line := lines.get():
+        driver.take(json.loads(line))
+    driver.leave()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""What a job may ask of Ray: ``RunOptions(backend_options={…})``."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract.names import shown
+from estimators.backends.hosts.remote import SILENCE_S
+from estimators.backends.option_rules import above_0, boolean, interpreter, one_of, option, read, refuse, text
+from estimators.job.errors import ConfigurationError
+
+#: Ray's ways to place hosts on nodes; the first is ours where nobody says.
+STRATEGIES = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
+_LINE = text(r".+", "no line of text")
+#: Resources that Ray's actors do not take.
+_NOT_OURS = ("object_store_memory",)
+
+
+def _strategy(where: str, value: Any) -> str:
+    said: str = one_of(*STRATEGIES)(f"{where} (a strategy of Ray's placement groups)", value)
+    return said
+
+
+def _resources(where: str, value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigurationError(
+            f"{where} must be resources and their amounts, {{'CPU': 8, 'GPU': 1}} say; got {shown(value)}."
+        )
+    for resource, amount in value.items():
+        number = isinstance(amount, int | float) and not isinstance(amount, bool)
+        if not isinstance(resource, str) or not resource or not number or not 0 <= amount < float("inf"):
+            raise ConfigurationError(f"{where}: {shown(resource)} must have an amount; got {shown(amount)}.")
+        if resource in _NOT_OURS:
+            raise ConfigurationError(f"{where}: Ray gives {resource!r} to nobody but itself; leave it out.")
+        if amount > 1 and amount != int(amount):
+            raise ConfigurationError(f"{where}: Ray gives whole {resource!r} from 1 on; got {shown(amount)}.")
+    if not any(value.values()):
+        raise ConfigurationError(f"{where} asks for nothing; give it an amount of at least one resource.")
+    return dict(value)
+
+
+def _labels(where: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(word, str) for item in value.items() for word in item):
+        raise refuse(where, "labels and their values, {'ray.io/market-type': 'spot'} say", value)
+    return dict(value)
+
+
+def _group(where: str, value: Any) -> str:
+    said: str = text()(where, value)
+    try:
+        bytes.fromhex(said)
+    except ValueError:
+        raise refuse(where, "the id of a placement group, group.id.hex()", value) from None
+    return said
+
+
+def _runtime_env(where: str, value: Any) -> dict[str, Any]:
+    try:
+        if not isinstance(value, Mapping):
+            raise TypeError
+        json.dumps(dict(value))
+    except (TypeError, ValueError):
+        raise refuse(where, "a dict of plain values, {'pip': ['pandas']} say", value) from None
+    return dict(value)
+
+
+def _ip(where: str, value: Any) -> str:
+    try:
+        return str(ipaddress.IPv4Address(value))
+    except ValueError:
+        raise refuse(where, "an IPv4 address", value) from None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayOptions:
+    """Options of the backend.
+
+    Attributes:
+        address: The cluster: ``host:port``, ``ray://host:port``, ``auto`` or ``local``; None: ``$RAY_ADDRESS``, else
+            the one that runs on this machine, else one that is started here.
+        strategy: How hosts are placed on nodes; None: each on a node of its own, where the cluster has several.
+        resources_per_host: What each host gets; None: a core for each of its processes.
+        accelerator_type: The accelerator that its node must have, as Ray calls it.
+        labels: Labels that its node must have, as Ray's label selectors.
+        placement_group: The placement group, by its id, whose bundles are the hosts; None: one of the job's own.
+        follow_nodes: Whether an elastic job has a host at every node that has room, up to ``max_hosts``; else as many
+            as it is told to.
+        runtime_env: Ray's ``runtime_env`` of the hosts.
+        python: The interpreter on the nodes; None: that of Ray's workers.
+        caller_address: Where the nodes reach this machine; None: where Ray reaches it.
+        silence: After how many seconds without a sign of life a host is lost.
+    """
+
+    address: str | None = option(_LINE)
+    strategy: str | None = option(_strategy)
+    resources_per_host: Mapping[str, float] | None = option(_resources)
+    accelerator_type: str | None = option(_LINE)
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict, metadata={"rule": _labels})
+    placement_group: str | None = option(_group)
+    follow_nodes: bool = option(boolean, True)
+    runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata={"rule": _runtime_env})
+    python: str | None = option(interpreter)
+    caller_address: str | None = option(_ip)
+    silence: float = option(above_0("seconds, more than 0"), SILENCE_S)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> RayOptions:
+        """Read the options.
+
+        Raises:
+            ConfigurationError: one of them is not known, or of another type.
+        """
+        made: RayOptions = read(cls, given, what="option of instance_type 'ray'")
+        return made
+
+    def bundle(self, processes: int) -> dict[str, float]:
+        """Return what a host of so many processes asks of Ray."""
+        if self.resources_per_host is not None:
+            bundle = {name: float(amount) for name, amount in self.resources_per_host.items()}
+        else:
+            bundle = {"CPU": float(processes)}
+        if self.accelerator_type is not None:
+            bundle[f"accelerator_type:{self.accelerator_type}"] = 0.001  # what Ray's own accelerator_type= asks for
+        return bundle

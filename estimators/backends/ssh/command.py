@@ -1,0 +1,223 @@
+"""How ssh is called, and what its complaints mean."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from estimators.job.errors import ConfigurationError
+
+#: How long a machine may take to answer at all, in seconds.
+_CONNECT_S = 10
+#: ssh asks the machine this often whether it is there, and gives up at the third silence: after 15 s.
+_ALIVE_S, _ALIVE_COUNT = 5, 2
+
+#: What stands in ssh's complaints, why that is, and what to do about it; the first that is found counts. ``{host}`` is
+#: the destination, ``{words}`` the user's own command line to try it with, ``{last}`` the complaint's last line.
+_REASONS: tuple[tuple[str, str], ...] = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key is another one than when it was first seen: the machine was set up anew, or another one answers "
+        "in its place. If you know that it is right, forget the old key: {forget}",
+    ),
+    (
+        r"Host key verification failed|No \S+ host key is known",
+        "its host key, or that of a jump host on the way, is not known. Log in there once with `{words}` and accept "
+        "the key",
+    ),
+    (
+        r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
+        "others can read the private key here, and ssh does not take such a key; chmod 600 it",
+    ),
+    (
+        r"Too many authentication failures",
+        "the agent offered more keys than it accepts; name the right one with IdentityFile and IdentitiesOnly=yes in "
+        "the ssh configuration",
+    ),
+    (
+        r"Permission denied",
+        "the login was refused ({last}). It has to work without a question: `ssh-copy-id {host}` or `ssh-add`, then "
+        "try `{words}`",
+    ),
+    (
+        r"Could not resolve hostname|Name or service not known",
+        "nobody knows the name. Check its spelling, or give it an address by HostName in the ssh configuration",
+    ),
+    (
+        r"No route to host|Network is unreachable",
+        "there is no route to it. Check the address, the network or VPN, and that the machine runs",
+    ),
+    (
+        r"Connection timed out|Operation timed out|banner exchange",
+        "it did not answer. Check the address, that the machine runs, and that a firewall lets ssh through",
+    ),
+    (
+        r"Connection refused",
+        "nothing listens at its ssh port. Check that sshd runs there, and the port",
+    ),
+    (
+        r"Session open refused by peer|session request failed",
+        "its sshd allows too few sessions in a connection; raise MaxSessions there",
+    ),
+    (
+        r"[Bb]ad configuration option|terminating, \d+ bad|Can't open user config file|Bad owner or permissions on",
+        "the ssh configuration is wrong: {last}",
+    ),
+    (
+        r"Timeout, server .* not responding",
+        "it has given no sign of life for 15 s",
+    ),
+    (
+        r"kex_exchange_identification|Connection (closed|reset) by",
+        "it closed the connection before the login. Too many log in at once (MaxStartups), or it bars this machine",
+    ),
+)
+#: What sshd does to logins that are too many at once.
+DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Exceeded MaxStartups")
+#: What does not become better by itself while a machine starts.
+FINAL = re.compile(
+    r"IDENTIFICATION HAS CHANGED|[Bb]ad configuration option|terminating, \d+ bad|Can't open user config|"
+    r"UNPROTECTED PRIVATE KEY|Bad owner or permissions on"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SshSettings:
+    """How a fleet's machines are reached.
+
+    Attributes:
+        known_hosts: The fleet's own file of host keys. One that is not there is made.
+        config: A configuration file in place of ``~/.ssh/config``.
+        strict: Whether only keys count that are in ``known_hosts`` already. Otherwise the key of a machine that is seen
+            for the first time is taken and written there, and must be the same from then on.
+        identity: A private key to log in with, and no other.
+        options: More of ssh's options, as of its ``-o``: name -> value.
+    """
+
+    known_hosts: Path
+    config: Path | None = None
+    strict: bool = False
+    identity: Path | None = None
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def words(self, *, level: str = "ERROR", forwards: bool = False) -> list[str]:
+        """Return ssh's command line for a session without questions, up to the destination.
+
+        Args:
+            level: How much it says.
+            forwards: Whether it asks for a forwarding; otherwise those of the configuration are left out.
+        """
+        own = [str(self.known_hosts)]
+        if not self.strict:
+            own += ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"]
+        options = {
+            **self.options,
+            "BatchMode": "yes",
+            "UserKnownHostsFile": " ".join(f'"{path}"' for path in own),
+            "StrictHostKeyChecking": "yes" if self.strict else "accept-new",
+            "UpdateHostKeys": "no",
+            "HashKnownHosts": "no",
+            "ConnectTimeout": str(_CONNECT_S),
+            "ServerAliveInterval": str(_ALIVE_S),
+            "ServerAliveCountMax": str(_ALIVE_COUNT),
+            "LogLevel": level,
+            "RequestTTY": "no",
+            "RemoteCommand": "none",
+            "PermitLocalCommand": "no",
+            "ForwardAgent": "no",
+            "ForwardX11": "no",
+            "ClearAllForwardings": "no" if forwards else "yes",
+        }
+        if self.strict:
+            options["GlobalKnownHostsFile"] = "none"
+        if self.identity is not None:
+            options |= {"IdentityFile": f'"{self.identity}"', "IdentitiesOnly": "yes"}
+        config = ["-F", str(self.config)] if self.config is not None else []
+        return ["ssh", *config, *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Destination:
+    """What ssh is told to connect to.
+
+    Attributes:
+        host: A name of the ssh configuration or of the network, or an address.
+        user: The login; None: as ssh decides.
+        port: The port; None: as ssh decides.
+        options: Options of this machine alone, such as ``HostKeyAlias``: name -> value.
+    """
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.host or self.host.startswith("-") or re.search(r"[\s\0/@]", self.host):
+            raise ConfigurationError(f"{self.host!r} is no name of a host: it must be a name or an address.")
+        if self.user is not None and (not self.user or self.user.startswith("-") or re.search(r"[\s\0]", self.user)):
+            raise ConfigurationError(f"{self.user!r} is no login name (of host {self.host!r}).")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise ConfigurationError(f"{self.port} is no port (of host {self.host!r}).")
+
+    def __str__(self) -> str:
+        text = f"{self.user}@{self.host}" if self.user is not None else self.host
+        return f"{text} (port {self.port})" if self.port is not None else text
+
+    def words(self) -> list[str]:
+        """Return its part of ssh's command line."""
+        return [
+            *(word for name, value in self.options.items() for word in ("-o", f"{name}={value}")),
+            *(("-p", str(self.port)) if self.port is not None else ()),
+            *(("-l", self.user) if self.user is not None else ()),
+            "--",
+            self.host,
+        ]
+
+
+def reason(complaint: str, settings: SshSettings, destination: Destination) -> str:
+    """Return why ssh did not come through, and what to do, from what it wrote to its standard error."""
+    lines = [line.strip() for line in complaint.splitlines() if line.strip() and not line.startswith("Warning: Perm")]
+    last = lines[-1] if lines else "ssh ended without a word"
+    config = ["-F", str(settings.config)] if settings.config is not None else []
+    words = shlex.join(["ssh", *config, *(word for word in destination.words() if word != "--"), "true"])
+    offending = re.search(r"Offending \S+ key in (.+):(\d+)", complaint)
+    file = offending[1] if offending else str(settings.known_hosts)
+    alias = destination.options.get("HostKeyAlias", destination.host)
+    if destination.port not in (None, 22) and "HostKeyAlias" not in destination.options:
+        alias = f"[{destination.host}]:{destination.port}"
+    known = {
+        "host": f"{destination.user}@{destination.host}" if destination.user else destination.host,
+        "words": words,
+        "last": last.removeprefix("ssh: "),
+        "forget": "`" + shlex.join(["ssh-keygen", "-R", alias, "-f", file]) + "`",
+    }
+    for pattern, text in _REASONS:
+        if re.search(pattern, complaint):
+            return text.format(**known)
+    return known["last"]
+
+
+def resolved(settings: SshSettings, destination: Destination) -> dict[str, str]:
+    """Return ssh's configuration of a machine as it comes of all files: ``hostname``, ``user``, ``port`` and more.
+
+    Raises:
+        ConfigurationError: ssh is not there, or its configuration is wrong.
+    """
+    words = [*settings.words(), "-G", *destination.words()]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        text = "ssh is not installed on this machine; install it (apt-get install openssh-client)."
+        raise ConfigurationError(text) from None
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"{destination}: `ssh -G` took over 30 s; see `Match exec` in its configuration."
+        ) from None
+    if done.returncode != 0:
+        raise ConfigurationError(f"{destination}: {reason(done.stderr, settings, destination)}.")
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)

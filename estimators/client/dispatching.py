@@ -1,0 +1,263 @@
+"""The program at a dispatcher, which whoever sends a job there starts: it takes the job, or tells how it stands.
+
+    … submit [--home FOLDER]          a parcel comes in: a header, which is a message, and a tar of files
+    … follow JOB [--home FOLDER]      messages come in and go out until the job is over
+
+It speaks in messages (:mod:`container.contract.messages`) over its standard input and output. ``submit`` says ``done``
+or ``refused``. ``follow`` is first told what the copy has (``have``); then it says what is new in the record
+(:mod:`estimators.records.replication`) and at last ``end``, and hands what it is asked (``ask``) to the job's
+supervisor. It ends when its input does, or when nobody has said anything for a while; the job does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from container import launchers
+from container.contract.messages import Decoder, Message, MessageError, decode, encode
+from estimators import backends
+from estimators.backends.dispatchers.parcels import relocated
+from estimators.client import checks, ipc_client, launch
+from estimators.job import fleets
+from estimators.job.errors import ConfigurationError, FleetfitError, JobExistsError, JobNotFoundError
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records import status as statuses
+from estimators.records.record import HOME_VARIABLE, JobRecord, jobs_folder
+from estimators.records.replication import Changes
+
+#: The longest message, in bytes; as in :mod:`estimators.backends.dispatchers.ssh`.
+_LIMIT = 16 << 20
+#: How often the record is looked at, in seconds.
+_LOOK_S = 0.1
+#: How often something is said, and after how long without a word from the other end this ends, in seconds.
+_BEAT_S, _SILENCE_S = 5.0, 20.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Take a job, or follow one."""
+    parser = argparse.ArgumentParser(prog="estimators.client.dispatching", description=__doc__)
+    parser.add_argument("command", choices=("submit", "follow"))
+    parser.add_argument("job", nargs="?")
+    parser.add_argument("--home", help=f"instead of ${HOME_VARIABLE}")
+    arguments = parser.parse_args(argv)
+    if arguments.home is not None:
+        os.environ[HOME_VARIABLE] = os.path.expanduser(arguments.home)
+    if arguments.command == "submit":
+        return submit(sys.stdin.buffer, Speaker(sys.stdout.fileno()))
+    return follow(str(arguments.job), sys.stdin.fileno(), Speaker(sys.stdout.fileno()))
+
+
+class Speaker:
+    """Writes messages, whole, from several threads.
+
+    Args:
+        descriptor: Where to.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Write one.
+
+        Raises:
+            OSError: nobody reads any more.
+        """
+        data = memoryview(encode(message, _LIMIT))
+        with self._lock:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+
+# --- taking a job ---
+
+
+def submit(source: IO[bytes], speaker: Speaker) -> int:
+    """Take a parcel and start the job's supervisor, which goes on by itself."""
+    try:
+        take(source)
+    except FleetfitError as error:
+        speaker.say({"op": "refused", "error": str(error)})
+    except OSError as error:
+        speaker.say({"op": "refused", "error": f"{error.filename or 'the job'}: {error.strerror or error}"})
+    else:
+        speaker.say({"op": "done"})
+    return 0
+
+
+def take(source: IO[bytes]) -> JobRecord:
+    """Read a parcel, make the record that it is, and start its supervisor.
+
+    Raises:
+        FleetfitError: the job cannot run here.
+        OSError: the parcel cannot be kept.
+    """
+    try:
+        header = decode(source.readline(_LIMIT))
+    except MessageError as error:
+        raise ConfigurationError(f"what came is no job: {error}.") from None
+    name, jobs = str(header["name"]), jobs_folder()
+    request = relocated(header["request"], str(header["jobs"]), str(jobs))
+    try:
+        record = JobRecord.stage(name)
+    except JobExistsError:
+        known = JobRecord.open(name)
+        if (known.stored_status() or {}).get("CreationTime") != header["created"] or known.read_request() != request:
+            raise
+        return known  # this very job: the answer was lost
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as archive:
+            archive.extractall(record.path, filter="data")
+        spec = TrainingJobSpec.from_request(request)
+        options = _options_of(header)
+        record.write_request(request)
+        record.write_options(options.to_dict())
+        record.write_status(
+            statuses.new_status(request, float(header.get("created") or time.time()), warnings=options.warnings)
+        )
+        record.publish(name)
+        _check(spec, options)
+        launch.hand_over(record, spec, options)
+        launch.start(record, _environment(header))
+    except BaseException:
+        record.discard()
+        raise
+    return record
+
+
+def _options_of(header: Message) -> RunOptions:
+    options = dict(header["options"])
+    if options.get("python") == header["python"]:  # what it was there by itself, it is here by itself
+        options["python"] = sys.executable
+    return RunOptions.from_dict(options)
+
+
+def _environment(header: Message) -> dict[str, str]:
+    """Return the supervisor's environment; our packages are where this one is, which nobody has installed."""
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    given = {str(name): str(value) for name, value in dict(header.get("environment") or {}).items()}
+    return {**os.environ, **given, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _check(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """Refuse what cannot run from here, as ``fit()`` here would."""
+    backend = backends.load(options.backend)
+    checks.check_elastic(spec, backend)
+    checks.check_local(spec)
+    checks.check_disturbances(spec, options)
+    backend.check(spec, options)
+    if fleets.capabilities(spec.instance_type).simulated:
+        return
+    try:
+        launchers.load(launchers.launcher_of(spec.strategy))
+    except launchers.LaunchError as error:
+        raise ConfigurationError(f"distribution: {error}") from None
+    checks.check_data(spec, options.python)
+
+
+# --- telling how it stands ---
+
+
+class _Listener(threading.Thread):
+    """Hears what the other end says, and ends this process when it has gone.
+
+    Args:
+        record: The job.
+        descriptor: Where it comes from.
+        speaker: Where answers go.
+    """
+
+    def __init__(self, name: str, descriptor: int, speaker: Speaker) -> None:
+        super().__init__(daemon=True)
+        self._name = name
+        self._descriptor = descriptor
+        self._speaker = speaker
+        self._decoder = Decoder(_LIMIT)
+        self._heard = time.monotonic()
+        self.have: Message = {}
+        self.begun = threading.Event()
+
+    def run(self) -> None:
+        """Hear."""
+        try:
+            while self._listen():
+                pass
+        except (OSError, MessageError):
+            pass
+        os._exit(0)  # the other thread may be writing to nobody
+
+    def _listen(self) -> bool:
+        ready, _, _ = select.select([self._descriptor], [], [], 1.0)
+        if not ready:
+            return time.monotonic() - self._heard < _SILENCE_S
+        data = os.read(self._descriptor, 1 << 16)
+        self._heard = time.monotonic()
+        self._decoder.feed(data)
+        while (message := self._decoder.take()) is not None:
+            if message["op"] == "have":
+                self.have = message
+                self.begun.set()
+            elif message["op"] == "ask":
+                threading.Thread(target=self._ask, args=(message,), daemon=True).start()
+        return bool(data)
+
+    def _ask(self, message: Message) -> None:
+        try:
+            answer = ipc_client.request(JobRecord.open(self._name), message["message"])
+        except FleetfitError as error:
+            answer = {"ok": False, "error": str(error)}
+        try:
+            self._speaker.say({**answer, "op": "answer", "id": message.get("id")})
+        except OSError:
+            os._exit(0)
+
+
+def follow(name: str, descriptor: int, speaker: Speaker) -> int:
+    """Tell what is new of a job until it is over."""
+    listener = _Listener(name, descriptor, speaker)
+    listener.start()
+    listener.begun.wait()
+    try:
+        return _tell(name, listener.have, speaker)
+    except OSError:
+        return 1  # nobody hears it
+
+
+def _tell(name: str, have: Message, speaker: Speaker) -> int:
+    try:
+        record = JobRecord.open(name)
+    except JobNotFoundError as error:
+        speaker.say({"op": "missing", "error": str(error)})
+        return 0
+    speaker.say(
+        {
+            "op": "job",
+            "request": record.read_request(),
+            "options": record.read_options(),
+            "jobs": str(record.path.parent),
+        }
+    )
+    changes = Changes(record, have)
+    said = time.monotonic()
+    while True:
+        for message in changes.read():
+            speaker.say(message)
+            said = time.monotonic()
+        if changes.complete:
+            speaker.say({"op": "end"})
+            return 0
+        if time.monotonic() - said > _BEAT_S:
+            speaker.say({"op": "beat"})
+            said = time.monotonic()
+        time.sleep(_LOOK_S)

@@ -1,0 +1,257 @@
+"""A record that is written on another machine, and its copy here.
+
+The machine where a job's supervisor runs has the record. :class:`Changes` reads there what is new in it, as messages
+(:mod:`container.contract.messages`), and :class:`Replica` writes them into the copy, byte for byte, so that everything
+that reads records reads copies too. What a status says is never ahead of the rest: it comes last.
+
+Logs and events grow, and are continued from the length that the copy has; small files are replaced; what the job has
+made (models, outputs, checkpoints) comes when it is over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract.messages import Message
+from estimators.job.errors import RecordError
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord, explained, open_private
+
+#: How many bytes a message carries at most; they grow by a third on the way.
+_PIECE = 256 << 10
+#: The files that only grow, those that are replaced, and those of a job that is over.
+_GROWING = re.compile(r"events\.jsonl|supervisor\.log|hosts/[A-Za-z0-9][\w.-]*/logs/attempt-\d+/[\w.%-]+\.(log|times)")
+_REPLACED = ("provenance.json",)
+_MADE = ("output", "checkpoints")
+_PART = ".part"
+
+
+class Changes:
+    """What is new in a record since a copy of it was up to date.
+
+    Args:
+        record: The record.
+        have: What :attr:`Replica.have` said of the copy.
+    """
+
+    def __init__(self, record: JobRecord, have: Mapping[str, Any]) -> None:
+        self._record = record
+        self._sizes = {str(path): int(size) for path, size in dict(have.get("sizes") or {}).items()}
+        self._made = {str(path): tuple(seen) for path, seen in dict(have.get("made") or {}).items()}
+        self._replaced: dict[str, tuple[int, int]] = {}
+        self._status: Any = None
+        #: Whether the job is over and everything of it has been read.
+        self.complete = False
+
+    def read(self) -> Iterator[Message]:
+        """Yield what is new, the status last."""
+        supervised = self._record.is_supervised()
+        status = self._record.read_status()
+        over = statuses.is_terminal(status)
+        yield from self._growing("events.jsonl")
+        yield from self._growing("supervisor.log")
+        yield from self._logs()
+        for name in _REPLACED:
+            yield from self._replacing(name)
+        if over:
+            for name in _MADE:
+                yield from self._making(name)
+        if status != self._status:
+            self._status = status
+            yield {"op": "status", "status": status}
+        self.complete = over and not supervised
+
+    def _logs(self) -> Iterator[Message]:
+        root = self._record.path
+        for host in self._record.hosts:
+            for times in sorted(self._record.host_dir(host).glob("logs/attempt-*/*.times")):
+                path = times.relative_to(root).as_posix()
+                # A time stands for bytes that are in the log already, here as there.
+                end = _size(times)
+                yield from self._growing(times.with_suffix(".log").relative_to(root).as_posix())
+                yield from self._growing(path, end)
+
+    def _growing(self, path: str, end: int | None = None) -> Iterator[Message]:
+        file = self._record.path / path
+        end = _size(file) if end is None else end
+        at = self._sizes.get(path, 0)
+        if end < at:  # another one than the copy's
+            at = 0
+        while at < end:
+            data = _read(file, at, min(_PIECE, end - at))
+            if not data:
+                break
+            yield {"op": "grow", "path": path, "at": at, "data": _packed(data)}
+            at += len(data)
+            self._sizes[path] = at
+
+    def _replacing(self, name: str) -> Iterator[Message]:
+        file = self._record.path / name
+        seen = _seen(file)
+        if seen is not None and self._replaced.get(name) != seen:
+            self._replaced[name] = seen
+            data = _read(file, 0, seen[0] + 1)
+            for at in range(0, max(1, len(data)), _PIECE):
+                last = at + _PIECE >= len(data)
+                yield {"op": "put", "path": name, "at": at, "data": _packed(data[at : at + _PIECE]), "last": last}
+
+    def _making(self, folder: str) -> Iterator[Message]:
+        root = self._record.path
+        for place, _, names in os.walk(root / folder):
+            for name in sorted(names):
+                file = Path(place) / name
+                path = file.relative_to(root).as_posix()
+                seen = _seen(file)
+                if seen is None or file.is_symlink() or self._made.get(path) == seen or name.endswith(_PART):
+                    continue
+                at = 0
+                while True:
+                    data = _read(file, at, _PIECE)
+                    last = at + len(data) >= seen[0] or not data
+                    message = {"op": "make", "path": path, "at": at, "data": _packed(data), "last": last}
+                    yield {**message, "changed": seen[1]} if last else message
+                    at += len(data)
+                    if last:
+                        break
+                self._made[path] = seen
+
+
+class Replica:
+    """The copy of a record.
+
+    Args:
+        record: The copy; whoever writes it holds its lock.
+    """
+
+    def __init__(self, record: JobRecord) -> None:
+        self._record = record
+        #: Why outputs and checkpoints are not here, if they could not be written.
+        self.lacks: str | None = None
+
+    @property
+    def have(self) -> dict[str, Any]:
+        """How far the copy has come, for :class:`Changes`."""
+        root = self._record.path
+        sizes = {name: _size(root / name) for name in ("events.jsonl", "supervisor.log")}
+        for host in self._record.hosts:
+            for file in self._record.host_dir(host).glob("logs/attempt-*/*"):
+                sizes[file.relative_to(root).as_posix()] = _size(file)
+        made = {}
+        for folder in _MADE:
+            for place, _, names in os.walk(root / folder):
+                for file in (Path(place) / name for name in names if not name.endswith(_PART)):
+                    if (seen := _seen(file)) is not None:
+                        made[file.relative_to(root).as_posix()] = list(seen)
+        return {"sizes": sizes, "made": made}
+
+    def take(self, message: Message) -> None:
+        """Write what a message brings; a status is the caller's business.
+
+        Raises:
+            RecordError: it cannot be written, or is not for a record.
+        """
+        operation, path = message.get("op"), message.get("path")
+        known = {"grow": _is_growing, "put": lambda name: name in _REPLACED, "make": _is_made}.get(str(operation))
+        if known is None or not isinstance(path, str) or not known(path):
+            raise RecordError(f"training job {self._record.name!r}: {operation} {path!r} is nothing of a record.")
+        try:
+            data = base64.b64decode(message["data"], validate=True)
+            at = int(message["at"])
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise RecordError(
+                f"training job {self._record.name!r}: {operation} of {path} is damaged: {error}."
+            ) from None
+        file = self._record.path / path
+        if operation == "grow":
+            with explained(file, "write"):
+                _write(file, at, data)
+        elif operation == "put":
+            self._put(file, at, data, last=bool(message.get("last")))
+        elif self.lacks is None:
+            try:
+                self._make(file, at, data, message.get("changed") if message.get("last") else None)
+            except OSError as error:  # a full disk, say: the job's status is known all the same
+                self.lacks = f"{path}: {error.strerror or error}"
+
+    def _put(self, file: Path, at: int, data: bytes, *, last: bool) -> None:
+        staged = file.with_name(f".{file.name}{_PART}")
+        with explained(file, "write"):
+            _write(staged, at, data)
+            if last:
+                os.replace(staged, file)
+
+    def _make(self, file: Path, at: int, data: bytes, changed: Any) -> None:
+        staged = file.with_name(f"{file.name}{_PART}")
+        try:
+            _write(staged, at, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                staged.unlink()
+            raise
+        if changed is not None:
+            os.utime(staged, ns=(int(changed), int(changed)))
+            os.replace(staged, file)
+
+
+def _is_growing(path: str) -> bool:
+    return _GROWING.fullmatch(path) is not None
+
+
+def _is_made(path: str) -> bool:
+    parts = path.split("/")
+    return len(parts) > 1 and parts[0] in _MADE and not {"", ".", ".."} & set(parts) and "\0" not in path
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _seen(path: Path) -> tuple[int, int] | None:
+    """Return a file's size and when it was changed; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _read(path: Path, at: int, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            return file.read(size)
+    except FileNotFoundError:
+        return b""
+
+
+def _write(path: Path, at: int, data: bytes) -> None:
+    """Write at a place of a file that ends there; at its beginning, it is begun anew.
+
+    Raises:
+        OSError: it cannot be written, or ends elsewhere.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if at == 0 else 0))
+    try:
+        if os.fstat(descriptor).st_size != at:
+            raise OSError(0, f"it does not end at {at}")
+        os.lseek(descriptor, at, os.SEEK_SET)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,223 @@
+"""What an elastic training does next, decided from who there is. Pure: time is given, nothing is started or told."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping, Sequence
+
+from container.contract.elastic import split_worker
+from container.contract.failures import Cause, Failure
+from container.contract.membership import natural_key
+from estimators.supervisor.elastic.course import State
+from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster, Worker, WorkerState
+from estimators.supervisor.elastic.places import Places
+from estimators.supervisor.elastic.policy import Limits, next_offer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Who shall be in the cluster, and who is still waited for.
+
+    Attributes:
+        workers: Of whom the driver is to be told; None: it is told nothing now.
+        again_at: When it should be decided again at the latest, since a limit holds something back until then.
+        awaited: Where the first workers are not all there: how many are, and how many are on their way.
+        shortage: Whether a training that has begun has fewer than it needs.
+    """
+
+    workers: tuple[str, ...] | None = None
+    again_at: float | None = None
+    awaited: tuple[int, int] | None = None
+    shortage: bool = False
+
+
+def decide(
+    state: State,
+    roster: Roster,
+    limits: Limits,
+    offered: Sequence[str],
+    places: Places | None,
+    *,
+    now: float,
+    grown_at: float | None,
+    all_there: bool = True,
+) -> Decision:
+    """Decide who shall be in the cluster.
+
+    Args:
+        state: Where the training stands.
+        roster: Who there is.
+        limits: How much may change at once.
+        offered: Of whom the driver was told last.
+        places: The places that are named, where somebody names them.
+        now: Seconds on a clock that does not go back.
+        grown_at: When the cluster last grew, on the same clock; None: never.
+        all_there: Whether those who are still coming at the beginning are waited for.
+    """
+    alive = roster.alive
+    if not state.has_begun:
+        if places is not None and not places.known:
+            return Decision(awaited=(0, 0) if places.answered else None)
+        coming = [
+            host
+            for host in roster.hosts.values()
+            if host.state is HostState.STARTING and not host.spare and not stands_by(host, places)
+        ]
+        preparing = sum(worker.state is WorkerState.PREPARING for worker in roster.workers.values())
+        if all_there and (coming or preparing):
+            return Decision(awaited=(len(roster.there), preparing + sum(host.slots for host in coming)))
+        alive.sort(key=lambda worker: natural_key(worker.name))  # rank 0 is on algo-1, whoever was ready first
+    current = [name for name in offered if roster.workers[name].state is not WorkerState.ENDED]
+    if state is State.SETTLING and len(current) >= limits.least:
+        return Decision()
+    ready = [(worker.name, worker.host) for worker in alive]
+    offer = next_offer(current, ready, roster.leaving, limits, now=now, grown_at=grown_at)
+    if state.has_begun and len(offer.workers) < limits.least:
+        # Who will be taken away trains on until then: to wait for others is of no use to it.
+        leaving = [name for name in roster.leaving if not roster.hosts[name].noticed]
+        offer = next_offer(current, ready, leaving, limits, now=now, grown_at=grown_at)
+    if not state.has_begun and len(offer.workers) < limits.first:
+        return Decision(awaited=(len(offer.workers), 0))
+    return Decision(
+        workers=offer.workers if offer.workers != tuple(offered) else None,
+        again_at=offer.again_at,
+        shortage=state.has_begun and len(offer.workers) < limits.least and roster.members_left > 0,
+    )
+
+
+def stands_by(host: ElasticHost, places: Places | None) -> bool:
+    """Return whether it is not known yet for which place a host stands."""
+    return places is not None and places.awaits(host.name)
+
+
+class WorkerEnd(enum.Enum):
+    """What the end of a worker is."""
+
+    #: A member is through with the script: the others are about to end as well.
+    DONE = "done"
+    #: Its host was told to leave.
+    LEFT = "left"
+    #: It had no place in the last membership, and left as it was told to.
+    DISPLACED = "displaced"
+    #: It was lost.
+    LOST = "lost"
+
+
+def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequence[str]) -> WorkerEnd:
+    """Return what the end of a worker is, which was in a state before."""
+    if before is WorkerState.PLACED and worker.name in members and worker.ended_with == 0:
+        return WorkerEnd.DONE
+    if host.state is HostState.LEAVING:
+        return WorkerEnd.LEFT
+    if before is WorkerState.PLACED and worker.name not in members:
+        return WorkerEnd.DISPLACED
+    return WorkerEnd.LOST
+
+
+def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | None:
+    """Return after how many seconds another host comes for one that was lost; None if none does."""
+    if not lost.replace:
+        return None
+    if roster.spare is not None:  # it joins, for however long the lost one is left out
+        return 0.0
+    return None if math.isinf(lost.excluded_until) else max(0.0, lost.excluded_until - now)
+
+
+def free_places(roster: Roster, places: Places | None) -> float:
+    """Return how many more hosts may be asked for, as far as places go; ``math.inf`` where nobody counts them."""
+    if places is None or places.supply is None:
+        return math.inf
+    return len(places.supply) - len(roster.running)
+
+
+def lacking_spares(roster: Roster, places: Places | None, wanted: int) -> int:
+    """Return how many spare hosts are to be started, where so many are wanted."""
+    spares = sum(roster.hosts[name].spare for name in roster.running)
+    return int(max(0, min(wanted - spares, free_places(roster, places))))
+
+
+def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int, located: bool) -> None:
+    """Refuse hosts that are asked for and cannot be.
+
+    Args:
+        roster: Who there is.
+        places: The places that are named.
+        count: How many more are asked for.
+        most: How many there may be.
+        located: Whether a host comes only at a place that is named for it.
+
+    Raises:
+        ValueError: there would be more than the job may have, or there are no places for them.
+    """
+    if places is not None and places.decide and located:
+        raise ValueError(f"{places.title} says which hosts there are: another one joins when it is named there.")
+    if len(roster.staying) + count > most:
+        raise ValueError(
+            f"{len(roster.staying)} hosts and {count} more would be over max_hosts={most}; "
+            "ElasticHorovod(max_hosts=…) sets how many there may be."
+        )
+    if places is None or places.supply is None:
+        return
+    spare = sum(host.spare and host.state is HostState.READY for host in roster.hosts.values())
+    leaving = len(roster.taking_part) - len(roster.staying)
+    if count > free_places(roster, places) + spare + leaving:
+        has = f"{len(places.supply)} place{'' if len(places.supply) == 1 else 's'}"
+        raise ValueError(
+            f"{places.title} has {has} ({', '.join(places.supply) or 'none'}), and the job has "
+            f"{len(roster.running)} of them; there is none for {count} more."
+        )
+
+
+def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, least_hosts: int) -> None:
+    """Refuse to let a host go without which too few would be left.
+
+    Raises:
+        ValueError: says so.
+    """
+    left = [other for other in roster.staying if other != name]
+    if len(left) * per_host < limits.least:
+        raise ValueError(
+            f"without {name} {len(left)} of the at least {least_hosts} hosts would be left that the "
+            "training needs; add_hosts() first, or stop() the job."
+        )
+
+
+def outcome(roster: Roster, failures: Mapping[str, Failure], error: str) -> Failure | None:
+    """Return why the training has failed, whose driver says that nobody is left to wait for; None if it is complete.
+
+    Args:
+        roster: Who there was.
+        failures: Of the workers that have failed last, by their names.
+        error: What the driver says of it, if that is an error.
+    """
+    codes = [roster.workers[name].ended_with for name in roster.members if name in roster.workers]
+    if any(code == 0 for code in codes) and not error:
+        return None
+    if error and not error.startswith("no worker is left"):
+        # What Horovod says of its own limits is the reason; why it came to that is the hint.
+        return dataclasses.replace(failed(error), hints=last_failure(failures))
+    of_members = [failures[name] for name in roster.members if name in failures]
+    known = of_members or list(failures.values())[-1:]
+    return known[0] if known else failed(error or "every worker ended with an error")
+
+
+def last_failure(failures: Mapping[str, Failure]) -> tuple[str, ...]:
+    """Return the hint that names it; none where no worker has failed."""
+    return tuple(f"the last failure of a worker: {failure.summary()}" for failure in list(failures.values())[-1:])
+
+
+def failed(message: str, cause: Cause = Cause.PROCESS) -> Failure:
+    """Return a failure of the training itself."""
+    return Failure(cause=cause, message=f"elastic training: {message}.")
+
+
+def changes(joined: Sequence[str], left: Sequence[str]) -> str:
+    """Return whose workers have joined and left, in words."""
+
+    def hosts(workers: Sequence[str]) -> str:
+        return ", ".join(dict.fromkeys(split_worker(name)[0] for name in workers))
+
+    parts = [f"joined: {hosts(joined)}"] * bool(joined) + [f"left: {hosts(left)}"] * bool(left)
+    return f" ({'; '.join(parts)})" if parts else ""

@@ -1,0 +1,299 @@
+"""The hosts of an elastic job: they come, stand by as spares, leave, are lost and replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+
+from container.contract.failures import Cause, Failure
+from estimators.backends.base import HostEnd
+from estimators.supervisor.attempt import TERMINATED
+from estimators.supervisor.elastic import deciding
+from estimators.supervisor.elastic.members import ElasticHost, HostState, WorkerState
+from estimators.supervisor.elastic.session import Session
+from estimators.supervisor.elastic.workers import WorkerControl
+
+#: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is ended.
+LEAVE_TIMEOUT = 30.0
+#: How long after a spare host has joined the next one is started, in seconds: its imports would slow that down.
+_SPARE_PAUSE_S = 3.0
+
+
+class HostControl:
+    """Starts hosts and lets them go; :class:`estimators.supervisor.elastic.places.Moves` among it.
+
+    Args:
+        session: The attempt.
+        most: How many there may be.
+    """
+
+    #: What their workers do.
+    workers: WorkerControl
+
+    def __init__(self, session: Session, *, most: int) -> None:
+        self._session = session
+        self._roster = session.roster
+        self._most = most
+        self._spares_from = 0.0  # when spare hosts may be started again, by the session's clock
+        self._owed: list[ElasticHost] = []  # lost ones in whose place another one comes when there is a place for it
+
+    # --- they come ---
+
+    def add(self, count: int) -> list[str]:
+        """Start more hosts, and return their names.
+
+        Raises:
+            ValueError: there would be more than the job may have, or there are no places for them.
+        """
+        session = self._session
+        located = session.backend.locates
+        deciding.refuse_more(self._roster, session.places, count, most=self._most, located=located)
+        return [self._add(session.strategy.processes_per_host) for _ in range(count)]
+
+    def _add(self, slots: int, place: str | None = None) -> str:
+        """A spare host takes part, or another one is started, at a place if one is named."""
+        session, spare = self._session, self._roster.spare
+        if spare is None or slots != spare.slots:
+            return self._start(slots, place=place)
+        spare.spare = False
+        session.job.event("host_added", name=spare.name, spare=True)
+        session.job.say(f"{spare.name}, a spare host, joins")
+        for worker in spare.workers.values():
+            if worker.state is WorkerState.READY:  # since long, perhaps
+                worker.state = WorkerState.PREPARING
+                self.workers.take_ready(worker)
+        self._spares_from = session.clock() + _SPARE_PAUSE_S
+        session.later(_SPARE_PAUSE_S + 0.1, self.keep_spares)
+        return spare.name
+
+    def _start(self, slots: int, *, spare: bool = False, place: str | None = None) -> str:
+        session = self._session
+        name = session.backend.next_host()
+        self._roster.hosts[name] = ElasticHost(name, slots=slots, spare=spare)
+        if not spare:
+            session.job.event("host_added", name=name)
+            session.job.say(f"{name} is being added")
+        if place is not None:
+            session.backend.locate(name, place)
+        session.backend.add_host(name)
+        session.note()
+        return name
+
+    def keep_spares(self) -> None:
+        """Start as many spare hosts as there are to be, once the first ones train."""
+        session = self._session
+        if not session.state.has_met or session.over or session.clock() < self._spares_from:
+            return
+        for _ in range(deciding.lacking_spares(self._roster, session.places, session.strategy.spares)):
+            self._start(session.strategy.processes_per_host, spare=True)
+
+    def is_up(self, host: ElasticHost) -> None:
+        """A host's toolkit has come up."""
+        host.up = True
+        self.begin(host)
+        self.finish_leaving(host)  # it may have been told to leave when it could not hear it
+        self.keep_spares()
+
+    def begin(self, host: ElasticHost) -> None:
+        """Have a host prepare its workers, when it is up and it is known for which place it stands."""
+        if host.state is HostState.STARTING and host.up and not deciding.stands_by(host, self._session.places):
+            host.state = HostState.READY
+            for slot in range(host.slots):
+                self.workers.prepare(host, slot)
+
+    # --- they are lost ---
+
+    def ended(self, end: HostEnd) -> None:
+        """A host's toolkit has ended."""
+        session = self._session
+        host = self._roster.hosts.get(end.host)
+        if host is None or host.state is HostState.GONE:
+            return
+        expected = host.state is HostState.LEAVING
+        host.state = HostState.GONE
+        if session.over:
+            return
+        told = end.exit_code == 128 + signal.SIGTERM
+        lost = end.failure or Failure(
+            cause=Cause.HOST_LOST,
+            message=TERMINATED if told else "the host's training process ended.",
+            host=host.name,
+            exit_code=end.exit_code,
+        )
+        if not host.up and not expected:  # it has never come: the next one waits, as after a failure
+            self.workers.exclude(host)
+        for worker in host.workers.values():
+            self.workers.ended(worker, 128 + signal.SIGKILL, None if expected else lost, of_host=True)
+        if host.name in self._roster.leaving:
+            self._roster.leaving.remove(host.name)
+        session.job.event("host_left" if expected else "host_lost", name=host.name, reason=lost.message)
+        session.job.say(f"{host.name} {'has left' if expected else f'was lost: {lost.message}'}")
+        wait = None if expected else deciding.replacement_wait(self._roster, host, session.clock())
+        if wait is not None:
+            session.later(wait, lambda: self._replace(host))
+        else:
+            self._settle_debts()  # its place is free
+        session.note()
+        session.changed()
+
+    def _replace(self, lost: ElasticHost) -> None:
+        """Start another host in the place of one that was lost, under a name of its own."""
+        places = self._session.places
+        if len(self._roster.staying) >= self._most or (places is not None and not places.may_replace(lost.name)):
+            return
+        if self._roster.spare is None and deciding.free_places(self._roster, places) < 1:
+            self._owed.append(lost)
+            return
+        name = self._add(lost.slots, places.place_of(lost.name) if places is not None else None)
+        if places is not None:
+            places.replaced(lost.name, name)
+
+    def _settle_debts(self) -> None:
+        """Replace those for whom there was no place."""
+        owed, self._owed = self._owed, []
+        for host in owed:
+            self._replace(host)
+
+    def lose(self, name: str) -> None:
+        """A host is lost at once, and not replaced by itself.
+
+        Raises:
+            ValueError: there is no such host.
+        """
+        host = self._roster.present(name)
+        host.replace = False
+        self._session.backend.kill_host(name)
+
+    # --- they leave ---
+
+    def remove(self, name: str) -> None:
+        """Let a host leave: the others go on without it from their next commit on.
+
+        Raises:
+            ValueError: there is no such host, or too few would be left.
+        """
+        host = self._roster.present(name)
+        if host.state is HostState.LEAVING:
+            return
+        strategy = self._session.strategy
+        deciding.refuse_fewer(
+            self._roster,
+            name,
+            self._session.limits,
+            per_host=strategy.processes_per_host,
+            least_hosts=strategy.min_hosts,
+        )
+        self._begin_without(host)
+        self.leave(host)
+
+    def interrupt(self, name: str, notice_s: float) -> None:
+        """A spot interruption: the host leaves within ``notice_s`` seconds, or is killed then.
+
+        If nobody trains on the others, the whole job has the notice.
+
+        Raises:
+            ValueError: there is no such host.
+        """
+        session = self._session
+        host = self._roster.present(name)
+        session.job.event("notice", name=name, seconds=notice_s)
+        session.job.say(f"{name} has notice: it goes in {notice_s:g} s")
+        if session.state.has_met and not self._roster.trains_without(name):
+            session.job.preempt(name, notice_s)
+            return
+        host.noticed = True
+        self._begin_without(host)
+        self.leave(host)
+
+        def take() -> None:
+            if host.state is not HostState.GONE:
+                session.backend.kill_host(name)
+
+        session.later(notice_s, take)
+
+    def _begin_without(self, host: ElasticHost) -> None:
+        """Who asks a host to leave before the training has begun does not mean that it is to be waited for."""
+        session = self._session
+        if not session.state.has_begun and host.state is not HostState.LEAVING:
+            first = max(session.limits.least, session.limits.first - host.slots)
+            session.limits = dataclasses.replace(session.limits, first=first)
+
+    def leave(self, host: ElasticHost) -> None:
+        """Let a host leave, if it is not about to."""
+        session = self._session
+        if host.state is HostState.LEAVING:
+            return
+        host.state = HostState.LEAVING
+        host.replace = False
+        self._roster.leaving.append(host.name)
+        session.job.event("host_leaving", name=host.name)
+        session.note()
+        session.changed()
+        self.finish_leaving(host)
+        if not host.up:
+            session.backend.withdraw(host.name)
+
+    def stay(self, host: ElasticHost) -> bool:
+        """Keep a host that is about to leave and is wanted again, if its workers are still members."""
+        session = self._session
+        inside = [worker for worker in host.workers.values() if worker.name in self._roster.members]
+        if host.state is not HostState.LEAVING or not any(worker.state is WorkerState.PLACED for worker in inside):
+            return False
+        host.state = HostState.READY
+        host.replace = True
+        self._roster.leaving.remove(host.name)
+        session.job.event("host_staying", name=host.name)
+        session.note()
+        for worker in inside:
+            if worker.state is WorkerState.ENDED:
+                self.workers.again(host, worker.slot)
+        session.changed()
+        return True
+
+    def finish_leaving(self, host: ElasticHost) -> None:
+        """Let a leaving host's toolkit end when none of its workers has a place."""
+        placed = any(worker.state is WorkerState.PLACED for worker in host.workers.values())
+        if host.state is HostState.LEAVING and not placed:
+            self._session.instruct(host.name, "finish")
+
+    def hurry(self) -> None:
+        """There is a new membership: end the workers that have no place in it and do not notice, in a while."""
+
+        def end(host: ElasticHost) -> None:
+            for worker in host.workers.values() if host.state is HostState.LEAVING else ():
+                if worker.state is WorkerState.PLACED and worker.name not in self._roster.members:
+                    self._session.instruct(host.name, "end_worker", worker=worker.name)
+
+        for host in list(self._roster.hosts.values()):
+            if host.state is HostState.LEAVING:
+                self._session.later(LEAVE_TIMEOUT, lambda host=host: end(host))  # type: ignore[misc]
+
+    # --- what its places ask for; see estimators.supervisor.elastic.places.Moves ---
+
+    def start_host(self, slots: int, place: str) -> str:
+        """Start a host at a place, or have a spare one stand for it."""
+        return self._add(slots, place)
+
+    def locate(self, host: str, place: str) -> None:
+        """Tell the backend."""
+        self._session.backend.locate(host, place)
+
+    def notice(self, host: str, seconds: float) -> None:
+        """As if its provider had said it."""
+        self._session.job.interrupted(host, seconds)
+
+    def places_known(self) -> None:
+        """Those that are up may begin, and who has been missed may be replaced."""
+        for host in list(self._roster.hosts.values()):
+            self.begin(host)
+        self._settle_debts()
+        self.keep_spares()
+        self._session.changed()
+
+    def say(self, text: str) -> None:
+        """Put a line into the log."""
+        self._session.job.say(text)
+
+    def no_places(self, problem: str) -> None:
+        """Fail the job."""
+        self._session.fail_with(f"nobody says which hosts there are: {problem}", Cause.LAUNCH)

@@ -1,0 +1,115 @@
+"""What the parts of an elastic controller share: the state, who there is, the loop, and whom to tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from container.contract.failures import Cause, Failure
+from container.contract.messages import encode
+from container.contract.strategies import ElasticHorovod
+from container.system.loop import Loop, Timer
+from estimators.backends.base import Backend
+from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
+from estimators.supervisor.elastic.deciding import failed
+from estimators.supervisor.elastic.members import ElasticJob, Roster
+from estimators.supervisor.elastic.places import Places
+from estimators.supervisor.elastic.policy import Limits
+
+
+class Session:
+    """One attempt of an elastic job.
+
+    Args:
+        loop: The supervisor's loop.
+        job: The supervisor.
+        backend: Where the hosts run.
+        strategy: The job's strategy.
+        roster: Who there is.
+        limits: How much a membership may change at once.
+        clock: Returns seconds on a clock that does not go back.
+
+    Attributes:
+        state: Where the training stands.
+        failures: Of the workers that have failed last, by their names.
+        places: The places that are named, where somebody names them.
+        changed: Called when it may have to be decided anew who shall be in the cluster.
+        closing: Called when nothing is decided any more.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        job: ElasticJob,
+        backend: Backend,
+        strategy: ElasticHorovod,
+        roster: Roster,
+        limits: Limits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job = job
+        self.backend = backend
+        self.strategy = strategy
+        self.roster = roster
+        self.limits = limits
+        self.clock = clock
+        self.state = State.GATHERING
+        self.failures: dict[str, Failure] = {}
+        self.places: Places | None = None
+        self.changed: Callable[[], None] = lambda: None
+        self.closing: list[Callable[[], None]] = []
+        self._loop = loop
+        self._timers: list[Timer] = []
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is decided any more."""
+        return self.state is State.OVER
+
+    def move(self, turn: Turn) -> None:
+        """Go to the next state."""
+        self.state = TRANSITIONS.following(self.state, turn)
+
+    def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        """Call something back, unless nothing is decided any more then."""
+        self._timers = [timer for timer in self._timers if not timer.cancelled]
+
+        def call() -> None:
+            timer.cancel()
+            if not self.over:
+                callback()
+
+        timer = self._loop.call_later(seconds, call)
+        self._timers.append(timer)
+        return timer
+
+    def instruct(self, host: str, operation: str, **values: Any) -> None:
+        """Tell a host's toolkit what to do."""
+        self.backend.say(host, encode({"op": operation, **values}))
+
+    def note(self) -> None:
+        """Keep the membership with the job's status."""
+        self.job.note_hosts(self.roster.to_list())
+
+    def fail(self, failure: Failure) -> None:
+        """The training cannot go on."""
+        if self.over:
+            return
+        self.close()
+        self.job.fail_job(failure)
+
+    def fail_with(self, message: str, cause: Cause) -> None:
+        """It cannot go on, for a reason of its own."""
+        self.fail(failed(message, cause))
+
+    def close(self) -> None:
+        """Decide nothing any more."""
+        if self.over:
+            return
+        self.move(Turn.END)
+        for close in self.closing:
+            close()
+        for timer in self._timers:
+            timer.cancel()

@@ -1,0 +1,31 @@
+"""What says which hosts there are for an elastic job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod
+from container.system.loop import Loop
+from estimators.backends.base import Backend
+from estimators.backends.hosts.discovery import Discovery
+from estimators.backends.hosts.membership import MembershipSource
+from estimators.records.record import DISCOVERED
+
+
+def of_job(loop: Loop, strategy: ElasticHorovod, backend: Backend) -> MembershipSource | None:
+    """Return the source of a job: the user's discovery, or else what the backend has.
+
+    Returns:
+        None where there are as many hosts as are asked for.
+    """
+    if strategy.discovery is None:
+        return backend.membership()
+    by_caller = strategy.discovery == DISCOVERED_BY_CALLER
+    folder = backend.record.path
+    return Discovery(
+        loop,
+        folder / DISCOVERED if by_caller else Path(strategy.discovery),
+        default_slots=strategy.slots or strategy.processes_per_host,
+        folder=folder,
+        may_come_later=by_caller,
+    )

@@ -1,0 +1,203 @@
+"""The workers of an elastic job: they prepare, take a place, end, and are started again after a cooldown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from container.contract import variables
+from container.contract.failures import Failure
+from container.contract.messages import Message
+from container.system.loop import Timer
+from estimators.supervisor.elastic import deciding
+from estimators.supervisor.elastic.course import State, Turn
+from estimators.supervisor.elastic.deciding import WorkerEnd
+from estimators.supervisor.elastic.exclusion import Exclusion
+from estimators.supervisor.elastic.members import ElasticHost, HostState, Worker, WorkerState
+from estimators.supervisor.elastic.session import Session
+
+#: How long the others may take to meet after a member was lost, in seconds, until changes are told again.
+_SETTLE_S = 2.0
+#: How often workers may end before any of them had a place, until the job fails.
+_HOPELESS = 3
+
+
+class WorkerControl:
+    """Starts, places and ends workers on hosts that are there.
+
+    Args:
+        session: The attempt.
+        exclusion: Decides how long a host is left out after a failure.
+        tell: Tells Horovod's driver something, if there is one.
+        may_leave: Called when a leaving host has a worker less.
+        end: Called when nobody is left that has the training's state, though others are waited for.
+
+    Attributes:
+        trains: Whether the script has said that it trains: whoever comes now is late.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        exclusion: Exclusion,
+        *,
+        tell: Callable[[Message], None],
+        may_leave: Callable[[ElasticHost], None],
+        end: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._roster = session.roster
+        self._exclusion = exclusion
+        self._tell = tell
+        self._may_leave = may_leave
+        self._end = end
+        self._hopeless = 0
+        self._settled: Timer | None = None
+        self.trains = False
+
+    def prepare(self, host: ElasticHost, slot: int) -> None:
+        """Have another worker prepared in a slot of a host."""
+        session = self._session
+        if session.over or host.state is not HostState.READY:
+            return
+        worker = self._roster.new_worker(host, slot)
+        warm = session.strategy.warm
+        session.instruct(host.name, "prepare", worker=worker.name, slots=host.slots, warm=warm)
+        if not warm:
+            self.take_ready(worker)
+
+    def take_ready(self, worker: Worker) -> None:
+        """A worker can take a place; it may be the only one left soon, so its host has to have what was saved."""
+        session = self._session
+        if worker.state is not WorkerState.PREPARING:
+            return
+
+        def ready() -> None:
+            if worker.state is WorkerState.PREPARING:
+                worker.state = WorkerState.READY
+                session.changed()
+
+        host = self._roster.hosts[worker.host]
+        placed = any(other.state is WorkerState.PLACED for other in host.workers.values())
+        if session.state.has_met and not session.over and not placed:
+            session.backend.refresh_checkpoints(host.name, ready)
+        else:
+            ready()
+
+    def place(self, worker: Worker, environment: dict[str, str]) -> None:
+        """The driver has a place for a worker."""
+        if worker.state is WorkerState.READY:
+            worker.state = WorkerState.PLACED
+            late = {variables.ELASTIC_LATE: "1"} if self.trains else {}
+            self._session.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
+
+    def ended(self, worker: Worker, code: int, failure: Failure | None, *, of_host: bool = False) -> None:
+        """A worker has ended.
+
+        Args:
+            worker: The worker.
+            code: Its exit code, as a shell says it.
+            failure: Why, if that is known.
+            of_host: Whether it went with its host.
+        """
+        if worker.state is WorkerState.ENDED:
+            return
+        before, worker.state, worker.ended_with = worker.state, WorkerState.ENDED, code
+        host, members = self._roster.hosts[worker.host], self._roster.members
+        what = deciding.end_of(worker, before, host, members)
+        if before is WorkerState.PLACED:
+            self._tell({"op": "ended", "worker": worker.name, "code": code})
+            if worker.name in members and what is not WorkerEnd.DONE:
+                self._settle()
+        if what is WorkerEnd.DISPLACED:
+            self.again(host, worker.slot)
+        elif what is WorkerEnd.LEFT:
+            self._may_leave(host)
+            self._count_members()
+            self._session.changed()
+        elif what is WorkerEnd.LOST and self._lost(worker, before, host, failure, of_host=of_host):
+            self._count_members()
+            self._session.changed()
+
+    def _lost(
+        self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
+    ) -> bool:
+        """Leave the host out for a while, then start another worker there; return whether the training goes on."""
+        session, code = self._session, worker.ended_with
+        seconds = self.exclude(host)
+        if failure is not None:
+            session.failures[worker.name] = failure
+        if worker.name not in self._roster.members:
+            self._hopeless += 1
+            if self._hopeless >= _HOPELESS and not session.state.has_met:
+                early = " and without hvd.init()" if code == 0 and before is WorkerState.PREPARING else ""
+                session.fail(failure or deciding.failed(f"its workers end before they train{early}"))
+                return False
+        reason = failure.summary() if failure is not None else ""
+        session.job.event(
+            "worker_lost", worker=worker.name, name=host.name, exit_code=code, rank=worker.rank, reason=reason
+        )
+        if not of_host:
+            ever = math.isinf(seconds)
+            session.job.event("host_excluded", name=host.name, seconds=None if ever else round(seconds, 3))
+            session.job.say(
+                f"a worker of {host.name} was lost{f' ({reason})' if failure else ''}; nothing new starts there "
+                f"{'any more' if ever else f'for {seconds:.1f} s'}."
+            )
+            self.again(host, worker.slot)
+        return True
+
+    def exclude(self, host: ElasticHost) -> float:
+        """Leave a host out after a failure, for so many seconds."""
+        session = self._session
+        now = session.clock()
+        place = session.places.place_of(host.name) if session.places is not None else None
+        host.excluded_until = self._exclusion.failed(place or host.name, now)
+        return host.excluded_until - now
+
+    def again(self, host: ElasticHost, slot: int) -> None:
+        """Start another worker in a slot when its host is not left out any more."""
+
+        def prepare() -> None:
+            if host.workers[slot].state is WorkerState.ENDED:
+                self.prepare(host, slot)
+
+        if not math.isinf(host.excluded_until):
+            self._session.later(max(0.05, host.excluded_until - self._session.clock()), prepare)
+
+    def _settle(self) -> None:
+        """A member is lost: the others meet anew by themselves."""
+        session = self._session
+        if session.over:
+            return
+
+        def settled() -> None:
+            session.move(Turn.SETTLED)
+            session.changed()
+
+        session.move(Turn.LOSS)
+        if self._settled is not None:
+            self._settled.cancel()
+        self._settled = session.later(_SETTLE_S, settled)
+
+    def _count_members(self) -> None:
+        """A training that waits for others ends when nobody is left that has its state."""
+        session = self._session
+
+        def end() -> None:
+            if session.state is State.SHORT and not self._roster.members_left:
+                self._end()
+
+        if session.state is State.SHORT and not self._roster.members_left:
+            session.later(0.0, end)  # not before what has just ended is told
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to the worker that has a rank now.
+
+        Raises:
+            ValueError: there is none.
+        """
+        worker = self._roster.with_rank(rank)
+        if worker is None:
+            raise ValueError(f"there is no rank {rank}; there are {len(self._roster.members)} workers.")
+        self._session.instruct(worker.host, "signal", worker=worker.name, number=number)

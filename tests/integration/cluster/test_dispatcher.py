@@ -1,0 +1,220 @@
+"""A job's supervisor on another machine: it needs the caller no more, and is seen from here and from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import clusters
+import fleet as fleets
+import places
+import pytest
+
+from estimators import Estimator, RunOptions
+from estimators.cli import Exit
+from estimators.cli import main as cli
+
+pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
+
+#: It trains until it is told to end, or the test lets it.
+STEPS = """
+import os, signal, sys, time
+import aid
+signal.signal(signal.SIGTERM, lambda *_: (print("saving", flush=True), sys.exit(0)))
+print(f"rank {aid.RANK} says hello", flush=True)
+print("loss=0.5;", flush=True)
+with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w") as file:
+    file.write("trained")
+aid.mark(f"ready-{aid.RANK}")
+aid.wait_for("go")
+"""
+LOSS = [{"Name": "loss", "Regex": "loss=([0-9.]+);"}]
+
+
+@pytest.fixture
+def dispatcher(fleet: fleets.Fleet) -> Iterator[fleets.Machine]:
+    """The machine that the supervisor runs on, which is none of the job's hosts."""
+    machine = fleet.machines[3]
+    yield machine
+    for pid in machine.pids():
+        os.kill(pid, signal.SIGKILL)
+    machine.tidy()  # its record, and what a supervisor that was killed has left
+
+
+@pytest.fixture
+def make(fleet: fleets.Fleet, dispatcher: fleets.Machine, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators of jobs that the dispatcher runs on three other machines."""
+    made = places.on_ssh(fleet, tmp_path, home, hosts=[machine.address for machine in fleet.machines[:3]])
+    made._options = {**made._options, **reach(fleet, dispatcher)}
+    made._environment = {}
+    return made
+
+
+def reach(fleet: fleets.Fleet, dispatcher: fleets.Machine) -> dict[str, Any]:
+    """The options that name the dispatcher."""
+    assert fleet.keys is not None
+    options = {"python": sys.executable, "ssh_config": str(fleet.keys.client())}
+    return {"dispatcher": dispatcher.address, "dispatcher_options": options}
+
+
+def follower(job: Any) -> int:
+    """The process here that keeps the copy."""
+    return int(job.describe()["Fleetfit"]["supervisor_pid"])
+
+
+def test_logs_metrics_and_the_model_come_here(make: clusters.Make, dispatcher: fleets.Machine) -> None:
+    job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
+    assert job.dispatcher == dispatcher.address
+    there = dispatcher.processes()
+    assert any("--record /tmp/home/.fleetfit/jobs/" in line for line in there), there
+    assert not clusters.below(follower(job)) or all("ssh" in p.argv[0] for p in clusters.below(follower(job)))
+    make.mark("go")
+    job.wait(logs=False)
+    assert job.status == "Completed"
+    assert {line.text for line in job.log_lines() if line.text.startswith("rank")} == {
+        "rank 0 says hello",
+        "rank 1 says hello",
+    }
+    assert list(job.metrics()["value"]) == [0.5, 0.5]
+    assert job.model_data is not None and Path(job.model_data).is_file()
+    assert Path(job.model_data).is_relative_to(job.record.path)
+    clusters.until(lambda: not dispatcher.processes(), 10)
+
+
+def test_the_job_goes_on_without_its_caller_and_is_found_again(make: clusters.Make, dispatcher: fleets.Machine) -> None:
+    job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
+    clusters.until(lambda: len(list(job.log_lines())) >= 4)
+    os.kill(follower(job), signal.SIGKILL)
+    clusters.until(lambda: not job.record.is_supervised(), 5)
+    assert job.status == "InProgress"
+    assert "nobody follows this job" in job.warnings[-1]
+    make.mark("go")
+    clusters.until(lambda: not dispatcher.processes(), 30)  # over there, with nobody here
+    again = Estimator.attach(job.name).latest_training_job
+    assert again is not None
+    again.wait(logs=False)
+    assert again.status == "Completed" and again.model_data is not None
+    # What was here already has not come twice.
+    assert len([line for line in again.log_lines() if line.text.startswith("rank")]) == 2
+    kinds = [event.kind for event in again.record.events() if event.data.get("name") == "job_created"]
+    assert kinds == ["phase"]
+
+
+def test_a_third_machine_sees_the_job_and_stops_it(
+    make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make.start(STEPS, hosts=1, ready=1)
+    options = RunOptions.from_dict(job.record.read_options())
+    assert options.dispatcher is not None
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "elsewhere"))
+    reached = {"dispatcher": options.dispatcher, "dispatcher_options": options.dispatcher_options}
+    with pytest.raises(Exception, match="there is no training job 'no-such-job'"):
+        Estimator.attach("no-such-job", **reached)
+    assert not (tmp_path / "elsewhere" / "jobs" / "no-such-job").exists()
+    other = Estimator.attach(job.name, **reached).latest_training_job
+    assert other is not None and other.record.path != job.record.path
+    assert other.describe()["ResourceConfig"]["InstanceType"] == "ssh"
+    other.stop(wait=True)
+    assert other.status == "Stopped"
+    assert [line.text for line in other.log_lines() if line.text == "saving"] == ["saving"]
+    clusters.await_terminal(job, 10)
+    assert job.status == "Stopped"
+    clusters.kill_everything_of(tmp_path / "elsewhere")
+
+
+def test_loss_of_the_dispatcher_ends_the_job_and_leaves_no_process(
+    make: clusters.Make, dispatcher: fleets.Machine, fleet: fleets.Fleet
+) -> None:
+    job = make.start(STEPS, hosts=2, ready=2)
+    busy = [machine for machine in fleet.machines[:3] if machine.processes()]
+    assert len(busy) == 2
+    for pid in dispatcher.pids():
+        os.kill(pid, signal.SIGKILL)
+    clusters.until(lambda: not any(machine.processes() for machine in busy), 5)
+    clusters.await_terminal(job, 30)
+    assert job.status == "Failed"
+    assert "supervisor lost" in str(job.failure)
+
+
+def test_processes_of_the_dispatcher_itself_get_their_data_from_here(
+    fleet: fleets.Fleet, dispatcher: fleets.Machine, tmp_path: Path, home: Path
+) -> None:
+    make = clusters.Make(tmp_path, marks=fleet.marks / f"{os.getpid()}-{tmp_path.name}")
+    make._options = reach(fleet, dispatcher)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "part-1").write_text("here")
+    (tmp_path / "data" / "link").symlink_to("part-1")
+    estimator = make(
+        """
+        import os, aid
+        folder = os.environ["SM_CHANNEL_TRAINING"]
+        aid.report(files=sorted(os.listdir(folder)), text=open(folder + "/link").read())
+        """,
+        hosts=2,
+    )
+    job = clusters.fit(estimator, str(tmp_path / "data"), logs=False)
+    assert [report["files"] for report in clusters.reports(job).values()] == [["link", "part-1"]] * 2
+    assert {report["text"] for report in clusters.reports(job).values()} == {"here"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dispatcher": "no-such-host.invalid"}, "nobody knows the name"),
+        ({"python": "/no/such/python"}, "it has no /no/such/python"),
+    ],
+)
+def test_a_dispatcher_that_cannot_be_is_named_with_the_reason(
+    change: dict[str, str], said: str, make: clusters.Make
+) -> None:
+    place = change.pop("dispatcher", make._options["dispatcher"])
+    options = {**make._options["dispatcher_options"], **change}
+    with pytest.raises(Exception, match=said):
+        make.start("pass", options={"dispatcher": place, "dispatcher_options": options})
+
+
+def test_a_job_that_the_dispatcher_refuses_says_why(make: clusters.Make, dispatcher: fleets.Machine) -> None:
+    with pytest.raises(Exception, match="instance_count=4, and the fleet has 3 machines"):
+        make.start("pass", hosts=4)
+    assert not list((dispatcher.temporary / "home").rglob("request.json"))
+
+
+def test_the_command_line_starts_attaches_and_stops(
+    make: clusters.Make, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    estimator = make(STEPS)
+    place, reached = make._options["dispatcher"], make._options["dispatcher_options"]
+    there = ["--dispatcher", place, *(f"--dispatcher-option={name}={value}" for name, value in reached.items())]
+    here = [f"--backend-option={name}={json.dumps(value)}" for name, value in make._options["backend_options"].items()]
+    words = ["train", "train.py", "--source-dir", str(estimator.settings.source_dir), "--no-wait", "-t", "ssh"]
+    assert cli.main([*words, "--name", "by-hand", f"--env=MARKS={make.marks}", *here, *there]) == 0
+    make.await_ready(1)
+    environment = {**os.environ, "FLEETFIT_HOME": str(tmp_path / "elsewhere")}
+    words = [sys.executable, "-m", "estimators.cli.main"]
+    attached = subprocess.Popen(
+        [*words, "attach", "by-hand", *there], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert attached.stdout is not None
+    for line in attached.stdout:
+        if "rank 0 says hello" in line:
+            break
+    assert cli.main(["stop", "by-hand", "--wait"]) == 0
+    assert "saving" in attached.stdout.read()
+    assert attached.wait() == Exit.STOPPED
+    clusters.kill_everything_of(tmp_path / "elsewhere")
+
+
+def test_a_link_that_is_cut_for_a_while_loses_nothing(make: clusters.Make, dispatcher: fleets.Machine) -> None:
+    job = make.start(STEPS, hosts=1, ready=1)
+    next(process for process in clusters.below(follower(job)) if "ControlMaster=yes" in process.argv).kill()
+    clusters.until(lambda: (job.record.stored_status() or {})["Fleetfit"].get("unreached"), 5)
+    make.mark("go")
+    job.wait(logs=False)
+    assert job.status == "Completed"
+    assert len([line for line in job.log_lines() if line.text.startswith("rank")]) == 1

@@ -1,0 +1,217 @@
+"""Jobs on a Ray cluster: what only Ray has. What all clusters hold, they hold here too (:mod:`places`)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import clusters
+import documents
+import places
+import pytest
+import ray_cluster as rays
+from run_documents import project_of, run_document
+
+from estimators import FailurePolicy
+
+WAITS = """
+import time
+import aid
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+#: Waits in its first attempt, and ends well in the second.
+WAITS_ONCE = """
+import os, sys, time
+import aid
+if os.environ["FLEETFIT_ATTEMPT"] != "0":
+    sys.exit(0)
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def make(ray_cluster: rays.Cluster, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on the cluster."""
+    return places.on_ray(ray_cluster, tmp_path, home)
+
+
+def changed(make: clusters.Make, **options: object) -> dict[str, object]:
+    """The backend's options with others."""
+    return {"backend_options": {**make._options["backend_options"], **options}}
+
+
+def message(job: object) -> str:
+    """What the job's status says last."""
+    return str(job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"])  # type: ignore[attr-defined]
+
+
+def asks(cluster: rays.Cluster, program: str) -> str:
+    """What a driver of its own on the cluster prints."""
+    text = f"import ray\nray.init({cluster.address!r}, log_to_driver=False, logging_level='ERROR')\n"
+    done = subprocess.run(
+        [sys.executable, "-c", text + textwrap.dedent(program)], check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout.strip()
+
+
+def agents(cluster: rays.Cluster) -> dict[str, clusters.Process]:
+    """The agents on the nodes, by their host."""
+    found = {}
+    for pid in cluster.pids():
+        one = clusters.process(pid)
+        if one is not None and "--lifeline" in one.argv:
+            host = next((child.host for child in clusters.below(pid) if child.kind == "toolkit"), "?")
+            found[host] = one
+    return found
+
+
+def actors(job: object, cluster: rays.Cluster) -> list[clusters.Process]:
+    """Ray's workers that hold the places of hosts."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [one for one in map(clusters.process, pids) if one is not None and one.argv[:1] == ("ray::HostActor.wait",)]
+
+
+def test_a_job_of_two_hosts_runs_on_two_nodes_and_gives_all_back(
+    make: clusters.Make, ray_cluster: rays.Cluster
+) -> None:
+    job = make.run(
+        """
+        import os
+        import aid
+        for number in range(20_000):
+            print(f"line {number} {'é' * (number % 40)}")
+        with open(os.path.join(os.environ["SM_MODEL_DIR"], aid.HOST), "w") as file:
+            file.write(aid.HOST)
+        aid.report(rays=[name for name in os.environ if name.startswith("RAY_") or name == "OMP_NUM_THREADS"])
+        """,
+        hosts=2,
+        environment={"OF_THE_CALLER": "1"},
+    )
+    assert job.status == "Completed"
+    # Ray's variables would have a script that uses Ray take itself for a worker, and its one thread be all there is.
+    assert [said["rays"] for said in clusters.reports(job).values()] == [[], []]
+    for rank in (0, 1):
+        lines = [line.split() for line in clusters.printed(job, rank) if line.startswith("line ")]
+        assert [int(line[1]) for line in lines] == list(range(20_000))
+    assert {path.name for path in (job.record.path / "hosts").glob("*/ml/model/*")} == {"algo-1", "algo-2"}
+    clusters.until(lambda: not ray_cluster.pids() and not actors(job, ray_cluster), 5)
+    free = asks(ray_cluster, "print(ray.available_resources()['CPU'], ray.cluster_resources()['CPU'])").split()
+    assert free[0] == free[1]
+
+
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "supervisor",
+        "actor",
+        "raylet",
+        "toolkit",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("driver", "agent")),
+    ],
+)
+def test_nothing_is_left_on_any_node_when_something_is_killed(
+    victim: str, make: clusters.Make, ray_cluster: rays.Cluster
+) -> None:
+    job = make.start(
+        """
+        import subprocess, sys, time
+        import aid
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        hosts=3,
+        ready=3,
+    )
+    snapshot = clusters.Snapshot(job)
+    roots = {agent.pid for agent in agents(ray_cluster).values()}
+    family = {*clusters.below(*roots), *(one for pid in roots if (one := clusters.process(pid)) is not None)}
+    assert len(roots) == 3 and sum("time.sleep(300)" in " ".join(one.argv) for one in family) >= 3
+    holding = actors(job, ray_cluster)
+    if victim == "supervisor":
+        snapshot.supervisor.kill()
+    elif victim == "actor":
+        holding[0].kill()
+    elif victim == "raylet":
+        ray_cluster.kill(ray_cluster.nodes[0])
+    elif victim == "toolkit":
+        snapshot.find("toolkit", "algo-2").kill()
+    elif victim == "driver":
+        below = clusters.below(snapshot.supervisor.pid)
+        next(one for one in below if one.argv[-1].endswith("ray/driver.py")).kill()
+    else:
+        agents(ray_cluster)["algo-2"].kill()
+    clusters.until(lambda: not any(one.alive for one in (*family, *holding)), 5)
+    clusters.await_terminal(job, 10)
+    assert job.status == "Failed"
+    if victim in ("actor", "raylet", "agent"):
+        assert "was lost" in str(job.describe()["FailureReason"])
+
+
+def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+    ray_cluster.wait()
+    many = make(WAITS, hosts=rays.NODES + 2).fit(wait=False)
+    special = make("import aid\naid.report()", options=changed(make, resources_per_host={"CPU": 1, "special": 2}))
+    rare = special.fit(wait=False)
+    clusters.until(lambda: "Ray has 4 of 5 nodes for 5 × {CPU: 1} (STRICT_SPREAD)" in message(many), 30)
+    clusters.until(lambda: "no node yet with special 2 (the most that one has is 0)" in message(rare), 30)
+    assert many.describe()["SecondaryStatus"] == rare.describe()["SecondaryStatus"] == "Pending"
+    ray_cluster.add(resources={"special": 2})
+    make.await_ready(5, many)
+    clusters.await_terminal(rare, 30)
+    assert rare.status == "Completed"
+    full = make("pass", options=changed(make, resources_per_host={"CPU": rays.CORES})).fit(wait=False)
+    clusters.until(lambda: "0 of 5 nodes of that size have it free" in message(full), 30)
+    full.stop()
+    many.stop()
+    for job in (full, many):
+        clusters.await_terminal(job, 20)
+        assert job.status == "Stopped"
+    ray_cluster.kill(ray_cluster.nodes[-1])
+
+
+def test_a_node_that_is_lost_is_another_attempt_on_another(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+    job = make.start(
+        WAITS_ONCE, hosts=2, ready=2, options={**changed(make), "failure_policy": FailurePolicy(max_failures=1)}
+    )
+    ray_cluster.kill(ray_cluster.busy()[0])
+    clusters.await_terminal(job, 60)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+
+
+def test_where_there_is_no_ray_the_job_says_so(make: clusters.Make) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    job = make("pass", options=changed(make, address=address)).fit(wait=False)
+    clusters.await_terminal(job, 30)
+    assert f"there is no Ray at '{address}': [Errno 111] Connection refused" in job.describe()["FailureReason"]
+
+
+def test_hosts_may_share_a_node(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+    job = make.run(
+        """
+        from mpi4py import MPI
+        import aid
+        aid.report(size=MPI.COMM_WORLD.allreduce(1))
+        """,
+        hosts=2,
+        processes=2,
+        options=changed(make, strategy="STRICT_PACK"),
+    )
+    assert job.status == "Completed"
+    assert [said["size"] for said in clusters.reports(job).values()] == [4] * 4
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("document", documents.that_need("ray"), ids=project_of)
+def test_the_blocks_that_need_ray_do_what_the_document_says(
+    document: Path, tmp_path: Path, ray_cluster: rays.Cluster, prepared_digits: Path
+) -> None:
+    address = {"RAY_ADDRESS": ray_cluster.address}
+    run_document(document, tmp_path, "ray", digits=prepared_digits, environment=address)

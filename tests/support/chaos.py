@@ -1,0 +1,297 @@
+"""What goes wrong with machines, and what has to come of a job then: it ends right, says why, and leaves nothing.
+
+A trouble is a fault of one of the machines that a job is on: a host's, the dispatcher's or the caller's. A dispatcher
+has the job's supervisor; without one the caller has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import clusters
+import fleet as fleets
+from elastic_jobs import MEETING
+
+from estimators import MPI, CollectiveAllReduce, ElasticHorovod, TrainingJob
+from estimators.client.attaching import find_job
+
+#: After how many seconds a machine counts as lost that says nothing.
+SILENCE_S = 3.0
+#: All ranks wait until they may go on; an elastic one's are asked again and again.
+WAITS = """
+import sys, time
+import aid
+aid.mark(f"ready-{aid.RANK}")
+aid.wait_for("enough", 200)
+print("done", flush=True)
+"""
+ELASTIC = MEETING.replace("while not", "aid.mark(f\"ready-{os.environ['HOROVOD_RANK']}\")\nwhile not", 1)
+
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "script": lambda: None,
+    "mpi": lambda: MPI(processes_per_host=1),
+    "collective": lambda: CollectiveAllReduce(),
+    "elastic": lambda: ElasticHorovod(min_hosts=1, max_hosts=2, warm=False, cooldown=(0.1, 0.5)),
+}
+#: Fault -> on whom it is tried.
+FAULTS = {
+    "kill": ("host", "dispatcher", "caller"),
+    "stop": ("host", "dispatcher", "caller"),
+    "cut": ("host", "dispatcher"),
+    "slow": ("host", "dispatcher"),
+    "full": ("host", "dispatcher", "caller"),
+}
+
+#: A way to a machine on which everything takes 300 ms longer, and one piece in twenty a second, as those do that TCP
+#: has to send again. The kernel's own (netem) is not on every machine.
+SLOW_WAY = """
+import os, random, selectors, socket, sys, time
+there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+there.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+ways = {0: there.fileno(), there.fileno(): 1}
+queues = {fd: [] for fd in ways}
+ready = selectors.DefaultSelector()
+for fd in ways:
+    ready.register(fd, selectors.EVENT_READ)
+while True:
+    due = min((queue[0][0] for queue in queues.values() if queue), default=None)
+    for key, _ in ready.select(None if due is None else max(0.0, due - time.monotonic())):
+        data = os.read(key.fd, 1 << 16)
+        late = 1.3 if random.random() < 0.05 else 0.3
+        queue = queues[key.fd]
+        queue.append((max(time.monotonic() + late, queue[-1][0] if queue else 0.0), data))
+        if not data:
+            ready.unregister(key.fd)
+    for fd, queue in queues.items():
+        while queue and queue[0][0] <= time.monotonic():
+            data = queue.pop(0)[1]
+            if not data:
+                sys.exit()
+            while data:
+                data = data[os.write(ways[fd], data):]
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trouble:
+    """What goes wrong with whom.
+
+    Attributes:
+        place: Where the hosts are, ``ssh`` or ``slurm``.
+        who: ``host``, ``dispatcher`` or ``caller``.
+        fault: One of :data:`FAULTS`.
+        strategy: One of :data:`STRATEGIES`.
+    """
+
+    place: str
+    who: str
+    fault: str
+    strategy: str
+
+    @classmethod
+    def of(cls, seed: int, places: tuple[str, ...] = ("ssh", "slurm")) -> Trouble:
+        """Choose one."""
+        choice = random.Random(seed)
+        fault = choice.choice(list(FAULTS))
+        who = choice.choice(FAULTS[fault])
+        # A cluster's commands, and a way that is slow, are the caller's own.
+        place = "ssh" if who == "dispatcher" or fault == "slow" else choice.choice(places)
+        return cls(place, who, fault, choice.choice(list(STRATEGIES)))
+
+    def __str__(self) -> str:
+        return f"{self.place}-{self.who}-{self.fault}-{self.strategy}"
+
+
+class Stage:
+    """Where troubles are played: machines, and a job on them.
+
+    Args:
+        fleet: The machines; the last is the dispatcher.
+        make: Makes the estimators of a place; those of ssh name hosts.
+        folder: For the files of one trouble.
+    """
+
+    def __init__(self, fleet: fleets.Fleet, make: clusters.Make, folder: Path) -> None:
+        self.fleet, self.make, self.folder = fleet, make, folder
+        self.dispatcher = fleet.machines[3]
+        self._undo = contextlib.ExitStack()
+
+    def play(self, trouble: Trouble) -> str:
+        """Have a job meet the trouble, and return how it ended. What must not be fails an assertion."""
+        with contextlib.ExitStack() as disk, self._undo:
+            if trouble.fault == "full" and trouble.who == "caller":
+                disk.enter_context(_own_disk(Path(os.environ["FLEETFIT_HOME"])))
+            job = self._start(trouble)
+            if trouble.fault != "slow":  # it was from the beginning
+                self._strike(job, trouble)
+            outcome = self._await_end(job, trouble)
+        self._await_nothing(trouble)
+        return outcome
+
+    def _start(self, trouble: Trouble) -> TrainingJob:
+        make = self.make
+        options: dict[str, Any] = dict(make._options)
+        given: dict[str, Any] = dict(options["backend_options"])
+        keys = self.fleet.keys
+        assert keys is not None
+        config = keys.client()
+        if trouble.fault == "slow":
+            config = self._slow(config, trouble)
+        if trouble.place == "ssh":
+            given |= {
+                "silence": SILENCE_S,
+                "hosts": [machine.address for machine in self.fleet.machines[:3]],
+                "ssh_config": str(config if trouble.who == "host" else keys.client()),
+            }
+        # The caller's own part is small where a dispatcher has the job, and everything where none has.
+        if trouble.place == "ssh" and trouble.who != "host":
+            there = {"python": sys.executable, "ssh_config": str(config)}
+            options |= {"dispatcher": self.dispatcher.address, "dispatcher_options": there}
+        options["backend_options"] = given
+        options["start_timeout"] = 60.0
+        make.clear()
+        environment = {"FLEETFIT_HOME": os.environ["FLEETFIT_HOME"]} if trouble.place != "ssh" else {}
+        make._environment = environment
+        script = ELASTIC if trouble.strategy == "elastic" else WAITS
+        return make.start(
+            textwrap.dedent(script),
+            hosts=2,
+            ready=2,
+            options=options,
+            distribution=STRATEGIES[trouble.strategy](),
+        )
+
+    # --- faults ---
+
+    def _slow(self, config: Path, trouble: Trouble) -> Path:
+        way = self.fleet.folder / "slow_way.py"
+        way.write_text(SLOW_WAY)
+        slow = self.fleet.folder / "ssh" / "slow"
+        slow.write_text(f"Host *\n  ProxyCommand {sys.executable} {way} %h %p\n{config.read_text()}")
+        return slow
+
+    def _strike(self, job: TrainingJob, trouble: Trouble) -> None:
+        machine = self._machine(trouble)
+        if trouble.fault == "kill":
+            for pid in self._pids(job, trouble):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        elif trouble.fault == "stop":
+            pids = self._pids(job, trouble)
+            for pid in pids:
+                _signal(pid, signal.SIGSTOP)
+            self._undo.callback(lambda: [_signal(pid, signal.SIGCONT) for pid in pids])
+        elif trouble.fault == "cut":
+            assert machine is not None
+            machine.cut()
+            self._undo.callback(machine.mend)
+        elif trouble.fault == "full":
+            if machine is None:
+                self._undo.enter_context(_full(job.record.home, None))
+            else:
+                self._undo.enter_context(_full(Path("/tmp"), int(machine.temporary.parts[2])))
+
+    def _machine(self, trouble: Trouble) -> fleets.Machine | None:
+        """The machine that it is about; None for this one."""
+        if trouble.who == "caller":
+            return None
+        if trouble.who == "dispatcher":
+            return self.dispatcher
+        return next(one for one in self.fleet.machines if any(" train " in f"{line} " for line in one.processes()))
+
+    def _pids(self, job: TrainingJob, trouble: Trouble) -> list[int]:
+        machine = self._machine(trouble)
+        if machine is not None:
+            return machine.pids()
+        own = int(job.describe()["Fleetfit"]["supervisor_pid"])
+        return [own]
+
+    # --- what has to come of it ---
+
+    def _await_end(self, job: TrainingJob, trouble: Trouble) -> str:
+        """Let the job end, and see that it ends as it has to."""
+        keeps_going = trouble.fault in ("slow", "full") or (
+            trouble.who == "caller" and (trouble.place == "ssh" or trouble.fault == "stop")
+        )
+        elastic_goes_on = trouble.strategy == "elastic" and trouble.who == "host"
+        if trouble.fault == "stop" and trouble.who != "host":
+            # Nobody sees the end of a supervisor that is stopped; that its hosts end by themselves is seen.
+            if trouble.place == "ssh" and trouble.who == "dispatcher":
+                clusters.until(lambda: not self._on_hosts(), 30)
+            self._undo.close()
+        if trouble.fault == "cut" and trouble.who == "dispatcher":
+            clusters.until(lambda: not self._on_hosts(), 30)
+            self._undo.close()
+        if keeps_going or elastic_goes_on:
+            if elastic_goes_on and trouble.fault in ("kill", "stop", "cut"):
+                clusters.until(lambda: _lost(job) or job.status.is_terminal, 60)
+            self.make.mark("enough")
+        self._undo.close() if trouble.fault == "full" and trouble.who == "caller" else None
+        job = self._again(job, trouble)
+        clusters.await_terminal(job, 120)
+        said = str(job.describe().get("FailureReason") or "")
+        if trouble.fault == "full":
+            assert job.status == "Completed" or "space" in said or "lost" in said, said
+        elif keeps_going or elastic_goes_on:
+            assert job.status == "Completed", said
+        else:
+            assert job.status == "Failed"
+            assert (said and "fault of fleetfit" not in said and "lost" in said) or "SIGKILL" in said, said
+        return f"{job.status}: {said.splitlines()[0] if said else ''}"
+
+    def _again(self, job: TrainingJob, trouble: Trouble) -> TrainingJob:
+        """Find the job again where its caller was killed."""
+        return find_job(job.name) if trouble.who == "caller" else job
+
+    def _on_hosts(self) -> list[str]:
+        return [line for machine in self.fleet.machines[:3] for line in machine.processes()]
+
+    def _await_nothing(self, trouble: Trouble) -> None:
+        clusters.until(lambda: not [line for one in self.fleet.machines for line in one.processes()], 40)
+        for machine in self.fleet.machines:
+            if trouble.fault == "full" or machine is self.dispatcher or trouble.fault in ("kill", "cut", "stop"):
+                machine.tidy()  # where everything was killed, nobody is left to remove files
+
+
+def _lost(job: TrainingJob) -> bool:
+    return any(event.kind in ("host_lost", "worker_lost") for event in job.record.events())
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+@contextlib.contextmanager
+def _full(place: Path, inside: int | None) -> Iterator[None]:
+    """Leave no room on a file system of memory, as the process ``inside`` sees it; None: as this one does."""
+    enter = ["nsenter", "-t", str(inside), "-m"] if inside is not None else []
+    statistics = os.statvfs(f"/proc/{inside}/root{place}" if inside is not None else place)
+    used = (statistics.f_blocks - statistics.f_bfree) * statistics.f_frsize
+    resize = [*enter, "mount", "-o"]
+    subprocess.run([*resize, f"remount,size={used}", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*resize, "remount,size=1g", str(place)], check=True)
+
+
+@contextlib.contextmanager
+def _own_disk(place: Path) -> Iterator[None]:
+    """Have a folder be a file system of its own."""
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1g", "tmpfs", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)

@@ -1,0 +1,60 @@
+"""Elastic jobs on a Ray cluster, whose nodes come and go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import clusters
+import places
+import pytest
+import ray_cluster as rays
+from elastic_jobs import MEETING, check, sizes
+
+from estimators import ElasticHorovod, TrainingJob
+
+pytestmark = pytest.mark.horovod
+
+
+@pytest.fixture
+def make(ray_cluster: rays.Cluster, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on the cluster."""
+    return places.on_ray(ray_cluster, tmp_path, home)
+
+
+def until_size(job: TrainingJob, *expected: int) -> None:
+    """Wait for memberships of other sizes; who leaves may be made the last one first, which is one of the same size."""
+
+    def changes() -> list[int]:
+        found = sizes(job)
+        return [size for size, before in zip(found, [0, *found], strict=False) if size != before]
+
+    clusters.until(lambda: changes() == list(expected), 60, check=lambda: check(job))
+
+
+def test_hosts_are_the_nodes_that_ray_has(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+    """The cluster begins with four nodes, the head's among them."""
+    strategy = ElasticHorovod(max_hosts=5, min_hosts=1, warm=False, cooldown=(0.2, 1.0))
+    job = make.start(MEETING, hosts=4, distribution=strategy)
+    until_size(job, 4)
+    # A node that comes is asked for a host.
+    added = ray_cluster.add()
+    until_size(job, 4, 5)
+    # One that is lost is left out at once, long before Ray knows.
+    ray_cluster.kill(added)
+    until_size(job, 4, 5, 4)
+    # One that Ray drains has its host leave before it goes.
+    drained = ray_cluster.nodes[0]
+    ray_cluster.drain(drained, 20)
+    until_size(job, 4, 5, 4, 3)
+    told = [event.data for event in job.record.events() if event.kind == "notice"]
+    assert len(told) == 1 and 10 < told[0]["seconds"] < 20
+    # A worker that is killed stays where it was.
+    clusters.until(lambda: len(job.hosts) == 3)
+    ray_cluster.kill(drained)
+    next(one for one in clusters.Snapshot(job).members if one.kind == "rank" and one.host in job.hosts).kill()
+    until_size(job, 4, 5, 4, 3, 2, 3)
+    make.mark("enough")
+    job.wait(logs=False, timeout=60)
+    assert job.status == "Completed", json.dumps(job.describe(), default=str)
+    assert not any(event.data["name"] == "algo-6" for event in job.record.events() if event.kind == "host_added")

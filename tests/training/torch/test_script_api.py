@@ -1,0 +1,211 @@
+"""The script's API for PyTorch in this process; how ranks share is in tests/training/cluster/test_torch.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from container.checkpoint import Checkpointer, CheckpointMismatchError, SingleProcess
+from container.contract.detection import Surroundings
+from container.distributed.torch.cluster import TorchCluster
+from container.distributed.torch.collectives import Alone
+from container.distributed.torch.loader import Loader
+
+pytestmark = pytest.mark.torch
+
+
+class Rank(Alone):
+    """One of several, who need nothing of each other."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def loaders(size: int, records: int = 23, **options: Any) -> list[Loader]:
+    options = {"global_batch_size": 8, "shuffle": True, "seed": 5, **options}
+    return [Loader(list(range(records)), Rank(rank, size), **options) for rank in range(size)]
+
+
+def epoch(ranks: list[Loader], steps: int | None = None) -> list[list[list[int]]]:
+    """What each rank gets in each step; weight 0 counts as nothing."""
+    iterators = [iter(rank) for rank in ranks]
+    found: list[list[list[int]]] = []
+    for _ in range(len(ranks[0]) if steps is None else steps):
+        batches = [next(iterator).tolist() for iterator in iterators]
+        found.append([batch if rank.weight else [] for batch, rank in zip(batches, ranks, strict=True)])
+    if steps is None:
+        assert [list(iterator) for iterator in iterators] == [[]] * len(ranks)
+    return found
+
+
+def flat(steps: list[list[list[int]]]) -> list[int]:
+    return [record for step in steps for rank in step for record in rank]
+
+
+@pytest.mark.parametrize(("size", "records"), [(1, 23), (2, 23), (3, 24), (5, 18), (8, 17), (2, 3)])
+def test_every_record_once_in_an_epoch_and_as_many_steps_on_each_rank(size: int, records: int) -> None:
+    ranks = loaders(size, records)
+    first, second = epoch(ranks), epoch(ranks)
+    assert sorted(flat(first)) == sorted(flat(second)) == list(range(records))
+    assert flat(first) != flat(second) and ranks[0].epoch == 2
+
+
+def test_weights_make_the_mean_that_of_the_records() -> None:
+    ranks = loaders(3, 10, global_batch_size=4)
+    for batches in zip(*ranks, strict=True):
+        counts = [len(batch) if rank.weight else 0 for batch, rank in zip(batches, ranks, strict=True)]
+        assert [rank.weight for rank in ranks] == pytest.approx([count * 3 / sum(counts) for count in counts])
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 1), (1, 4)])
+def test_an_epoch_goes_on_with_another_number_of_ranks(before: int, after: int) -> None:
+    first = loaders(before)
+    done = epoch(first, steps=2)
+    states = [rank.state_dict() for rank in first]
+    assert all(state == states[0] for state in states)
+    others = loaders(after, seed=9)
+    for rank in others:
+        rank.load_state_dict(states[0])
+    assert sorted(flat(done) + flat(epoch(others))) == list(range(23))
+    with pytest.raises(ValueError, match="of a dataset of 23 records; this one has 24"):
+        loaders(1, 24)[0].load_state_dict(states[0])
+
+
+def test_workers_read_ahead_and_the_place_stays_that_of_the_training() -> None:
+    (loader,) = loaders(1, num_workers=1)
+    iterator = iter(loader)
+    batch = next(iterator).tolist()
+    assert (loader.position, len(batch), loader.state_dict()["position"]) == (8, 8, 8)
+    assert sorted(batch + [record for rest in iterator for record in rest.tolist()]) == list(range(23))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"batch_size": 3}, TypeError, "give global_batch_size"),
+        ({"global_batch_size": 1}, ValueError, "less than the 2 ranks"),
+        ({"global_batch_size": 2.0}, TypeError, "whole number"),
+        ({"records": 0}, ValueError, "no records"),
+    ],
+)
+def test_what_cannot_be_dealt(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        loaders(2, **options)
+
+
+def test_streams_are_refused_by_name() -> None:
+    class Stream(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(3))
+
+    with pytest.raises(TypeError, match="map-style dataset, with __len__ and __getitem__, got a Stream"):
+        Loader(Stream(), Alone(), global_batch_size=2)
+
+
+# --- checkpoints ---
+
+
+def trained(seed: int, steps: int = 3) -> tuple[Any, Any]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, betas=(0.8, 0.9))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.rand(8, 4)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other) and one.dtype == other.dtype
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and all(equal(*pair) for pair in zip(one, other, strict=True))
+    return bool(one == other)
+
+
+def checkpointer(folder: Path, **options: Any) -> Checkpointer:
+    return Checkpointer(folder, cluster=SingleProcess(), asynchronous=False, **options)
+
+
+def test_state_dicts_come_back_as_they_were(tmp_path: Path) -> None:
+    model, optimizer = trained(1)
+    half = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    (loader,) = loaders(1)
+    next(iter(loader))
+    with checkpointer(tmp_path) as saving:
+        parts = {"model": model, "half": half, "optimizer": optimizer, "scheduler": scheduler, "loader": loader}
+        saving.save(parts, epoch=1, step=3, metadata={"note": "x"})
+    others, (place,) = trained(2, steps=0), loaders(1)
+    later = {
+        "model": others[0],
+        "half": torch.nn.Linear(2, 2, dtype=torch.bfloat16),
+        "optimizer": others[1],
+        "scheduler": torch.optim.lr_scheduler.StepLR(others[1], 7),
+        "loader": place,
+    }
+    with checkpointer(tmp_path) as restoring:
+        restored = restoring.restore(later)
+    assert restored is not None and (restored.epoch, restored.step, restored.metadata) == (1, 3, {"note": "x"})
+    for name, part in parts.items():
+        assert equal(part.state_dict(), later[name].state_dict()), name
+    assert place.position == 8
+
+
+def test_a_model_with_its_optimizer_and_the_rate_of_another_size(tmp_path: Path) -> None:
+    model, optimizer = trained(1)
+    with checkpointer(tmp_path) as saving:
+        saving.save(model, optimizer=optimizer, step=3)
+    other, its = trained(2, steps=0)
+    its.param_groups[0]["lr"] = 0.5
+    with checkpointer(tmp_path, learning_rate="current") as restoring:
+        restored = restoring.restore(other, optimizer=its)
+    assert restored is not None and restored.rate_kept and its.param_groups[0]["lr"] == 0.5
+    assert equal(model.state_dict(), other.state_dict()) and equal(
+        optimizer.state_dict()["state"], its.state_dict()["state"]
+    )
+
+
+def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
+    model, optimizer = trained(1)
+    with checkpointer(tmp_path) as saving:
+        saving.save(model, step=3)
+        with pytest.raises(TypeError, match="callback: a function of a state_dict has no form"):
+            saving.save({"model": model, "callback": _Odd()})
+    other = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 5))
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with checkpointer(tmp_path) as restoring:
+        with pytest.raises(CheckpointMismatchError, match=r"it has 2\.weight \[2, 3\] where this one has \[5, 3\]"):
+            restoring.restore(other)
+        with pytest.raises(CheckpointMismatchError, match="holds model, and model, optimizer are to be restored"):
+            restoring.restore(model, optimizer=optimizer)
+    assert equal(before, dict(other.state_dict()))
+
+
+class _Odd:
+    def state_dict(self) -> Any:
+        return test_streams_are_refused_by_name
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+# --- one process ---
+
+
+def test_one_process_is_a_cluster_of_one(tmp_path: Path) -> None:
+    cluster = TorchCluster(Surroundings(), Alone(), torch.device("cpu"))
+    model = torch.nn.Linear(2, 1)
+    assert cluster.model(model) is model and (cluster.size, cluster.is_chief, cluster.scale(0.1)) == (1, True, 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert cluster.optimizer(optimizer) is optimizer
+    assert cluster.all_reduce({"a": torch.ones(2), "b": 3}) == {"a": pytest.approx([1, 1]), "b": 3.0}
+    file = cluster.export(model, tmp_path / "model")
+    assert file is not None and [path.name for path in file.parent.iterdir()] == ["model.pth"]
+    assert equal(dict(torch.load(file, weights_only=True)), dict(model.state_dict()))

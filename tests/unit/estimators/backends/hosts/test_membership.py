@@ -1,0 +1,84 @@
+"""What a source of hosts tells an elastic job: what is new, and each problem once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from estimators.backends.hosts import membership
+
+
+class Told:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def places(self, found: membership.Places) -> None:
+        self.said.append(dict(found))
+
+    def leaving(self, name: str, seconds: float) -> None:
+        self.said.append((name, seconds))
+
+    def problem(self, text: str) -> None:
+        self.said.append(text)
+
+    def hopeless(self, text: str) -> None:
+        self.said.append(f"hopeless: {text}")
+
+
+def test_only_what_is_new_is_told() -> None:
+    told = Told()
+    news = membership.News(told)
+    assert not news.has_answered
+    for _ in range(2):
+        news.problem("away")
+    for _ in range(2):
+        news.places({"a": 1})
+        news.leaving("a", 5.0)
+    assert news.has_answered
+    news.problem("away")
+    news.places({})
+    news.places({"a": 1})
+    news.leaving("a", 7.0)  # it has gone and come back
+    assert told.said == ["away", {"a": 1}, ("a", 5.0), "away", {}, {"a": 1}, ("a", 7.0)]
+
+
+def test_who_never_answers_is_hopeless_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(membership.time, "monotonic", lambda: now[0])
+    told = Told()
+    news = membership.News(told, hopeless_after=10.0)
+    news.problem("away")
+    now[0] = 110.0
+    news.problem("away")
+    assert told.said == ["away", "hopeless: away"]
+    news.places({})
+    news.problem("away")
+    assert told.said[2:] == [{}, "away"]
+
+
+def test_a_list_is_asked_for_again_and_again_until_it_is_closed() -> None:
+    later: list[Callable[[], None]] = []
+    answers: list[membership.Places | Exception] = [{"a": None}, {"a": None}, ValueError("line 2"), {"b": 2}]
+
+    def ask() -> membership.Places:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    told = Told()
+    source = membership.Polled(lambda seconds, call: later.append(call), ask, title="the list")
+    source.start(told)
+    while answers:
+        later.pop()()
+    assert told.said == [{"a": None}, "line 2", {"b": 2}]
+    source.close()
+    later.pop()()
+    assert not later
+
+    once = membership.Polled(lambda seconds, call: later.append(call), lambda: {"a": 1}, title="the list", every=None)
+    once.start(told)
+    assert told.said[3:] == [{"a": 1}] and not later

@@ -1,0 +1,438 @@
+"""The course of an elastic training, against a backend, a driver and a clock that the test moves."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from container.contract.failures import Cause, Failure
+from container.contract.strategies import ElasticHorovod
+from container.contract.wire import Event
+from estimators.backends.base import HostEnd
+from estimators.backends.hosts.membership import Membership, Places
+from estimators.supervisor.elastic.controller import ElasticController
+from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
+from estimators.supervisor.elastic.members import WorkerState
+from estimators.supervisor.transitions import IllegalTransition
+
+
+class Timer:
+    """See :class:`container.system.loop.Timer`."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class World:
+    """The loop, the supervisor, the backend, its source of hosts and Horovod's driver in one, in a time of its own."""
+
+    def __init__(
+        self, hosts: int = 2, source: bool | None = None, start_timeout: float = 60.0, **strategy: Any
+    ) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, int, Timer]] = []
+        self.order = itertools.count()
+        self.said: list[str] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.failure: Failure | None = None
+        self.preempted: list[str] = []
+        self.asked: list[tuple[str, dict[str, Any]]] = []  # what toolkits were told
+        self.offers: list[tuple[str, ...]] = []
+        self.finished = False
+        self.membership_told: Membership | None = None
+        self.initial = tuple(f"algo-{number}" for number in range(1, hosts + 1))
+        self.added: list[str] = []
+        self.located: dict[str, str] = {}
+        self.killed: list[str] = []
+        # the backend's
+        self.locates = True
+        self.protected: set[int] = set()
+        self.record = self
+        self.path = None
+        self.spec = self
+        self.inputs: list[object] = []
+        self.title, self.decides = "the board", bool(source)
+        self._has_source = source is not None
+        self.pid = 1
+        self.controller = ElasticController(
+            self,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            ElasticHorovod(warm=True, **strategy),
+            self.initial,
+            python="python",
+            start_timeout=start_timeout,
+            clock=lambda: self.now,
+            make_driver=self._driver,  # type: ignore[arg-type]
+        )
+        self.controller.start()
+
+    # --- the loop ---
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback)
+        heapq.heappush(self.timers, (self.now + seconds, next(self.order), timer))
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.timers and self.timers[0][0] <= until:
+            self.now, _, timer = heapq.heappop(self.timers)
+            if not timer.cancelled:
+                timer.callback()
+        self.now = until
+
+    # --- the supervisor ---
+
+    def event(self, kind: str, **data: Any) -> None:
+        self.events.append((kind, data))
+
+    def say(self, *words: Any) -> None:
+        if len(words) == 1:
+            self.said.append(words[0])
+        else:  # the backend's
+            self.asked.append((words[0], json.loads(words[1])))
+
+    def fail_job(self, failure: Failure) -> None:
+        assert self.failure is None
+        self.failure = failure
+
+    def preempt(self, host: str, notice_s: float) -> None:
+        self.preempted.append(host)
+
+    def interrupted(self, host: str, notice_s: float) -> None:
+        self.controller.interrupt(host, notice_s)
+
+    def await_hosts(self) -> list[str]:
+        return []
+
+    def note_hosts(self, hosts: list[dict[str, Any]]) -> None: ...
+
+    # --- the backend and its source ---
+
+    def membership(self) -> World | None:
+        return self if self._has_source else None
+
+    def start(self, membership: Membership) -> None:
+        self.membership_told = membership
+
+    def places(self, found: Places) -> None:
+        assert self.membership_told is not None
+        self.membership_told.places(found)
+
+    def meeting_place(self) -> tuple[str, str]:
+        return "127.0.0.1", "lo"
+
+    def next_host(self) -> str:
+        return f"algo-{len(self.initial) + len(self.added) + 1}"
+
+    def add_host(self, host: str) -> None:
+        self.added.append(host)
+
+    def locate(self, host: str, place: str) -> None:
+        self.located[host] = place
+
+    def withdraw(self, host: str) -> None:
+        self.ends(host)
+
+    def kill_host(self, host: str) -> None:
+        self.killed.append(host)
+        self.ends(host, 137)
+
+    def refresh_checkpoints(self, host: str, then: Callable[[], None]) -> None:
+        then()
+
+    # --- the driver ---
+
+    def _driver(self, *arguments: Any, received: Callable[[dict[str, Any]], None], **more: Any) -> World:
+        self.driver_says = received
+        return self
+
+    def send(self, message: dict[str, Any]) -> None:
+        if message["op"] == "workers":
+            self.offers.append(tuple(message["workers"]))
+
+    def close(self) -> None:
+        self.finished = True
+
+    def meet(self) -> None:
+        """The driver gives places to those that it was told of, and they meet."""
+        for name in self.offers[-1]:
+            self.driver_says({"op": "start", "worker": name, "environment": {}})
+        self.driver_says({"op": "membership", "workers": list(self.offers[-1])})
+
+    # --- what happens on hosts ---
+
+    def tells(self, host: str, kind: str, **data: Any) -> None:
+        self.controller.host_event(Event(kind=kind, host=host, data=data))
+
+    def up(self, *hosts: str) -> None:
+        """The hosts come up, and their workers become ready."""
+        for host in hosts:
+            self.tells(host, "host_ready")
+        for worker in list(self.controller.roster.workers.values()):
+            if worker.host in hosts and worker.state is WorkerState.PREPARING:
+                self.tells(worker.host, "worker_ready", worker=worker.name)
+
+    def dies(self, worker: str, code: int = 1) -> None:
+        host = worker.partition(".")[0]
+        self.tells(host, "worker_ended", worker=worker, exit_code=code)
+
+    def ends(self, host: str, code: int = 0) -> None:
+        self.controller.host_ended(HostEnd(host=host, exit_code=code))
+
+    def hosts(self) -> list[str]:
+        return self.controller.roster.running
+
+
+def begun(**more: Any) -> World:
+    world = World(**more)
+    world.up(*world.initial)
+    world.meet()
+    return world
+
+
+def test_it_begins_when_all_are_there_or_their_time_is_over() -> None:
+    world = World(workers=1, start_timeout=10.0)
+    world.up("algo-2")
+    assert world.offers == []
+    world.advance(10.0)
+    assert world.said == ["algo-1 did not come up within 10 s."]
+    assert world.offers == [("algo-2.0.0",)]
+    world = World()
+    world.up("algo-2")
+    world.advance(60.0)
+    assert "the training begins with 2 workers (instance_count=2), and there are 1: it waits" in world.said[-1]
+    world.up("algo-1")
+    assert world.offers == [("algo-1.0.0", "algo-2.0.0")]
+
+
+def test_after_a_loss_the_others_meet_by_themselves_before_changes_are_told() -> None:
+    world = begun(hosts=3, min_hosts=1, cooldown=(0.5, 1.0), max_hosts=4)
+    world.dies("algo-1.0.0")
+    assert world.controller._session.state is State.SETTLING
+    assert world.offers == [("algo-1.0.0", "algo-2.0.0", "algo-3.0.0")]
+    world.advance(0.6)  # its cooldown is over, and another one is prepared there
+    world.tells("algo-1", "worker_ready", worker="algo-1.0.1")
+    assert len(world.offers) == 1
+    world.advance(1.5)
+    assert world.offers[-1] == ("algo-2.0.0", "algo-3.0.0", "algo-1.0.1")
+    world.meet()
+    assert world.controller._session.state is State.TRAINING
+    assert world.said[-1] == "3 -> 3 workers (joined: algo-1; left: algo-1)"
+
+
+def test_with_too_few_it_waits_and_ends_in_vain_when_nobody_has_its_state() -> None:
+    world = begun(min_hosts=2, cooldown=(5.0, 5.0))
+    world.dies("algo-1.0.0")
+    assert world.controller._session.state is State.SHORT
+    assert "1 of at least 2 workers left: the training waits for others" in world.said[-1]
+    assert world.said[-1].endswith("Missing: algo-1.")
+    world.advance(6.0)
+    world.tells("algo-1", "worker_ready", worker="algo-1.0.1")
+    assert world.offers[-1] == ("algo-2.0.0", "algo-1.0.1")
+    world.meet()
+    assert "2 workers are there again: the training goes on." in world.said
+    world.dies("algo-2.0.0")
+    world.dies("algo-1.0.1")
+    assert world.failure is None
+    world.advance(0.0)
+    assert world.failure is not None and world.finished and world.controller.over
+
+
+def test_a_lost_host_is_replaced_after_its_cooldown_and_a_spare_one_joins_at_once() -> None:
+    world = begun(min_hosts=1, cooldown=(5.0, 5.0))
+    world.ends("algo-1", 137)
+    world.advance(4.9)
+    assert world.added == []
+    world.advance(0.2)
+    assert world.added == ["algo-3"]
+    world = begun(min_hosts=1, cooldown=(5.0, 5.0), spares=1)
+    assert world.added == ["algo-3"]
+    world.up("algo-3")
+    world.ends("algo-1", 137)
+    world.advance(2.1)
+    assert "algo-3, a spare host, joins" in world.said
+    assert world.offers[-1] == ("algo-2.0.0", "algo-3.0.0")
+    world.advance(3.0)
+    assert world.added == ["algo-3", "algo-4"]
+
+
+def test_a_host_leaves_when_the_others_have_met_without_it() -> None:
+    world = begun(hosts=3, min_hosts=1)
+    world.controller.remove_host("algo-1")
+    assert world.offers[-1] == ("algo-2.0.0", "algo-3.0.0")
+    assert ("algo-1", {"op": "finish"}) not in world.asked
+    world.meet()
+    world.advance(30.0)  # it does not notice that it has no place
+    assert world.asked[-1] == ("algo-1", {"op": "end_worker", "worker": "algo-1.0.0"})
+    world.dies("algo-1.0.0", 134)
+    assert world.asked[-1] == ("algo-1", {"op": "finish"})
+    world.ends("algo-1")
+    assert world.said[-1] == "algo-1 has left"
+    world.advance(100.0)
+    assert world.added == []
+    with pytest.raises(ValueError, match="0 of the at least 1 hosts"):
+        world.controller.remove_host("algo-2")
+        world.controller.remove_host("algo-3")
+
+
+def test_a_notice_is_the_jobs_where_nobody_else_trains() -> None:
+    world = begun(min_hosts=1)
+    world.controller.interrupt("algo-1", 2.0)
+    assert world.preempted == [] and world.offers[-1] == ("algo-2.0.0",)
+    world.controller.interrupt("algo-2", 2.0)
+    assert world.preempted == ["algo-2"]
+    world.advance(2.0)
+    assert world.killed == ["algo-1"]
+
+
+def test_a_host_that_is_about_to_leave_is_not_counted_when_another_is_to_come() -> None:
+    world = begun(min_hosts=1, cooldown=(1.0, 1.0))  # and no more than two
+    with pytest.raises(ValueError, match="2 hosts and 1 more would be over max_hosts=2"):
+        world.controller.add_hosts(1)
+    world.controller.interrupt("algo-1", 60.0)
+    assert world.controller.add_hosts(1) == ["algo-3"]
+    world.up("algo-3")
+    world.meet()
+    world.ends("algo-2", 137)
+    world.advance(1.1)
+    assert world.added == ["algo-3", "algo-4"]
+
+
+def test_it_is_complete_when_a_member_is_through_and_fails_when_all_have_failed() -> None:
+    world = begun()
+    world.dies("algo-1.0.0", 0)
+    world.dies("algo-2.0.0", 1)
+    world.driver_says({"op": "finished"})
+    assert world.failure is None and world.controller.over
+    assert world.asked[-2:] == [("algo-1", {"op": "finish"}), ("algo-2", {"op": "finish"})]
+    world = begun()
+    world.dies("algo-1.0.0", 1)
+    world.driver_says({"op": "finished", "error": "the reset limit is reached"})
+    assert world.failure is not None and world.failure.message == "elastic training: the reset limit is reached."
+
+
+def test_too_few_for_too_long_names_who_is_missing() -> None:
+    world = begun(min_workers=2, min_hosts=1)
+    world.dies("algo-2.0.0")
+    world.driver_says({"op": "too_few"})
+    assert world.failure is not None and world.failure.cause is Cause.TIMEOUT
+    assert "1 of at least 2 (min_workers=2); missing: algo-2." in world.failure.message
+
+
+def test_workers_that_end_before_they_train_fail_the_job() -> None:
+    world = World(hosts=1, cooldown=(0.1, 0.1))
+    world.tells("algo-1", "host_ready")
+    for number in range(3):
+        world.dies(f"algo-1.0.{number}", 0)
+        world.advance(0.2)
+    assert world.failure is not None
+    assert world.failure.message == "elastic training: its workers end before they train and without hvd.init()."
+
+
+def test_a_source_that_decides_gives_hosts_their_places() -> None:
+    world = World(source=True, workers=1, min_hosts=1, max_hosts=3)
+    world.up("algo-1", "algo-2")
+    assert world.offers == []  # nobody knows for whom they stand
+    world.places({"a": 1})
+    world.up("algo-1")
+    assert world.located == {"algo-1": "a"} and world.offers == [("algo-1.0.0",)]
+    world.meet()
+    assert "the board names 1 of the 2 hosts to start with: algo-2 leaves" in world.said
+    world.places({"a": 1, "b": 2})
+    assert world.located["algo-3"] == "b"
+    with pytest.raises(ValueError, match="the board says which hosts there are"):
+        world.controller.add_hosts(1)
+    world.up("algo-3")
+    world.meet()
+    assert world.membership_told is not None
+    world.membership_told.leaving("b", 9.0)
+    assert "algo-3 has notice: it goes in 9 s" in world.said
+
+
+def test_a_source_of_places_bounds_how_many_hosts_there_are() -> None:
+    world = World(source=False, min_hosts=1, max_hosts=4, spares=1, cooldown=(1.0, 1.0))
+    world.places({"a": None, "b": None})
+    world.up("algo-1", "algo-2")
+    world.meet()
+    assert world.added == []  # there is no place for a spare one
+    with pytest.raises(ValueError, match=r"the board has 2 places \(a, b\), and the job has 2 of them; there is none"):
+        world.controller.add_hosts(1)
+    world.ends("algo-1", 137)
+    world.places({"b": None})  # with the machine itself
+    world.advance(2.0)
+    assert world.added == []
+    world.places({"b": None, "c": None})
+    assert world.added == ["algo-3"]
+    world.places({"b": None, "c": None, "d": None})
+    assert world.added == ["algo-3", "algo-4"] and world.controller.roster.hosts["algo-4"].spare
+
+
+def test_only_what_is_in_the_table_may_happen() -> None:
+    assert TRANSITIONS.following(State.GATHERING, Turn.BEGIN) is State.FORMING
+    with pytest.raises(IllegalTransition, match="LOSS cannot happen to an elastic training that is GATHERING"):
+        TRANSITIONS.following(State.GATHERING, Turn.LOSS)
+    assert {state for state, _ in TRANSITIONS} == set(State)
+    assert all(TRANSITIONS.following(state, Turn.END) is State.OVER for state in State)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_whatever_happens_only_who_is_alive_is_offered(data: st.DataObject) -> None:
+    """Hosts and workers come, die, leave and get notice in any order: none is dead, none too many."""
+    source = data.draw(st.sampled_from([None, False, True]))
+    world = World(hosts=2, source=source, min_hosts=1, max_hosts=4, workers=1, cooldown=(0.5, 2.0), spares=1)
+    roster = world.controller.roster
+    for _ in range(data.draw(st.integers(1, 40))):
+        if world.controller.over:
+            break
+        what = data.draw(
+            st.sampled_from(["up", "die", "end", "leave", "notice", "add", "meet", "wait", "places", "kill"])
+        )
+        running = list(roster.running)
+        host = data.draw(st.sampled_from(running)) if running else "algo-1"
+        alive = [worker.name for worker in roster.workers.values() if worker.state is not WorkerState.ENDED]
+        offers = len(world.offers)
+        try:
+            if what == "up" and not roster.hosts[host].up:
+                world.up(host)
+            elif what == "up":
+                for worker in [w for w in roster.workers.values() if w.state is WorkerState.PREPARING]:
+                    world.tells(worker.host, "worker_ready", worker=worker.name)
+            elif what == "die" and alive:
+                world.dies(data.draw(st.sampled_from(alive)), data.draw(st.sampled_from([0, 1])))
+            elif what == "end":
+                world.ends(host, data.draw(st.sampled_from([0, 137])))
+            elif what == "leave":
+                world.controller.remove_host(host)
+            elif what == "notice":
+                world.controller.interrupt(host, 1.0)
+            elif what == "kill":
+                world.controller.lose_host(host)
+            elif what == "add":
+                world.controller.add_hosts(1)
+            elif what == "meet" and world.offers:
+                if all(roster.workers[name].state is not WorkerState.ENDED for name in world.offers[-1]):
+                    world.meet()
+            elif what == "wait":
+                world.advance(data.draw(st.sampled_from([0.0, 0.6, 3.0, 40.0])))
+            elif what == "places" and source is not None:
+                world.places(dict.fromkeys(data.draw(st.lists(st.sampled_from("abcd"), unique=True)), 1))
+        except ValueError:
+            continue  # it is refused
+        for offer in world.offers[offers:]:
+            assert len(offer) <= 4 and len(set(offer)) == len(offer)
+            assert not [name for name in offer if roster.hosts[roster.workers[name].host].spare]
+        assert len(roster.staying) <= 4
