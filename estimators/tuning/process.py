@@ -33,6 +33,8 @@ from estimators.tuning.record import TuningRecord, is_terminal
 
 #: Between two looks at the trials' records, in seconds.
 _PACE = 0.03
+#: A lock that is held for longer, in seconds, is another process's of the same tuning job.
+_LOOKS = 1.0
 #: The first so many trials all failing end the study.
 _FIRST_FAILURES = 5
 #: Converged: so many trials in a row without an improvement by this share.
@@ -491,6 +493,14 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
+def _take(path: Path) -> int | None:
+    """Take the lock, or None where another process has it: for longer than readers do, who look whether it is free."""
+    until = time.monotonic() + _LOOKS
+    while (lock := locks.take(path)) is None and time.monotonic() < until:
+        time.sleep(_PACE / 3)
+    return lock
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run a tuning job's process; another one that runs already is left alone."""
     parser = argparse.ArgumentParser(prog="estimators.tuning.process", description=__doc__)
@@ -499,7 +509,7 @@ def main(argv: list[str] | None = None) -> int:
     os.umask(0o077)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     record = TuningRecord(Path(arguments.record))
-    lock = locks.take(record.lock_file)
+    lock = _take(record.lock_file)
     if lock is None or is_terminal(record.status()):
         return 0
     Tuning(record).run()

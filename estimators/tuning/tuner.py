@@ -150,10 +150,10 @@ class HyperparameterTuner:
         names = ", ".join(self._hyperparameter_ranges)
         return f"<HyperparameterTuner of {self.objective_metric_name!r} over {names}: {self.strategy}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         from estimators.tuning.display import study_html
 
-        return study_html(self._record()) if self.latest_tuning_job is not None else ""
+        return study_html(self.latest_tuning_job) if self.latest_tuning_job is not None else None
 
     @classmethod
     def create(cls, *_: Any, **__: Any) -> HyperparameterTuner:

@@ -24,17 +24,20 @@ from estimators import (
     WarmStartTypes,
 )
 from estimators.records.record import job_names
+from estimators.tuning import running
 from estimators.tuning.display import report, study_html
 from estimators.tuning.record import TuningRecord
 
 SCRIPT = """
-import argparse, sys, time
+import argparse, os, sys, time
 parser = argparse.ArgumentParser()
 parser.add_argument("--level", type=float, default=1)
 parser.add_argument("--mode", default="ok")
 parser.add_argument("--seconds", type=float, default=0)
 parser.add_argument("--note", default="")
 given = parser.parse_args()
+while given.mode == "waits" and given.level >= 3 and not os.path.exists(given.note):
+    time.sleep(0.02)
 if given.mode == "fail":
     sys.exit("there is no column 'price'")
 value = {"nan": "nan", "silent": None, "bad": 0.1}.get(given.mode, given.level)
@@ -108,12 +111,13 @@ def test_trials_end_in_every_way_and_the_study_goes_on(
     assert '"parent"' in warm.latest_tuning_job.journal.read_text()
 
 
-def test_a_tuner_that_is_killed_loses_no_trial(script: Path, home: Path) -> None:
+def test_a_tuner_that_is_killed_loses_no_trial(script: Path, home: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "killed"
     searched = tuner(
         script,
         {"level": IntegerParameter(1, 4)},
         strategy="Grid",
-        hyperparameters={"seconds": 1.0},
+        hyperparameters={"mode": "waits", "note": str(mark)},
         max_parallel_jobs=2,
     )
     searched.fit(wait=False)
@@ -123,10 +127,11 @@ def test_a_tuner_that_is_killed_loses_no_trial(script: Path, home: Path) -> None
     def states() -> list[str]:
         return [row["state"] for row in record.trials()]
 
-    until(lambda: "Completed" in states() and "Running" in states())
+    until(lambda: states() == ["Completed", "Completed", "Running", "Running"])
     before = [row for row in record.trials() if row["state"] == "Completed"]
     os.kill(record.status()["Fleetfit"]["pid"], signal.SIGKILL)
     until(lambda: not record.is_supervised())
+    mark.touch()
     assert searched.describe()["HyperParameterTuningJobStatus"] == "InProgress"
     searched.wait()
     rows = record.trials()
@@ -143,6 +148,9 @@ def test_a_tuning_job_is_stopped(script: Path, home: Path) -> None:
     record = searched.latest_tuning_job
     assert record is not None
     until(lambda: [row["reports"] for row in record.trials()] == [1, 1])
+    # A second process of the same tuning job leaves it alone.
+    assert running.start(record).wait(30) == 0
+    assert record.is_supervised()
     searched.stop_tuning_job()
     searched.wait()
     assert searched.describe()["HyperParameterTuningJobStatus"] == "Stopped"
