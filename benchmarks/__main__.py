@@ -36,6 +36,7 @@ BENCHMARKS = {
     "service": ("benchmarks.service", "run"),
     "containers-steps": ("benchmarks.containers", "run_steps"),
     "slurm": ("benchmarks.slurm", "run"),
+    "tuning": ("benchmarks.tuning", "run"),
     "ray": ("benchmarks.ray", "run"),
 }
 #: What runs if nothing is named: some ten minutes.

@@ -11,8 +11,12 @@ working directory is never taken for this package.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+#: Loading modules makes so many objects and no garbage, and a job's start waits for it.
+_OBJECTS = 100_000
 
 
 def main() -> int:
@@ -27,6 +31,7 @@ def main() -> int:
 
         return rank.main(arguments)
     if command == "train":
+        gc.set_threshold(_OBJECTS)
         from container.toolkit import train
 
         return train.main(arguments)

@@ -35,6 +35,11 @@ def make() -> Path:
     return Path(tempfile.mkdtemp(prefix=PREFIX, dir=root()))
 
 
+def unmade() -> Path:
+    """Return the path of one that is not there yet: who needs it makes it, for this user only."""
+    return Path(root()) / f"{PREFIX}{os.urandom(4).hex()}"
+
+
 def of_importers(whose: str) -> Path:
     """Return the folder of the importers that are kept for a user's jobs; see :mod:`container.system.importers`.
 

@@ -209,7 +209,7 @@ class Runner:
             self._kept = folders.of_importers(whose)
             return self._kept
         if self._importers is None:
-            self._importers = folders.make()
+            self._importers = folders.unmade()
         return self._importers
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ examples:
   job=$(fleetfit train train.py --no-wait) && fleetfit logs -f "$job"
 
 Ctrl-C stops the job: the script has 5 seconds to save; a second Ctrl-C ends it at once. A job on SageMaker (ml.*)
-goes on: `fleetfit stop` ends it.
+or with a --dispatcher goes on: `fleetfit stop` ends it.
 """
 
 _PLAN_EXAMPLES = """\

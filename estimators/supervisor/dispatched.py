@@ -104,6 +104,13 @@ class DispatchedJob:
         self._keep(elsewhere=False)
         self._end()
 
+    def _stop(self, reason: str) -> None:
+        """End a job that the dispatcher does not have yet."""
+        for step in (SecondaryStatus.STOPPING, SecondaryStatus.STOPPED):
+            self._status = statuses.transition(self._status, step, time.time(), f"Stopped: {reason}.")
+        self._keep()
+        self._end()
+
     # --- following it ---
 
     def _follow(self) -> None:
@@ -184,6 +191,9 @@ class DispatchedJob:
                 f"the dispatcher {self._place} has not been reached for {lost:.0f} s ({self._why}); the job may go on."
             )
             answer({"ok": True} if lost < _TELL_AFTER_S else {"ok": False, "error": text})
+        elif message["op"] == "stop" and not statuses.lives_elsewhere(self._status):
+            self._stop(str(message.get("reason") or "a client asked for it"))
+            answer({"ok": True})
         elif self._there is None and self._lost_since is None:
             self._waiting.append((message, answer))
         else:

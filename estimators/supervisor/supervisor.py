@@ -109,6 +109,7 @@ class Supervisor:
         self._stopped_as: tuple[SecondaryStatus, str] | None = None  # how the job ends that was stopped
         self._late_stop: tuple[SecondaryStatus, str] | None = None  # asked for as an attempt failed
         self._hurry = False
+        self._interrupted: set[str] = set()  # hosts of an elastic job for which another one comes
         self._next_timer: Timer | None = None  # for the next attempt
         self._wait_until = 0.0
         self._run_timer: Timer | None = None  # max_run
@@ -360,6 +361,7 @@ class Supervisor:
         self._attempt.ended[end.host] = end
         if self._attempt.elastic is not None:
             self._attempt.elastic.host_ended(end)
+            self._replace_interrupted(end.host)
             if not self._attempt.elastic.over:
                 return  # a host less is no failure of the job
         if end.host in self._attempts.removed:
@@ -383,7 +385,14 @@ class Supervisor:
         """The place that a host is from will take it; another one can be had at once, and joins when it is gone."""
         self._hosts.interrupt(host, notice_s, 0.0)
         if self._attempt.elastic is not None:
-            self._loop.call_later(notice_s, lambda: self._hosts.return_host(host))
+            self._interrupted.add(host)
+            self._loop.call_later(notice_s, lambda: self._replace_interrupted(host))
+
+    def _replace_interrupted(self, host: str) -> None:
+        """Ask for another host, once: when the interrupted one has left, or its time is over."""
+        if host in self._interrupted:
+            self._interrupted.discard(host)
+            self._hosts.return_host(host)
 
     # --- what an elastic membership tells; see estimators.supervisor.elastic.members.ElasticJob ---
 
@@ -638,7 +647,7 @@ class Supervisor:
             if timer is not None:
                 timer.cancel()
         for fault in self._disturber.end():
-            self._journal.warn(f"chaos: {fault} was ordered and its moment did not come.")
+            self._journal.warn(f"chaos: {fault} was not injected: the job ended before its moment came.")
         self._loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
         for warning in self._misplaced_models():

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -183,14 +184,50 @@ class TuningJobCompletionCriteriaConfig:
         return request
 
 
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """An objective of the form ``time_to:METRIC>=VALUE``: how soon a trial gets there.
+
+    Attributes:
+        metric: The metric.
+        at_least: Whether it is to rise to the value; else it is to fall to it.
+        value: The value.
+    """
+
+    metric: str
+    at_least: bool
+    value: float
+
+    @classmethod
+    def parse(cls, objective: str) -> Goal | None:
+        """Read an objective; None for one that is a metric's name.
+
+        Raises:
+            ConfigurationError: it begins like a goal and is none.
+        """
+        if not objective.startswith("time_to:"):
+            return None
+        match = re.fullmatch(r"time_to:(.+?)\s*(>=|<=)\s*(\S+)", objective)
+        try:
+            if match is not None and math.isfinite(value := float(match[3])):
+                return cls(match[1], match[2] == ">=", value)
+        except ValueError:
+            pass
+        raise ConfigurationError(f"objective {objective!r}: write time_to:METRIC>=VALUE, or <=.")
+
+    def reached(self, value: float) -> bool:
+        """Return whether a value of the metric is good enough."""
+        return value >= self.value if self.at_least else value <= self.value
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSpec:
     """A tuning job as a value: what its process needs to know.
 
     Attributes:
         name: Its name.
-        objective: The metric.
-        objective_type: ``Maximize`` or ``Minimize``.
+        objective: The metric, or a :class:`Goal`.
+        objective_type: ``Maximize`` or ``Minimize``; of a goal, always the latter.
         parameter_ranges: The request's ``ParameterRanges``.
         strategy: One of :data:`STRATEGIES`.
         max_jobs: How many trials; None for all points of a grid.
@@ -228,6 +265,13 @@ class TuningSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.objective, str) or not self.objective:
             raise ConfigurationError(f"objective_metric_name must be a metric's name; got {shown(self.objective)}.")
+        if self.goal is not None:
+            object.__setattr__(self, "objective_type", "Minimize")
+            if self.early_stopping_type == "Auto" or self.strategy not in ("Bayesian", "Random", "Grid"):
+                raise ConfigurationError(
+                    f"objective {self.objective!r}: a trial ends when it gets there, so early stopping, Hyperband, "
+                    "ASHA and PBT are not for it; search by Bayesian, Random or Grid."
+                )
         _one_of("strategy", self.strategy, STRATEGIES)
         _one_of("objective_type", self.objective_type, OBJECTIVE_TYPES)
         _one_of("early_stopping_type", self.early_stopping_type, EARLY_STOPPING_TYPES)
@@ -260,6 +304,16 @@ class TuningSpec:
         elif self.max_jobs is None:
             raise ConfigurationError(f"max_jobs is needed with the strategy {self.strategy}.")
         self._check_completion()
+
+    @property
+    def goal(self) -> Goal | None:
+        """What a trial has to reach, where the objective is how soon it does."""
+        return Goal.parse(self.objective)
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides."""
+        return self.goal.metric if self.goal is not None else self.objective
 
     @property
     def ranges(self) -> dict[str, tuning_ranges.ParameterRange]:

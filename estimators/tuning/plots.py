@@ -119,7 +119,7 @@ def curves(record: TuningRecord) -> Plot:
         else:
             pruned = row["state"] == "Pruned"
             axes.plot(x, y, color=style.colour(1 if pruned else 0), linewidth=0.9, alpha=0.6)
-    style.label(axes, x="values reported", y=spec.objective, title="Learning curves")
+    style.label(axes, x="values reported", y=spec.metric, title="Learning curves")
     style.legend(made, axes)
     return Plot(made, "Learning curves")
 
@@ -129,7 +129,7 @@ def reported(record: TuningRecord, row: dict[str, Any]) -> list[float]:
     from estimators.tuning.trials import Follower
 
     job = JobRecord(jobs_folder(record.home) / row["job"])
-    return [value for value in Follower(job, record.spec.objective).poll() if math.isfinite(value)]
+    return [value for value in Follower(job, record.spec.metric).poll() if math.isfinite(value)]
 
 
 def _place(value: float, low: float, high: float, scaling: str) -> float:

@@ -28,7 +28,7 @@ from estimators.job.errors import FleetfitError, JobExistsError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, jobs_folder
 from estimators.tuning import population, search, trials
-from estimators.tuning.config import TuningJobCompletionCriteriaConfig
+from estimators.tuning.config import Goal, TuningJobCompletionCriteriaConfig
 from estimators.tuning.record import TuningRecord, is_terminal
 
 #: Between two looks at the trials' records, in seconds.
@@ -55,6 +55,8 @@ class Running:
         #: Why it has been told to stop.
         self.stopping: str | None = None
         self.revived = False
+        #: Of an objective that is a goal: after how many seconds of training it was reached.
+        self.reached: float | None = None
 
 
 class Tuning:
@@ -67,6 +69,7 @@ class Tuning:
     def __init__(self, record: TuningRecord) -> None:
         self.record = record
         self.spec = record.spec
+        self.goal = self.spec.goal
         self.status = record.status()
         self.created = float(self.status["CreationTime"])
         self.study = search.open_study(record.journal, self.spec)
@@ -193,7 +196,7 @@ class Tuning:
             except FleetfitError as error:
                 self._tell(trial, row, FAILED, None, f"it could not be started: {error}")
                 return
-        running = self.running[trial.number] = Running(trial, record, self.spec.objective, row)
+        running = self.running[trial.number] = Running(trial, record, self.spec.metric, row)
         self._follow(running, reported)
 
     def _look(self) -> bool:
@@ -215,49 +218,78 @@ class Tuning:
         begin = len(running.follower.values)
         found = running.follower.poll()
         for step, value in enumerate(found, start=begin + 1):
-            if step <= reported:
+            if step <= reported and self.goal is None:
                 continue
             running.row.update(last=value if math.isfinite(value) else None, reports=step)
+            if self.goal is not None:
+                self._approach(running, self.goal, step, value)
+                continue
             running.trial.report(value, step)
             if self.spec.prunes and running.stopping is None and running.trial.should_prune():
                 running.stopping = f"pruned after {step} values of {self.spec.objective}"
                 trials.ask_to_stop(running.record, f"its trial of {self.spec.name} was no good")
         return bool(found)
 
+    def _approach(self, running: Running, goal: Goal, step: int, value: float) -> None:
+        """See whether a trial has reached the goal; then it need not go on."""
+        if running.reached is not None or not goal.reached(value):
+            return
+        status = running.record.stored_status() or {}
+        began = float(status.get("TrainingStartTime") or running.row["created"])
+        running.reached = max(0.0, running.follower.times[step - 1] - began)
+        running.stopping = running.stopping or "it got there"
+        trials.ask_to_stop(running.record, f"it has reached what {self.spec.name} asks for")
+
     def _ended(self, running: Running, status: dict[str, Any]) -> bool:
         """Tell the study how a trial's job has ended."""
-        row = running.row
-        value = trials.final_value(status, self.spec.objective)
+        value = trials.final_value(status, self.spec.metric)
         if value is None and running.follower.values:
             value = running.follower.values[-1]
+        if self.goal is not None and running.reached is not None:
+            self._close(running, status, COMPLETED, running.reached, None)
+            return True
         state = status["TrainingJobStatus"]
         if state == "Failed" and self._revive(running):
             return False
+        self._close(running, status, *self._outcome(running, status, value))
+        return True
+
+    def _close(
+        self, running: Running, status: dict[str, Any], state: str, value: float | None, reason: str | None
+    ) -> None:
+        row = running.row
         del self.running[row["number"]]
-        row["status"] = state
+        row["status"] = status["TrainingJobStatus"]
         row["started"] = status.get("TrainingStartTime")
         row["ended"] = float(status.get("TrainingEndTime") or status.get("LastModifiedTime") or time.time())
+        self._tell(running.trial, row, state, value, reason)
+
+    def _outcome(
+        self, running: Running, status: dict[str, Any], value: float | None
+    ) -> tuple[str, float | None, str | None]:
+        """Return a trial's state, its value, and the reason why it has none or was stopped."""
+        state, goal = status["TrainingJobStatus"], self.goal
+        kept = value if goal is None else None  # the metric is no value of an objective that is a goal
         if state == "Failed":
-            self._tell(running.trial, row, FAILED, value, _reason(status))
-        elif value is None and (running.stopping or state == "Stopped"):
-            self._tell(running.trial, row, STOPPED, None, running.stopping or "it was stopped")
-        elif value is None:
-            self._tell(running.trial, row, FAILED, None, self._never_reported(running))
-        elif not math.isfinite(value):
-            self._tell(running.trial, row, FAILED, None, f"{self.spec.objective} is {value}, which is no number.")
-        elif running.stopping is not None and state == "Stopped":
-            pruned = running.stopping.startswith("pruned")
-            self._tell(running.trial, row, PRUNED if pruned else STOPPED, value, running.stopping)
-        elif state == "Stopped" and status.get("SecondaryStatus") == "Stopped":
-            self._tell(running.trial, row, STOPPED, value, "it was stopped")
-        else:
-            self._tell(running.trial, row, COMPLETED, value, None)
-        return True
+            return FAILED, kept, _reason(status)
+        if state == "Stopped" and running.stopping is not None and (value is None or math.isfinite(value)):
+            pruned = running.stopping.startswith("pruned") and kept is not None
+            return (PRUNED if pruned else STOPPED), kept, running.stopping
+        if state == "Stopped" and (value is None or goal is not None or status.get("SecondaryStatus") == "Stopped"):
+            return STOPPED, kept, "it was stopped"
+        if value is None:
+            return FAILED, None, self._never_reported(running)
+        if goal is not None:
+            wanted = self.spec.objective.removeprefix("time_to:")
+            return FAILED, None, f"it never got to {wanted}; at last it was {value:g}"
+        if not math.isfinite(value):
+            return FAILED, None, f"{self.spec.metric} is {value}, which is no number."
+        return COMPLETED, value, None
 
     def _never_reported(self, running: Running) -> str:
         others = sorted(running.follower.others)
-        guess = nearest(self.spec.objective, others)
-        text = f"it never reported {self.spec.objective!r}"
+        guess = nearest(self.spec.metric, others)
+        text = f"it never reported {self.spec.metric!r}"
         if guess is not None:
             return f"{text}; did you mean {guess!r}?"
         told = f"it reported {', '.join(others[:8])}" if others else "it reported no metric at all"

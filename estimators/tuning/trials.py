@@ -20,6 +20,9 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, explained, jobs_folder
 
+#: Begins the names of ranges that are not the script's hyperparameters, but say on what a trial runs.
+FLEET = "fleet."
+
 #: How long a trial that is no good, or whose tuning job is stopped, has to save, in seconds at most.
 STOP_GRACE = 5.0
 
@@ -39,7 +42,12 @@ def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], hom
         values: Its hyperparameters, as a request has them.
         home: ``$FLEETFIT_HOME``.
     """
-    hyperparameters = {**template.hyperparameters, **values}
+    ours = {key.removeprefix(FLEET): text for key, text in values.items() if key.startswith(FLEET)}
+    template = _on_fleet(template, ours) if ours else template
+    hyperparameters = {
+        **template.hyperparameters,
+        **{key: text for key, text in values.items() if not key.startswith(FLEET)},
+    }
     if codec.JOB_NAME in hyperparameters:
         hyperparameters[codec.JOB_NAME] = codec.encode_value(codec.JOB_NAME, name)
     jobs = jobs_folder(home)
@@ -53,6 +61,26 @@ def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], hom
     if checkpoint is not None and checkpoint.uri:  # else every trial would go on from the others' checkpoints
         checkpoint = dataclasses.replace(checkpoint, uri=f"{checkpoint.uri.rstrip('/')}/{name}")
     return dataclasses.replace(template, name=name, hyperparameters=hyperparameters, checkpoint=checkpoint)
+
+
+def _on_fleet(spec: TrainingJobSpec, values: dict[str, str]) -> TrainingJobSpec:
+    """Return a job with another number of hosts, or other options of its strategy.
+
+    Args:
+        spec: The job.
+        values: ``hosts``, and names of the strategy's fields.
+    """
+    found = {key: json.loads(text) for key, text in values.items()}
+    hosts = found.pop("hosts", None)
+    if hosts is not None:
+        spec = dataclasses.replace(spec, resources=dataclasses.replace(spec.resources, instance_count=hosts))
+    strategy = spec.strategy
+    if not found or strategy is None:
+        return spec
+    gone = codec.encode(strategy.to_hyperparameters())
+    kept = {key: text for key, text in spec.hyperparameters.items() if key not in gone}
+    changed: Any = dataclasses.replace(strategy, **found)  # type: ignore[type-var]
+    return dataclasses.replace(spec, hyperparameters={**kept, **codec.encode(changed.to_hyperparameters())})
 
 
 def start(
@@ -112,6 +140,8 @@ class Follower:
 
     Attributes:
         values: What has been reported so far.
+        times: When, in seconds since the epoch.
+        others: The names of other metrics that were.
     """
 
     def __init__(self, record: JobRecord, objective: str) -> None:
@@ -121,6 +151,7 @@ class Follower:
         self._place = 0
         self._rank: float = float("inf")
         self.values: list[float] = []
+        self.times: list[float] = []
         self.others: set[str] = set()
 
     def poll(self) -> list[float]:
@@ -151,6 +182,7 @@ class Follower:
             if rank <= self._rank:
                 self._rank = rank
                 found.append(value)
+                self.times.append(event.time_ns / 1e9)
         self.values += found
         return found
 

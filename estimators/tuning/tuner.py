@@ -28,7 +28,7 @@ from estimators.job.errors import (
 )
 from estimators.job.naming import base_of_name
 from estimators.job.secrets import mask_request
-from estimators.tuning import ranges, running
+from estimators.tuning import ranges, running, trials
 from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
 from estimators.tuning.config import (
     PopulationConfig,
@@ -166,6 +166,53 @@ class HyperparameterTuner:
             "HyperparameterTuner.create(): one tuning job has one estimator here. Start a tuner for each estimator, or "
             "make the choice a CategoricalParameter of one script."
         )
+
+    def add_fleet_ranges(
+        self,
+        hosts: ranges.ParameterRange | None = None,
+        processes_per_host: ranges.ParameterRange | None = None,
+        fusion_threshold_mb: ranges.ParameterRange | None = None,
+    ) -> None:
+        """Search on what trials run as well: what only the launcher knows of, for an objective of time or speed.
+
+        Their names are ``fleet.hosts``, ``fleet.processes_per_host``, ``fleet.fusion_threshold_mb``; scripts do not see
+        them. :meth:`best_estimator` has them as its ``instance_count`` and ``distribution``.
+
+        Args:
+            hosts: Default: from 1 to the estimator's, where it has several.
+            processes_per_host: Not searched if not given.
+            fusion_threshold_mb: Horovod's; not searched if not given.
+
+        Raises:
+            ConfigurationError: the estimator has one host and nothing is given, a range is none of numbers that are
+                possible, or the strategy does not have what is to be searched.
+        """
+        count = self.estimator.settings.instance_count or 1
+        if hosts is None and count > 1:
+            hosts = ranges.IntegerParameter(1, count)
+        given = {
+            "hosts": hosts,
+            "processes_per_host": processes_per_host,
+            "fusion_threshold_mb": fusion_threshold_mb,
+        }
+        found = {name: value for name, value in given.items() if value is not None}
+        if not found:
+            raise ConfigurationError("add_fleet_ranges(): the estimator has one host; give a range.")
+        strategy = self.estimator.settings.distribution
+        for name, value in found.items():
+            ends = (
+                value.choices if isinstance(value, ranges.CategoricalParameter) else [value.min_value, value.max_value]
+            )
+            if name == "hosts":
+                if not all(isinstance(end, int) and end >= 1 for end in ends):
+                    raise ConfigurationError(f"add_fleet_ranges(hosts={value!r}): whole numbers from 1.")
+                continue
+            if not hasattr(strategy, name):
+                named = type(strategy).__name__ if strategy is not None else "no distribution"
+                raise ConfigurationError(f"add_fleet_ranges({name}=…): the estimator has {named}, without that option.")
+            for end in ends:
+                dataclasses.replace(strategy, **{name: end})  # type: ignore[type-var]
+        self._hyperparameter_ranges.update({f"{trials.FLEET}{name}": value for name, value in found.items()})
 
     # --- starting ---
 

@@ -251,10 +251,14 @@ class Stage:
 
     def _again(self, job: TrainingJob, trouble: Trouble) -> TrainingJob:
         """Find the job again where its caller was killed."""
+        if trouble.who == "caller" and trouble.fault == "kill":
+            clusters.until(lambda: not job.record.is_supervised(), 10)
         return find_job(job.name) if trouble.who == "caller" else job
 
     def _on_hosts(self) -> list[str]:
-        return [line for machine in self.fleet.machines[:3] for line in machine.processes()]
+        """What runs on the hosts, but for sshd's own, which holds a connection for as long as TCP does."""
+        lines = [line for machine in self.fleet.machines[:3] for line in machine.processes()]
+        return [line for line in lines if " sshd: " not in line]
 
     def _await_nothing(self, trouble: Trouble) -> None:
         clusters.until(lambda: not [line for one in self.fleet.machines for line in one.processes()], 40)

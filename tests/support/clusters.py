@@ -446,6 +446,8 @@ class Snapshot:
             if folder := one.environ.get("FLEETFIT_RUNTIME_DIR"):
                 runtime = Path(folder).parent
                 found |= {runtime, *Path("/dev/shm").glob(f"{runtime.name}-*")}
+            if (folder := one.environ.get("FLEETFIT_IMPORTERS")) and "FLEETFIT_KEPT_FOR" not in one.environ:
+                found.add(Path(folder))
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{one.pid}/maps").read_text().splitlines():
                     if "/dev/shm/" in line and "(deleted)" not in line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import clusters
 import fleet as fleets
@@ -12,8 +13,12 @@ import places
 import pytest
 import ray_cluster as rays
 import slurm
+import sshd
 
 from estimators.job import fleets as table
+
+if TYPE_CHECKING:
+    import ec2_machines
 
 
 @pytest.fixture
@@ -85,6 +90,28 @@ def ray_cluster(raylets: rays.Cluster, home: Path, monkeypatch: pytest.MonkeyPat
     clusters.kill_everything_of(home)
     clusters.until(lambda: not raylets.pids(), 10)
     raylets.recover()
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[ec2_machines.Machines]:
+    """A region of EC2 with machines."""
+    import ec2_machines
+
+    sshd.program()
+    made = ec2_machines.Machines()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ec2(cloud: ec2_machines.Machines, monkeypatch: pytest.MonkeyPatch) -> Iterator[ec2_machines.Machines]:
+    """A region in which nothing runs, neither before nor after a test."""
+    cloud.reset()
+    for name, value in cloud.server.environment.items():
+        monkeypatch.setenv(name, value)
+    yield cloud
+    clusters.until(lambda: not cloud.alive(), 60)
+    clusters.until(lambda: not cloud.removers(), 60)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import clusters
 import fleet as fleets
@@ -16,6 +17,9 @@ import pytest
 import ray_cluster as rays
 import slurm
 import sshd
+
+if TYPE_CHECKING:
+    import ec2_machines
 
 PROCESS, FLEET, SSH, SLURM, RAY = "process", "machines", "ssh", "slurm", "ray"
 #: How many machines there are.
@@ -128,6 +132,17 @@ def on_ray(cluster: rays.Cluster, folder: Path, home: Path, **more: object) -> c
         instance_type="ray",
         backend_options={"address": cluster.address, **more},
         environment={"FLEETFIT_HOME": str(home)},
+    )
+
+
+def on_ec2(ec2: ec2_machines.Machines, folder: Path, home: Path, **options: object) -> clusters.Make:
+    """Makes estimators whose jobs run on instances."""
+    return clusters.Make(
+        folder,
+        instance_type="ec2.c5.large",
+        backend_options={**ec2.options, **options},
+        environment={"FLEETFIT_HOME": str(home)},
+        marks=ec2.folder / f"marks-{folder.name}",
     )
 
 

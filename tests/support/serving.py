@@ -18,6 +18,9 @@ from typing import Any
 #: Variables of the caller's that would lead a client elsewhere.
 _FOREIGN = ("AWS_", "SAGEMAKER_", "FLEETFIT_")
 
+#: The end of what an endpoint prints when it serves.
+_PRINTED = "Ctrl-C ends it."
+
 #: The TrainingImage of jobs that boto3 sends: AWS's own, which no process looks at.
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.16-cpu-py310"
 
@@ -42,6 +45,7 @@ class Serving:
     def start(self) -> None:
         """Start it (again), and wait until it answers."""
         self.env_file.unlink(missing_ok=True)
+        before = self.said().count(_PRINTED) if self.log.exists() else 0
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -55,6 +59,8 @@ class Serving:
                 start_new_session=True,
             )
         until(self.env_file.exists, 60, lambda: self._check_alive())
+        # What by_profile() reads is printed after that.
+        until(lambda: self.said().count(_PRINTED) > before, 60, lambda: self._check_alive())
 
     def _check_alive(self) -> None:
         assert self._process is not None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import select
@@ -219,7 +218,7 @@ class Importer:
         self._connection = None
         if self.imported:
             self.pid = None
-        elif again:  # it had come to its end
+        elif again and not self._told:  # it had come to its end
             self._try_anew()
         else:
             if not self._told:
@@ -256,6 +255,12 @@ class Importer:
         """
         if orderly and self.imported and self._connection is not None:
             self._connection.send({"op": "end"})
+        if not orderly and self.root is not None:  # which ends with this toolkit then
+            place = Path(self._request["place"])
+            for file in (place, place.with_name(f"{place.name}.json")):
+                file.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # others' are there
+                self._folder.rmdir()
         self._drop()
         self._listener.close()
 
@@ -286,6 +291,8 @@ _SET_UP = (variables.EVIDENCE, variables.STACK_SIGNAL)
 
 def _name(python: str, code: str, environment: Mapping[str, str], request: Mapping[str, Any]) -> str:
     """Return what an importer is called that does this: 24 letters and digits. Pure but for the cores."""
+    import hashlib  # a job's start waits for what is imported
+
     about = {name: value for name, value in environment.items() if name not in _PASSING}
     about = {name: value for name, value in about.items() if not name.startswith(_PASSING_PREFIXES)}
     about["PYTHONPATH"] = os.pathsep.join("" if one == code else one for one in about["PYTHONPATH"].split(os.pathsep))

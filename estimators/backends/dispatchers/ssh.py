@@ -27,7 +27,7 @@ from estimators.backends.ssh.command import SshSettings
 from estimators.backends.ssh.connection import Connection, Connections, Finished
 from estimators.backends.ssh.machines import parse
 from estimators.backends.ssh.starting import Program, Starting
-from estimators.job.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError, FleetfitError
 from estimators.provision.errors import ProvisionError
 from estimators.records.record import jobs_folder
 
@@ -164,9 +164,16 @@ class SshDispatcher(Dispatcher):
 
         def started(read: int, write: int) -> None:
             nonlocal begun
+            try:
+                brought = parcel()
+            except (FleetfitError, OSError) as error:
+                os.close(read)
+                os.close(write)
+                self._drop()
+                refused(str(error))
+                return
             begun = True
             self._reader = Reader(self.loop, read, answers.append, lambda reason: over(), limit=LIMIT)
-            brought = parcel()
             say(f"{self.place}: bringing the job there")
             self._background.run(lambda: _send(write, brought), lambda nothing: None, lambda error: None)
 

@@ -24,6 +24,7 @@ from estimators.backends.ec2.api import Ec2Api, Instance, Made
 from estimators.backends.ec2.fleet import Ec2Fleet, Events
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.hosts import shipping
+from estimators.backends.hosts.membership import MembershipSource
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.ssh.command import Destination, SshSettings
 from estimators.backends.ssh.connection import Connection, Connections, Finished
@@ -129,6 +130,10 @@ class Ec2Provider(SshProvider):
         return plans.placement(spec, options)
 
     # --- hosts ---
+
+    def membership(self) -> MembershipSource | None:
+        """None: EC2 launches an instance for each host that is asked for. Notices come from the hosts themselves."""
+        return None
 
     def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
         """Have an instance launched, and start an agent there."""

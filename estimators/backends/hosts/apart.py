@@ -34,7 +34,7 @@ class ApartPlatform(Platform):
     def prepare(self, host: Host, number: int, hosts: int, then: Then, *, joins: bool = False) -> None:
         """Push what is here, then have the agent there bring the rest."""
         self.hosts = {host.name: host}
-        if self.spec.inputs and not joins:
+        if self.spec.inputs and not joins and not self.backend.running:  # of an elastic job another host may train
             self.backend.callbacks.secondary_status("Downloading", "Bringing the input channels.")
         host.remove(["ml/model", "ml/output", "ml/input", "ml/pipe_state", "source"])
         pushes: list[tuple[Path, str]] = []

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -243,6 +242,8 @@ class LocalPlatform(Platform):
         """Let go of the mounts, also of those that nobody serves any more."""
         if not self.mounts.is_dir():
             return
+        import subprocess  # a job's start waits for what is imported
+
         self.end_mount()
         program = shutil.which("fusermount3") or shutil.which("fusermount")
         for place in self.mounts.iterdir():

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import os
 import signal
 import time
@@ -48,6 +47,8 @@ class Kept:
 
 def whose(home: Path) -> str:
     """Return how a home is told from others."""
+    import hashlib  # a job's start waits for what is imported
+
     return hashlib.blake2b(os.fsencode(home.resolve()), digest_size=4).hexdigest()
 
 

@@ -212,11 +212,12 @@ class Driver:
         self._archive: Any = None
         self._client = False
         self._followed: dict[str, Any] | None = None
-        self._places: dict[
-            str, Any
-        ] = {}  # nodes that have been told, in their order -> the room there, if no host has it
-        self._standing: list[tuple[Any, frozenset[str]]] = []  # room that is waited for, and the nodes where it is not
+        #: Nodes that have been told, in their order, and the room that is kept there until a host has it.
+        self._places: dict[str, Any] = {}
+        #: Room that is waited for, and the nodes where it is not to be.
+        self._standing: list[tuple[Any, frozenset[str]]] = []
         self._told: list[str] | None = None
+        self._lacks = ""
 
     def say(self, event: str, **values: Any) -> None:
         """Tell the supervisor."""
@@ -272,10 +273,9 @@ class Driver:
                 context = ray.init("local", num_cpus=asked["cpus"], include_dashboard=False, **options)
         except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds, some of them its own
             remedy = ""
-            if address.startswith("ray://") and not isinstance(error, ValueError):
-                remedy = (
-                    "; see that its client server is at that port, and RAY_AUTH_MODE=token where it asks for tokens"
-                )
+            if isinstance(error, ConnectionError) and error.errno is None:  # something listens there
+                server = "a client server of Ray's has" if address.startswith("ray://") else "a head of Ray's has"
+                remedy = f"; {server} to be at that port, and RAY_AUTH_MODE=token where it asks for Ray's token"
             self.say("refused", reason=f"there is no Ray at {address!r}: {_line(error)}{remedy}")
             return
         with open(self._code["fd"], "rb") as file:
@@ -283,16 +283,17 @@ class Driver:
         self._client = address.startswith("ray://")
         own = _own_address(address) if self._client else ray.util.get_node_ip_address()
         self.say("connected", node_ip=own, address=_address(context, address), started=started, version=ray.__version__)
-        if not self._client:  # Ray's client cannot ask for what is drained
-            self._begin(self._watch)
+        self._begin(self._watch)
 
     def _watch(self) -> None:
         """Tell hosts that their nodes will be taken, and which nodes there are for an elastic job."""
         noticed: set[str] = set()
+        took = 0.0
         while True:
-            time.sleep(_WATCH_S)
+            time.sleep(max(_WATCH_S, 20 * took))  # a table of thousands of nodes takes long to read
+            began = time.monotonic()
             with contextlib.suppress(Exception):  # a head that is restarted answers later
-                drained = _drained()
+                drained = {} if self._client else _drained()  # for which Ray's client cannot ask
                 for host in list(self._hosts.values()):
                     if host.node in drained and host.identity not in noticed:
                         noticed.add(host.identity)
@@ -300,6 +301,7 @@ class Driver:
                 if self._followed is not None:
                     with self._rooms:
                         self._look_for_room(frozenset(drained))
+            took = time.monotonic() - began
 
     # --- nodes that come and go ---
 
@@ -348,6 +350,12 @@ class Driver:
         if list(self._places) != self._told:
             self._told = list(self._places)
             self.say("places", nodes=self._told)
+        if kept and not self._taken:  # it is shown while nothing trains
+            wanted = {**self._followed, "strategy": "STRICT_SPREAD", "apart": True, "group": None}
+            reason = self._shortage(wanted, lacking)
+            if reason != self._lacks:
+                self._lacks = reason
+                self.say("pending", reason=reason)
 
     # --- hosts ---
 
@@ -491,6 +499,8 @@ class Driver:
         except Exception as raised:  # noqa: BLE001 - Ray's own, which are many
             error = _line(raised)
         if error is not None:
+            with contextlib.suppress(Exception):
+                ray.kill(host.actor)  # it may be well, and would keep what it has
             host.over.set()
             self.say("failed", host=host.identity, reason=error)
             return

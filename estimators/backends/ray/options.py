@@ -35,7 +35,7 @@ def _resources(where: str, value: Any) -> dict[str, float]:
         if not isinstance(resource, str) or not resource or not number or not 0 <= amount < float("inf"):
             raise ConfigurationError(f"{where}: {shown(resource)} must have an amount; got {shown(amount)}.")
         if resource in _NOT_OURS:
-            raise ConfigurationError(f"{where}: Ray gives {resource!r} to nobody but itself; leave it out.")
+            raise ConfigurationError(f"{where}: Ray keeps {resource!r} for itself; leave it out.")
         if amount > 1 and amount != int(amount):
             raise ConfigurationError(f"{where}: Ray gives whole {resource!r} from 1 on; got {shown(amount)}.")
     if not any(value.values()):

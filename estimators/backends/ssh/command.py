@@ -21,8 +21,8 @@ _ALIVE_S, _ALIVE_COUNT = 5, 2
 _REASONS: tuple[tuple[str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "its host key is another one than when it was first seen: the machine was set up anew, or another one answers "
-        "in its place. If you know that it is right, forget the old key: {forget}",
+        "its host key has changed since it was first seen: the machine was set up anew, or another one answers in its "
+        "place. If that is expected, forget the old key: {forget}",
     ),
     (
         r"Host key verification failed|No \S+ host key is known",

@@ -160,9 +160,7 @@ def _once(machines: Iterable[Machine], where: str) -> tuple[Machine, ...]:
     seen: dict[str, Machine] = {}
     for machine in machines:
         if machine.name in seen:
-            raise ConfigurationError(
-                f"{where}: {machine.name!r} stands there twice; name each host once, with its slots."
-            )
+            raise ConfigurationError(f"{where}: {machine.name!r} is named twice; name each host once, with its slots.")
         seen[machine.name] = machine
     return tuple(seen.values())
 

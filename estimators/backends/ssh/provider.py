@@ -13,7 +13,7 @@ from container.contract.strategies import ElasticHorovod
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import Environment
-from estimators.backends.hosts.membership import Polled
+from estimators.backends.hosts.membership import MembershipSource, Polled
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ssh.child import Child
@@ -135,7 +135,7 @@ class SshProvider:
             return
         self._loop.call_later(0, acquisition.next)
 
-    def membership(self) -> Polled:
+    def membership(self) -> MembershipSource | None:
         """What the list of machines says; hosts may be added to a file of them while a job runs."""
         every = _LIST_EVERY_S if self._options.hosts is None else None
         return Polled(self._loop.call_later, self._listed, title="the fleet", every=every)

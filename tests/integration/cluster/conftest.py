@@ -6,9 +6,21 @@ from pathlib import Path
 
 import places
 import pytest
-from homes import fleet, home, machines, make, nodes, place, ray_cluster, raylets, slurm_cluster
+from homes import cloud, ec2, fleet, home, machines, make, nodes, place, ray_cluster, raylets, slurm_cluster
 
-__all__ = ["fleet", "home", "machines", "make", "nodes", "place", "ray_cluster", "raylets", "slurm_cluster"]
+__all__ = [
+    "cloud",
+    "ec2",
+    "fleet",
+    "home",
+    "machines",
+    "make",
+    "nodes",
+    "place",
+    "ray_cluster",
+    "raylets",
+    "slurm_cluster",
+]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

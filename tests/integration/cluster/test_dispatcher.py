@@ -16,7 +16,7 @@ import fleet as fleets
 import places
 import pytest
 
-from estimators import Estimator, RunOptions
+from estimators import Estimator, RunOptions, TrainingJob
 from estimators.cli import Exit
 from estimators.cli import main as cli
 
@@ -218,3 +218,17 @@ def test_a_link_that_is_cut_for_a_while_loses_nothing(make: clusters.Make, dispa
     job.wait(logs=False)
     assert job.status == "Completed"
     assert len([line for line in job.log_lines() if line.text.startswith("rank")]) == 1
+
+
+def test_a_job_that_is_stopped_before_the_dispatcher_has_it_is_over(
+    fleet: fleets.Fleet, make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = tmp_path / "hung"  # ssh does not come through, for as long as one likes
+    hung.write_text("Host *\n  ProxyCommand sleep 300\n")
+    options = {**make._options["dispatcher_options"], "ssh_config": str(hung)}
+    estimator = make("pass", options={**make._options, "dispatcher_options": options})
+    monkeypatch.setattr(TrainingJob, "wait_until_taken", lambda job: None)
+    job = clusters.fit(estimator, wait=False)
+    job.stop(wait=True)
+    assert job.status == "Stopped"
+    clusters.until(lambda: not job.record.is_supervised(), 10)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import clusters
 import ec2_machines
 import fleet as fleets
+import places
 import pytest
-import sshd
 from ec2_server import KEY, SECRET
 
 from estimators import FailurePolicy
@@ -26,40 +25,10 @@ time.sleep(300)
 """
 
 
-@pytest.fixture(scope="module")
-def cloud() -> Iterator[ec2_machines.Machines]:
-    """A region with machines."""
-    sshd.program()
-    made = ec2_machines.Machines()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def ec2(cloud: ec2_machines.Machines, monkeypatch: pytest.MonkeyPatch) -> Iterator[ec2_machines.Machines]:
-    """A region in which nothing runs, neither before nor after a test."""
-    cloud.reset()
-    for name, value in cloud.server.environment.items():
-        monkeypatch.setenv(name, value)
-    yield cloud
-    clusters.until(lambda: not cloud.alive(), 60)
-    clusters.until(lambda: not cloud.removers(), 60)
-
-
 @pytest.fixture
 def make(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> clusters.Make:
     """Makes estimators whose jobs run on instances."""
-    return maker(ec2, tmp_path, home)
-
-
-def maker(ec2: ec2_machines.Machines, folder: Path, home: Path, **options: Any) -> clusters.Make:
-    return clusters.Make(
-        folder,
-        instance_type="ec2.c5.large",
-        backend_options={**ec2.options, **options},
-        environment={"FLEETFIT_HOME": str(home)},
-        marks=ec2.folder / f"marks-{folder.name}",
-    )
+    return places.on_ec2(ec2, tmp_path, home)
 
 
 def reason(job: Any) -> str:
@@ -112,7 +81,7 @@ def test_no_instance_runs_on_after_the_supervisor_was_killed(
     also: tuple[str, ...], ec2: ec2_machines.Machines, tmp_path: Path, home: Path
 ) -> None:
     """What removes the fleet may be killed too: then the hosts' own timers end them."""
-    make = maker(ec2, tmp_path, home, lease=10)
+    make = places.on_ec2(ec2, tmp_path, home, lease=10)
     job = make.start(WAITS, hosts=2, ready=2)
     assert len(ec2.server.running()) == 2
     assert clean.find(clean.Selection(leftovers=False, regions={"ec2": ""})) == []  # its job runs
@@ -175,7 +144,7 @@ def test_an_instance_that_does_not_start_is_replaced(
     how: str, ec2: ec2_machines.Machines, tmp_path: Path, home: Path
 ) -> None:
     ec2.boots[:] = [how]
-    make = maker(ec2, tmp_path, home, boot_timeout=300 if how == "dies" else 10)
+    make = places.on_ec2(ec2, tmp_path, home, boot_timeout=300 if how == "dies" else 10)
     job = make.run("print('done')", hosts=2)
     assert job.status == "Completed", job.describe().get("FailureReason")
     # A machine that is slow, as this one may be, is taken for one that does not answer.
@@ -187,7 +156,7 @@ def test_capacity_is_waited_for_and_without_it_the_reason_is_said(
 ) -> None:
     for zone in ec2.server.subnets:
         ec2.server.capacity["c5.large", zone] = 0
-    make = maker(ec2, tmp_path, home, capacity_timeout=0)
+    make = places.on_ec2(ec2, tmp_path, home, capacity_timeout=0)
     text = reason(make("pass").fit(wait=False))
     assert "EC2 had no capacity" in text and "c5.large in eu-west-1a: InsufficientInstanceCapacity" in text
     ec2.server.refuse("CreateFleet", "UnauthorizedOperation", status=403)
@@ -197,7 +166,7 @@ def test_capacity_is_waited_for_and_without_it_the_reason_is_said(
 
 
 def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> None:
-    make = maker(ec2, tmp_path, home, budget=0.0001)
+    make = places.on_ec2(ec2, tmp_path, home, budget=0.0001)
     job = make.start(WAITS, ready=0)
     clusters.await_terminal(job, 60)
     described = job.describe()

@@ -81,9 +81,9 @@ def test_a_module_that_a_fork_would_break_is_imported_by_each_rank(
 ) -> None:
     (library / "slowly.py").write_text(f"{SLOWLY}\n{act}\n")
     script = "import slowly\nimport aid, os\naid.report(forked=slowly.PID != os.getpid())\n"
-    job = make.run(script, files={"helper.py": ""})
-    assert clusters.reports(job)[0]["forked"] is False
-    assert why in told(job, "unfit")[0]
+    job = make.run(script, files={"helper.py": ""}, hosts=2, processes=1)
+    assert [said["forked"] for said in clusters.reports(job).values()] == [False, False]
+    assert why in told(job, "unfit")[0] and len(set(told(job, "unfit"))) == 1  # nobody tries again
 
 
 def test_a_rank_whose_variables_were_looked_at_imports_by_itself(make: clusters.Make, library: Path) -> None:

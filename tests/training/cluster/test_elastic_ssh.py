@@ -90,3 +90,26 @@ def test_hosts_are_the_machines_that_a_script_names(make: clusters.Make, fleet: 
         "machine-12",
     }
     victim.tidy()
+
+
+def test_a_host_that_is_named_later_gets_its_data_while_the_first_waits_for_it(
+    make: clusters.Make, fleet: fleets.Fleet
+) -> None:
+    data = make.folder / "data"
+    data.mkdir()
+    (data / "part-1").write_text("for each host")
+    named = make.folder / "named"
+    named.write_text(f"{fleet.machines[2].address}:1\n")
+    job = make.start(
+        THERE,
+        hosts=2,
+        inputs={"more": str(data)},
+        distribution=ElasticHorovod(max_hosts=2, warm=False, discovery=str(named)),
+    )
+    clusters.until(lambda: on(fleet) == [2], 30, check=lambda: check(job))
+    with named.open("a") as file:
+        file.write(f"{fleet.machines[0].address}:1\n")
+    until_size(job, 2)
+    make.mark("enough")
+    job.wait(logs=False, timeout=60)
+    assert job.status == "Completed"

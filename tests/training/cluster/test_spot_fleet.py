@@ -56,8 +56,11 @@ def test_a_training_on_a_spot_fleet(fleet: fleets.Fleet, tmp_path: Path, home: P
         os.replace(make.marks / ".new", named)
 
     name(0, 1)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "part-1").write_text("brought to each host, whenever it comes")
     job = make.start(
         STORY,
+        inputs={"more": str(tmp_path / "data")},
         hosts=2,
         distribution=ElasticHorovod(min_hosts=1, max_hosts=3, discovery=str(script), cooldown=(COOLDOWN_S, 2.0)),
         environment=ENVIRONMENT,

@@ -48,7 +48,7 @@ def run(notebook: Path, folder: Path, **environment: str) -> nbformat.NotebookNo
 @pytest.mark.parametrize(
     "notebook",
     [
-        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06")) else one
+        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06", "09")) else one
         for one in NOTEBOOKS
         if one.name != _CONTAINERS
     ],
@@ -64,8 +64,8 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
         assert all(word in text_of(executed) for word in ("is left out for", "back to the last commit"))
 
 
-def test_there_are_six() -> None:
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
+def test_which_there_are() -> None:
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "09"]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -42,7 +42,8 @@ for step in range(3):
     if value is not None:
         print(f"score={value}", flush=True)
     if step == 0:
-        time.sleep(given.seconds if given.mode != "bad" else 60)
+        sleepy = given.mode == "bad" or (given.mode == "sleepy" and given.level >= 0.9)
+        time.sleep(60 if sleepy else given.seconds)
 """
 
 
@@ -173,6 +174,25 @@ def seed_of(wanted: list[str]) -> int:
         if [study.ask().suggest_categorical("mode", ["good", "bad"]) for _ in wanted] == wanted:
             return seed
     raise AssertionError("no seed")
+
+
+def test_how_soon_a_trial_gets_there(script: Path, home: Path) -> None:
+    """The one that gets there is ended, and would sleep for a minute; the other has no value."""
+    ranges = {"level": CategoricalParameter([0.5, 0.9])}
+    searched = tuner(script, ranges, strategy="Grid", hyperparameters={"seconds": 0})
+    searched.objective_metric_name = "time_to:score>=0.9"
+    searched.estimator.set_hyperparameters(mode="sleepy")
+    searched.fit()
+    assert searched.latest_tuning_job is not None
+    slow, quick = searched.latest_tuning_job.trials()
+    assert (slow["state"], slow["value"]) == ("Failed", None)
+    assert slow["reason"] == "it never got to score>=0.9; at last it was 0.5"
+    assert quick["state"] == "Completed"
+    assert 0 <= quick["value"] < 60
+    assert searched.best_training_job() == quick["job"]
+    assert (
+        searched.describe()["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["Type"] == "Minimize"
+    )
 
 
 def test_a_population_goes_on_from_the_best_ones_checkpoints(script: Path, home: Path) -> None:

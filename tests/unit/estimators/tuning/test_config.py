@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from container.contract import hyperparameters as codec
 from estimators import (
+    MPI,
     CategoricalParameter,
     ContinuousParameter,
     Estimator,
@@ -22,9 +24,9 @@ from estimators import (
     WarmStartTypes,
 )
 from estimators.job.errors import ConfigurationError, UnsupportedError
-from estimators.job.request import CheckpointConfig, TrainingJobSpec
+from estimators.job.request import CheckpointConfig, Resources, TrainingJobSpec
 from estimators.tuning import population, ranges, trials
-from estimators.tuning.config import TuningSpec
+from estimators.tuning.config import Goal, TuningSpec
 
 RANGES = {"lr": ContinuousParameter(0.1, 1.0)}
 
@@ -153,3 +155,46 @@ def test_a_population_makes_whole_generations() -> None:
         tuner(strategy="PBT", population_config=PopulationConfig(resource="lr"))
     with pytest.raises(ConfigurationError, match="strategy PBT"):
         tuner(population_config=PopulationConfig())
+
+
+def test_an_objective_that_is_a_goal() -> None:
+    goal = Goal.parse("time_to:val_accuracy>=0.97")
+    assert goal == Goal("val_accuracy", True, 0.97)
+    assert (goal.reached(0.97), goal.reached(0.5)) == (True, False)
+    assert Goal.parse("time_to:loss <= 1e-3") == Goal("loss", False, 0.001)
+    assert Goal.parse("val_accuracy") is None
+    for text in ("time_to:val_accuracy", "time_to:x>=high", "time_to:x>=nan"):
+        with pytest.raises(ConfigurationError, match="time_to:METRIC>=VALUE"):
+            Goal.parse(text)
+    values: dict[str, Any] = {"hyperparameter_ranges": RANGES, "max_jobs": 2}
+    estimator = Estimator(entry_point="train.py")
+    assert not HyperparameterTuner(estimator, "time_to:x>=1", **values)._spec("x").maximize
+    with pytest.raises(ConfigurationError, match="are not for it"):
+        HyperparameterTuner(estimator, "time_to:x>=1", strategy="ASHA", **values)
+
+
+def test_what_trials_run_on_is_searched_too() -> None:
+    estimator = Estimator(entry_point="train.py", instance_count=3, distribution=MPI(processes_per_host=2))
+    some = HyperparameterTuner(estimator, "time_to:x>=1", RANGES, max_jobs=4)
+    some.add_fleet_ranges(processes_per_host=IntegerParameter(1, 2), fusion_threshold_mb=CategoricalParameter([1, 64]))
+    assert set(some._spec("x").ranges) == {
+        "lr", "fleet.hosts", "fleet.processes_per_host", "fleet.fusion_threshold_mb"
+    }  # fmt: skip
+    strategy = MPI(processes_per_host=2)
+    template = TrainingJobSpec(
+        name="study", resources=Resources(instance_count=3), hyperparameters=codec.encode(strategy.to_hyperparameters())
+    )
+    values = {"lr": "0.5", "fleet.hosts": "2", "fleet.processes_per_host": "1", "fleet.fusion_threshold_mb": "64"}
+    made = trials.trial_spec(template, "study-001", values, Path("/home"))
+    assert made.instance_count == 2
+    assert made.strategy == MPI(processes_per_host=1, fusion_threshold_mb=64)
+    assert made.user_hyperparameters == {"lr": 0.5}
+    alone = tuner()
+    wrong: list[dict[str, Any]] = [
+        {}, {"fusion_threshold_mb": IntegerParameter(1, 2)}, {"hosts": IntegerParameter(0, 2)}
+    ]  # fmt: skip
+    for changes in wrong:
+        with pytest.raises(ConfigurationError, match="add_fleet_ranges"):
+            alone.add_fleet_ranges(**changes)
+    with pytest.raises(ValueError, match="processes_per_host"):
+        some.add_fleet_ranges(processes_per_host=IntegerParameter(0, 2))

@@ -158,7 +158,7 @@ def test_a_key_that_changed_is_refused(connect: Open, run_until: RunUntil, keys:
     try:
         text = connect(there, settings)
         assert isinstance(text, str)
-        assert "host key is another one" in text
+        assert "host key has changed" in text
         command = text.partition("`")[2].partition("`")[0]
         subprocess.run(command, shell=True, check=True, capture_output=True)  # the remedy as it is printed
         assert run(connect(there, settings), run_until, "true").code == 0

@@ -25,7 +25,7 @@ Host key verification failed.
 @pytest.mark.parametrize(
     ("complaint", "words"),
     [
-        (CHANGED, ["host key is another one", "ssh-keygen -R '[lab-1]:2222' -f /home/ann/.ssh/known_hosts"]),
+        (CHANGED, ["host key has changed", "ssh-keygen -R '[lab-1]:2222' -f /home/ann/.ssh/known_hosts"]),
         ("Host key verification failed.", ["is not known", "`ssh -p 2222 -l ann lab-1 true`"]),
         (
             "ann@lab-1: Permission denied (publickey,password).",
