@@ -13,7 +13,10 @@ import pytest
 from serving import Serving
 
 SCRIPTS = Path(__file__).parent / "scripts"
-NAMES = ("mpi", "parameter_server", "multi_worker", "pipe", "spot", "failing", "aws_images", "tuning")
+NAMES = (
+    *("mpi", "parameter_server", "multi_worker", "pipe", "spot", "failing", "aws_images", "tuning"),
+    "torch_distributed",
+)
 
 pytestmark = pytest.mark.network
 
@@ -99,6 +102,13 @@ def multi_worker_mirrored(served: Serving, outputs: Mapping[str, str]) -> None:
     assert all(task["cluster"] == {"worker": 2} for task in tasks)
 
 
+def pytorch_as_torchrun_starts_it(served: Serving, outputs: Mapping[str, str]) -> None:
+    ranks = said(outputs["torch_distributed"])
+    assert sorted(str(rank["host"]) for rank in ranks) == ["algo-1", "algo-2"]
+    assert all((rank["RANK"], rank["WORLD_SIZE"]) == (rank["GROUP_RANK"], 2) for rank in ranks)
+    assert all(int(str(rank["MASTER_PORT"])) > 0 for rank in ranks)
+
+
 def pipe_mode_with_sharded_objects(served: Serving, outputs: Mapping[str, str]) -> None:
     shares = {str(share["host"]): share["lines"] for share in said(outputs["pipe"])}
     assert sorted(shares) == ["algo-1", "algo-2"]
@@ -179,6 +189,7 @@ CHECKS = (
     attach_and_analytics,
     parameter_servers,
     multi_worker_mirrored,
+    pytorch_as_torchrun_starts_it,
     pipe_mode_with_sharded_objects,
     spot_with_checkpoints,
     a_script_that_fails_raises_with_the_reason,
