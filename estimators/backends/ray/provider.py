@@ -37,8 +37,9 @@ _WHY_S = 0.1
 _LOGGED = re.compile(r"^\[[^\]]* [A-Z] [^\]]*\] (?:\([^)]*\) )?\S+\.\w+:\d+: ", re.MULTILINE)
 #: How much is kept of what the driver complains of, in bytes.
 _KEPT = 4096
-#: After how long another driver is started where one was killed, in seconds.
-_AGAIN_S = 1.0
+#: After how long another driver is started where one was killed, in seconds; twice as long each time, up to the other:
+#: one that looks for a cluster that is gone takes half a second of a processor.
+_AGAIN_S, _AT_LAST_S = 1.0, 30.0
 #: How long before Ray takes a node its host is given up, in seconds.
 _MARGIN_S = 1.0
 #: Variables of a worker of Ray's, which a driver that is started there must not take for its own.
@@ -348,6 +349,7 @@ class _NodeTable:
         self._provider = provider
         self._news: News | None = None
         self._known: list[str] = []
+        self._pause = _AGAIN_S
 
     def start(self, membership: Membership) -> None:
         """Begin to tell."""
@@ -363,11 +365,13 @@ class _NodeTable:
         if self._news is None:
             return
         if event["event"] == "places":
+            self._pause = _AGAIN_S
             self._known = event["nodes"]
             self._news.places(dict.fromkeys(self._known))
         else:
             self._news.problem(event["reason"])
-            self._provider.loop.call_later(_AGAIN_S, self._again)
+            self._provider.loop.call_later(self._pause, self._again)
+            self._pause = min(2 * self._pause, _AT_LAST_S)
 
     def _again(self) -> None:
         if self._news is not None:
