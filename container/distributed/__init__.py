@@ -111,7 +111,10 @@ def _framework() -> str:
     """Return the framework of the job's strategy, or of the script."""
     import os
 
-    kind = detection.detect(os.environ).kind
+    try:
+        kind = detection.detect(os.environ).kind
+    except DistributedError:  # a worker of an elastic job learns its rank as it joins; what is wrong is said there
+        return "tensorflow"
     if kind is detection.ClusterKind.TORCH:
         return "torch"
     only_torch = "torch" in sys.modules and "tensorflow" not in sys.modules
