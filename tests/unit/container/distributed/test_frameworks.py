@@ -8,7 +8,7 @@ import pytest
 
 from container import distributed
 
-TORCH = {name: "1" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")}
+TORCH = dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"), "1")
 
 
 @pytest.mark.parametrize(
