@@ -36,6 +36,7 @@ from estimators.service.settings import EndpointFiles, Keys
 from estimators.service.storage import Storage
 from estimators.service.training import Training
 from estimators.service.translation import Local
+from estimators.service.tuning import TuningJobs
 
 SIGNED = {"sagemaker": "sagemaker", "logs": "logs", "cloudwatch": "monitoring"}
 
@@ -69,8 +70,9 @@ class Target:
         (home / "s3" / "bucket").mkdir(parents=True)
         self.queue = CountingQueue()
         jobs = Jobs(home, "us-east-1")
-        training = Training(jobs, self.queue, Storage(place, home / "s3"), Local())  # type: ignore[arg-type]
-        self.table = operations(training, Logs(jobs), Metrics(jobs))
+        storage = Storage(place, home / "s3")
+        training = Training(jobs, self.queue, storage, Local())  # type: ignore[arg-type]
+        self.table = operations(training, TuningJobs(jobs, storage, Local(), {}), Logs(jobs), Metrics(jobs))
         self.endpoint = Endpoint(signing.KEYS, self.table, lambda: signing.NOW)
         self.models = {service: Model(service, names) for service, names in self.table.items()}
         self.calls = [(service, name) for service in SIGNED for name in sorted(self.table[service])]
@@ -132,21 +134,26 @@ def attack(target: Target, data: st.DataObject) -> None:
     target.make_job()
     before = len(target.queue.submitted)
     jobs = sorted(os.listdir(target.home / "jobs"))
-    with mock.patch("estimators.service.training.ipc_client.request", side_effect=AssertionError("it reached a job")):
+    with (
+        mock.patch("estimators.service.training.ipc_client.request", side_effect=AssertionError("it reached a job")),
+        mock.patch("estimators.tuning.running.start") as tuned,
+    ):
         answer = target.endpoint.respond("POST", "/", headers, sent)
     said = json.loads(answer.body) if answer.body else {}
     assert answer.status in (200, 400, 403), said
     if way != "signed":
         assert answer.status == 403
         assert len(target.queue.submitted) == before
+        assert not tuned.called
         assert sorted(os.listdir(target.home / "jobs")) == jobs
     if answer.status != 200:
         assert said["__type"]
         assert said["message"]
     # Whatever names were given, nothing was made outside of the folder of jobs.
-    assert sorted(os.listdir(target.home)) == ["jobs", "s3", "service"]
+    assert sorted({*os.listdir(target.home)} - {"tuning"}) == ["jobs", "s3", "service"]
     for name in target.queue.submitted[before:]:
         shutil.rmtree(target.home / "jobs" / name)
+    shutil.rmtree(target.home / "tuning", ignore_errors=True)
 
 
 @seed(8666)
