@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -40,12 +41,15 @@ def run_until(loop: Loop) -> RunUntil:
 
 
 @pytest.fixture
-def own_children(loop: Loop) -> Iterator[None]:
-    """This process adopts orphans, and ends what it has left behind."""
+def own_children(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process adopts orphans, and ends what it has left behind; not what fixtures of the session have started."""
     from container.system import processes
 
+    before = processes.children_by_parent().get(os.getpid(), [])
+    end = loop.end_descendants
+    monkeypatch.setattr(loop, "end_descendants", lambda *, spare=(): end(spare={*spare, *before}))
     processes._prctl(36, 1)
     yield
     with contextlib.suppress(ChildProcessError):
-        processes.end_descendants()
+        loop.end_descendants()
     processes._prctl(36, 0)

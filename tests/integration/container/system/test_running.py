@@ -16,10 +16,7 @@ from container.system.loop import Loop
 from container.system.running import ProcessEnd, Runner
 
 
-@pytest.fixture
-def loop() -> Loop:
-    processes.become_subreaper()
-    return Loop()
+pytestmark = pytest.mark.usefixtures("own_children")
 
 
 def until(loop: Loop, condition: Callable[[], object]) -> None:
