@@ -100,6 +100,9 @@ _END_S = 2.0
 #: What modules are known to read while they are imported, beside themselves: a changed one would not be seen.
 _READ_AT_IMPORT = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
 
+#: Modules that look through all variables while they are imported, but only for those whose names begin like this.
+_LOOKED_FOR = {"tqdm.utils": b"TQDM_"}
+
 _libc = ctypes.CDLL(None)
 
 #: The environment that this interpreter was started with, as far as a rank is to have it.
@@ -163,12 +166,23 @@ class _Environment(dict):
         return super().__contains__(name)
 
     def __iter__(self):  # type: ignore[no-untyped-def]
+        prefix = _LOOKED_FOR.get(_reader())
+        if prefix is not None:
+            return iter([name for name in super().__iter__() if name.startswith(prefix)])
         self.whole = True
         return super().__iter__()
 
     def get(self, name, default=None):  # type: ignore[no-untyped-def]
         self.seen.add(name)
         return super().get(name, default)
+
+
+def _reader():  # type: ignore[no-untyped-def]
+    """Return the name of the module that looks at the environment, beyond those that ``os.environ`` is made of."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+        frame = frame.f_back
+    return frame.f_globals.get("__name__") if frame is not None else None
 
 
 class _NotTheProjects:

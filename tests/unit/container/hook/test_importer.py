@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,3 +94,12 @@ def test_it_is_noted_what_is_looked_at(importer: ModuleType) -> None:
     assert values.seen == {b"A", b"C"} and not values.whole
     assert dict(values.items()) == {b"A": b"1", b"B": b"2"} and values.seen == {b"A", b"C"}
     assert list(values) == [b"A", b"B"] and values.whole
+
+
+def test_a_module_that_looks_for_a_prefix_has_not_seen_the_rest(importer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = importer._Environment({b"A": b"1", b"TQDM_B": b"2"})
+    monkeypatch.setattr(os.environ, "_data", values)
+    names: dict[str, object] = {"__name__": "tqdm.utils", "os": os}
+    exec("found = {name: value for name, value in os.environ.items() if name.startswith('TQDM_')}", names)
+    assert names["found"] == {"TQDM_B": "2"}
+    assert values.seen == {b"TQDM_B"} and not values.whole
