@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,15 @@ def test_a_channel_in_pipe_mode(record_format: RecordFormat, tmp_path: Path, mon
         later.load_state_dict({**loader.state_dict(), "epoch": 2})  # a FIFO that was begun is not read again
         del iterator
         assert [record for batch in later for record in batch] == records[4:]
-    assert "tensorflow" not in sys.modules
+
+
+def test_reading_a_channel_needs_no_tensorflow() -> None:
+    program = """
+import sys
+from container.pipe_dataset import PipeModeIterable
+assert "tensorflow" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(feeding.__file__).parents[2])
 
 
 # --- checkpoints ---
