@@ -34,6 +34,8 @@ from typing import Any
 _COMMAND_S = 60.0
 #: How often a question that the controller does not answer is put to it.
 _TRIES = 3
+#: After so many seconds each it is asked when an allocation ends that Slurm has signalled: it may tell nodes first.
+_END_PAUSES_S = (0.0, 0.1, 0.4)
 #: From one look at the queue to the next, in seconds: a job that starts at once is seen at once, and a controller with
 #: thousands of users not asked more often than people do.
 _FIRST_S, _LAST_S, _SLOWER = 0.05, 5.0, 1.3
@@ -139,13 +141,17 @@ class Keeper:
             self._held.discard(job)
 
     def _look(self, asked: dict[str, Any]) -> None:
-        fields = job_fields(asked["job"])
-        state = fields.get("JobState", "")
         left: float | None = None
-        if state != "RUNNING":
-            left = kill_wait()
-        elif fields.get("EndTime", "").isdigit():
-            left = max(0.0, int(fields["EndTime"]) - time.time())
+        for pause in _END_PAUSES_S:
+            time.sleep(pause)
+            fields = job_fields(asked["job"])
+            state = fields.get("JobState", "")
+            if state != "RUNNING":
+                left = kill_wait()
+            elif fields.get("EndTime", "").isdigit():
+                left = max(0.0, int(fields["EndTime"]) - time.time())
+            if left is not None:
+                break
         self._say("state", id=asked["id"], state=state, reason=fields.get("Reason", ""), left=left)
 
     # --- the queue ---
