@@ -22,6 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from container.contract.channels import Channel
     from container.contract.failures import Failure
     from container.contract.strategies import (
         MPI,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 
 #: Module -> the public names that it has.
 _MODULES = {
+    "container.contract.channels": ("Channel",),
     "container.contract.failures": ("Failure",),
     "container.contract.strategies": (
         "CollectiveAllReduce",
@@ -137,6 +139,7 @@ __all__ = [
     "MPI",
     "BackendError",
     "Callback",
+    "Channel",
     "CategoricalParameter",
     "ClusterPlan",
     "CollectiveAllReduce",
