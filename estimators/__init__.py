@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from estimators.client.callbacks import Callback, Metric
     from estimators.client.compare import ComparisonWarning, compare
     from estimators.client.estimator import Estimator, PyTorch, TensorFlow
+    from estimators.client.functions.remote import RemoteExecutor, RemoteFuture, remote
     from estimators.client.planning import ClusterPlan
     from estimators.client.resizing import GrowWithEpochs, RandomResize
     from estimators.client.training_job import TrainingJob
@@ -115,6 +116,7 @@ _MODULES = {
     "estimators.client.training_job": ("TrainingJob",),
     "estimators.job.failure_policy": ("FailurePolicy",),
     "estimators.records.states": ("SecondaryStatus", "TrainingJobStatus"),
+    "estimators.client.functions.remote": ("RemoteExecutor", "RemoteFuture", "remote"),
     "estimators.client.planning": ("ClusterPlan",),
     "estimators.client.resizing": ("GrowWithEpochs", "RandomResize"),
     "estimators.results.result": ("Result",),
@@ -139,8 +141,8 @@ __all__ = [
     "MPI",
     "BackendError",
     "Callback",
-    "Channel",
     "CategoricalParameter",
+    "Channel",
     "ClusterPlan",
     "CollectiveAllReduce",
     "Comparison",
@@ -175,6 +177,8 @@ __all__ = [
     "RandomResize",
     "Recommendation",
     "RecordError",
+    "RemoteExecutor",
+    "RemoteFuture",
     "RemoveHost",
     "Result",
     "RunOptions",
@@ -197,6 +201,7 @@ __all__ = [
     "WarmStartTypes",
     "compare",
     "recommend",
+    "remote",
 ]
 
 

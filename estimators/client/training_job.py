@@ -203,13 +203,14 @@ class TrainingJob:
         from estimators.client.functions import values
 
         if not values.is_function(self.record):
-            raise ConfigurationError(f"job {self.name} ran a script, which returns no value; see model_data and logs().")
+            raise ConfigurationError(
+                f"job {self.name} ran a script, which returns no value; see model_data and logs()."
+            )
         try:
             self.wait(logs=False)
         except TrainingJobError as error:
-            if isinstance(error.__cause__, BaseException):
-                raise error.__cause__ from error.__cause__.__cause__
-            raise
+            raised = values.of_function(error)
+            raise raised from raised.__cause__
         return values.value_of(self.record)
 
     # --- jobs that live elsewhere ---

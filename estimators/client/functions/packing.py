@@ -7,6 +7,7 @@ in the function's body finds them too. Everything else is imported on the host b
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
@@ -15,6 +16,7 @@ import linecache
 import os
 import re
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -70,11 +72,11 @@ def check(function: Any) -> None:
     while isinstance(inner, functools.partial):
         inner = inner.func
     if isinstance(inner, type):
-        raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function, or a method of an object.")
+        raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function or a method.")
     if inspect.isgeneratorfunction(inner):
         raise ConfigurationError(
-            f"entry_point: {name_of(inner)}() is a generator, of which nothing runs when it is called; return the values "
-            "instead."
+            f"entry_point: {name_of(inner)}() is a generator, of which nothing runs when it is called; return "
+            "the values instead."
         )
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise ConfigurationError(f"entry_point: {name_of(inner)}() is asynchronous; call asyncio.run() in a function.")
@@ -121,7 +123,9 @@ def pack(
     found = modules.project_modules(function, packed)
     texts = dict(_sources(function))
     names = {place: f"{number}-{os.path.basename(place)}" for number, place in enumerate(sorted(texts))}
-    names = {place: short if list(names).count(short) > 1 else os.path.basename(place) for place, short in names.items()}
+    names = {
+        place: short if list(names).count(short) > 1 else os.path.basename(place) for place, short in names.items()
+    }
     folder = runner.FOLDER
     files = {
         f"{folder}/{runner.DESCRIPTION}": json.dumps({**description, "files": names}, indent=2).encode(),
@@ -130,8 +134,15 @@ def pack(
         **{f"{folder}/cloudpickle/{path.name}": path.read_bytes() for path in _files_of(cloudpickle)},
     }
     program = f"run_{re.sub(r'[^A-Za-z0-9_]+', '_', name).strip('_') or 'function'}.py"
-    files[program] = Path(runner.__file__).read_bytes()
+    files[program] = Path(runner.__file__).read_bytes() + _appearance(function).encode()
     return Packed(program=program, files=files, modules=found)
+
+
+def copy_of(function: Any) -> Any:
+    """Return a function that nothing which is changed from now on will change: as it is packed now."""
+    import cloudpickle
+
+    return cloudpickle.loads(cloudpickle.dumps(function))
 
 
 def describe(
@@ -153,7 +164,7 @@ def describe(
         ConfigurationError: as for :func:`pack`.
     """
     name = name_of(function)
-    parameters = []
+    parameters: list[dict[str, Any]] = []
     takes_others = False
     for parameter in _parameters(function, name):
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -163,7 +174,8 @@ def describe(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             if required and parameter.kind is parameter.POSITIONAL_ONLY:
                 raise ConfigurationError(
-                    f"entry_point: {name}() takes {parameter.name!r} by its place only; hyperparameters are given by name."
+                    f"entry_point: {name}() takes {parameter.name!r} by its place only; hyperparameters are given "
+                    "by name."
                 )
             continue
         kind = _type_name(parameter.annotation)
@@ -192,8 +204,8 @@ def describe(
     ]
     if missing:
         raise ConfigurationError(
-            f"entry_point: {name}() needs {', '.join(missing)}; give hyperparameters={{…}} to the estimator and channels "
-            "to fit(), or defaults to the parameters."
+            f"entry_point: {name}() needs {', '.join(missing)}; give hyperparameters={{…}} to the estimator and "
+            "channels to fit(), or defaults to the parameters."
         )
     return {
         "name": name,
@@ -212,7 +224,9 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise ConfigurationError(f"entry_point: what parameters {name} takes is not known; wrap it in a function.") from None
+        raise ConfigurationError(
+            f"entry_point: what parameters {name} takes is not known; wrap it in a function."
+        ) from None
 
 
 def _type_name(annotation: Any) -> str:
@@ -312,8 +326,12 @@ def _culprit(path: str, value: Any, dumps: Callable[[Any], bytes], depth: int) -
                 return found
         kind = type(value)
         where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        return f"{path} (a {where}{kind.__qualname__}: {str(error).splitlines()[0] if str(error) else error!r})"
+        return f"{path} (a {where}{kind.__qualname__}: {_first_line(error)})"
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or repr(error)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -342,6 +360,34 @@ def _too_large(name: str, function: Any, size: int, limit: int, dumps: Callable[
 
 
 # --- sources ---
+
+
+def _appearance(function: Callable[..., Any]) -> str:
+    """Return a function, never called, that has the function's text: hosts read in it what it will import."""
+    imported = {
+        value.__name__
+        for name, value in _globals(function)
+        if isinstance(value, types.ModuleType) and name.isidentifier()
+    }
+    lines = [f"import {name}" for name in sorted(imported)]
+    source = _source_of(function)
+    if source is not None:
+        try:
+            text = textwrap.dedent(source["text"])
+            compile(text, "<function>", "exec", ast.PyCF_ONLY_AST)
+            lines += text.splitlines()
+        except (SyntaxError, ValueError):  # a lambda within a call, say
+            pass
+    return f"\n\ndef _never_called():\n{textwrap.indent(chr(10).join(lines or ['pass']), '    ')}\n"
+
+
+def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the global names that the code of functions which travel refers to."""
+    for _, one in captured(function):
+        if isinstance(one, types.FunctionType) and modules.travels(one):
+            for key in sorted(_names(one.__code__)):
+                if key in one.__globals__:
+                    yield key, one.__globals__[key]
 
 
 def _source_of(function: Callable[..., Any]) -> dict[str, Any] | None:

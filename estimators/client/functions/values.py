@@ -16,7 +16,7 @@ from container.contract.failures import Failure
 from container.system.archive import extract
 from container.system.locations import is_s3
 from estimators.client.functions import runner
-from estimators.job.errors import FleetfitError, RecordError
+from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
 from estimators.records import outputs
 from estimators.records.record import JobRecord
 
@@ -69,7 +69,9 @@ def value_of(record: JobRecord) -> Any:
     """
     found = [said for said in _left(record) if said.name == runner.VALUE]
     if not found:
-        raise RecordError(f"job {record.name}: rank 0 has left no value; its outputs are in {outputs.output_data(record)}.")
+        raise RecordError(
+            f"job {record.name}: rank 0 has left no value; its outputs are in {outputs.output_data(record)}."
+        )
     said = found[0].load()
     if "problem" in said:
         raise FleetfitError(f"job {record.name}: the value of the function was lost: {said['problem']}.")
@@ -100,6 +102,15 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
     error: BaseException = first["error"]
     error.__cause__ = RemoteTraceback(first["text"])
     return error
+
+
+def of_function(error: TrainingJobError) -> BaseException:
+    """Return the function's own exception for which a job failed; the job's error where it failed for something else.
+
+    Args:
+        error: The job's error.
+    """
+    return error.__cause__ if error.__cause__ is not None else error
 
 
 def _left(record: JobRecord) -> Iterator[_Said]:

@@ -15,7 +15,6 @@ from container.system import folders, processes
 from container.system.loop import Loop
 from container.system.running import ProcessEnd, Runner
 
-
 pytestmark = pytest.mark.usefixtures("own_children")
 
 

@@ -96,7 +96,9 @@ def test_it_is_noted_what_is_looked_at(importer: ModuleType) -> None:
     assert list(values) == [b"A", b"B"] and values.whole
 
 
-def test_a_module_that_looks_for_a_prefix_has_not_seen_the_rest(importer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_looks_for_a_prefix_has_not_seen_the_rest(
+    importer: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = importer._Environment({b"A": b"1", b"TQDM_B": b"2"})
     monkeypatch.setattr(os.environ, "_data", values)
     names: dict[str, object] = {"__name__": "tqdm.utils", "os": os}
