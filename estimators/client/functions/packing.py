@@ -109,8 +109,7 @@ def pack(
         import cloudpickle  # type: ignore[import-untyped]
     except ImportError:
         raise UnsupportedError(
-            "entry_point: a function is packed by cloudpickle, which is not installed; "
-            "pip install 'fleetfit[functions]'."
+            "entry_point: a function is packed by cloudpickle, which is not installed; `fleetfit install functions`."
         ) from None
     name = name_of(function)
     description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
@@ -223,10 +222,8 @@ def describe(
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     try:
         return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            f"entry_point: what parameters {name} takes is not known; wrap it in a function."
-        ) from None
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"entry_point: {name}() cannot be called like this: {error}.") from None
 
 
 def _type_name(annotation: Any) -> str:

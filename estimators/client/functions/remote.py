@@ -352,7 +352,7 @@ def _defaults() -> dict[str, Any]:
         try:
             import yaml
         except ImportError:
-            raise UnsupportedError(f"{path} is read with PyYAML; pip install 'fleetfit[functions]'.") from None
+            raise UnsupportedError(f"{path} is read with PyYAML; `fleetfit install functions`.") from None
         try:
             said = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
             for part in ("SageMaker", "PythonSDK", "Modules", "RemoteFunction"):

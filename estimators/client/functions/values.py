@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import pickle
 import shutil
 import tarfile
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -58,6 +60,38 @@ class _Said:
 def is_function(record: JobRecord) -> bool:
     """Return whether a job's entry point was a function."""
     return (record.source_dir / runner.FOLDER / runner.FUNCTION).is_file()
+
+
+def description_of(record: JobRecord) -> dict[str, Any] | None:
+    """Return what is on record of a job's function: its name, parameters and text; None of a script."""
+    try:
+        text = (record.source_dir / runner.FOLDER / runner.DESCRIPTION).read_text(encoding="utf-8")
+        found: dict[str, Any] = json.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"job {record.name}: its function's description cannot be read: {error}.") from error
+    return found
+
+
+def place_of(function: Mapping[str, Any]) -> str:
+    """Return a function's name and where it stood, for people.
+
+    Args:
+        function: As :func:`description_of` gives it.
+    """
+    source = function.get("source") or {}
+    where = f", {source['file']}:{source['line']}" if source.get("file") else ""
+    return f"{function['name']}(){where}"
+
+
+def text_of(function: Mapping[str, Any]) -> str:
+    """Return a function's text; empty where it is not known.
+
+    Args:
+        function: As :func:`description_of` gives it.
+    """
+    return textwrap.dedent((function.get("source") or {}).get("text") or "")
 
 
 def value_of(record: JobRecord) -> Any:
