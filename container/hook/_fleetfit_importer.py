@@ -179,10 +179,10 @@ class _Environment(dict):
 
 def _reader():  # type: ignore[no-untyped-def]
     """Return the name of the module that looks at the environment, beyond those that ``os.environ`` is made of."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
-        frame = frame.f_back
-    return frame.f_globals.get("__name__") if frame is not None else None
+    depth = 2
+    while sys._getframe(depth).f_globals.get("__name__") in ("os", "collections.abc", "_collections_abc"):
+        depth += 1
+    return sys._getframe(depth).f_globals.get("__name__")
 
 
 class _NotTheProjects:
