@@ -36,7 +36,8 @@ SAGEMAKER = ["sagemaker>=2.257,<3"]
 # What draws comparisons and reports.
 PLOTS = ["matplotlib>=3.8"]
 
-NOTEBOOK = ["jupyterlab>=4", "ipykernel>=6", *PLOTS]
+# People start from a notebook's functions.
+NOTEBOOK = ["jupyterlab>=4", "ipykernel>=6", "cloudpickle>=3", *PLOTS]
 
 # `fleetfit tensorboard`; trainings write their event files without it.
 TENSORBOARD = ["tensorboard>=2.16"]
@@ -51,6 +52,9 @@ RE2 = ["google-re2>=1.1.20240702"]
 # `HyperparameterTuner` and `fleetfit tune`: what chooses hyperparameters, and stops trials that are no good.
 TUNING = ["optuna>=4.2"]
 
+# Functions as entry points, and the file of defaults of `@remote`.
+FUNCTIONS = ["cloudpickle>=3", "pyyaml"]
+
 # Containers on this machine.
 DOCKER = ["docker>=7"]
 
@@ -61,6 +65,7 @@ TEST = [
     *TORCH,
     *S3,
     *DOCKER,
+    *FUNCTIONS,
     *PLOTS,
     *RAY,
     *RE2,
@@ -78,7 +83,6 @@ TEST = [
     "scikit-learn>=1.4",
     "types-psutil",
     "types-PyYAML",
-    "pyyaml",
     "wheel",
 ]
 
@@ -107,6 +111,7 @@ setup(
         "tensorboard": TENSORBOARD,
         "s3": S3,
         "docker": DOCKER,
+        "functions": FUNCTIONS,
         "ray": RAY,
         "tuning": TUNING,
         "re2": RE2,

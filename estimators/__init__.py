@@ -22,6 +22,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from container.contract.channels import Channel
     from container.contract.failures import Failure
     from container.contract.strategies import (
         MPI,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from estimators.client.callbacks import Callback, Metric
     from estimators.client.compare import ComparisonWarning, compare
     from estimators.client.estimator import Estimator, PyTorch, TensorFlow
+    from estimators.client.functions.remote import RemoteExecutor, RemoteFuture, remote
     from estimators.client.planning import ClusterPlan
     from estimators.client.resizing import GrowWithEpochs, RandomResize
     from estimators.client.training_job import TrainingJob
@@ -77,6 +79,7 @@ if TYPE_CHECKING:
 
 #: Module -> the public names that it has.
 _MODULES = {
+    "container.contract.channels": ("Channel",),
     "container.contract.failures": ("Failure",),
     "container.contract.strategies": (
         "CollectiveAllReduce",
@@ -113,6 +116,7 @@ _MODULES = {
     "estimators.client.training_job": ("TrainingJob",),
     "estimators.job.failure_policy": ("FailurePolicy",),
     "estimators.records.states": ("SecondaryStatus", "TrainingJobStatus"),
+    "estimators.client.functions.remote": ("RemoteExecutor", "RemoteFuture", "remote"),
     "estimators.client.planning": ("ClusterPlan",),
     "estimators.client.resizing": ("GrowWithEpochs", "RandomResize"),
     "estimators.results.result": ("Result",),
@@ -138,6 +142,7 @@ __all__ = [
     "BackendError",
     "Callback",
     "CategoricalParameter",
+    "Channel",
     "ClusterPlan",
     "CollectiveAllReduce",
     "Comparison",
@@ -172,6 +177,8 @@ __all__ = [
     "RandomResize",
     "Recommendation",
     "RecordError",
+    "RemoteExecutor",
+    "RemoteFuture",
     "RemoveHost",
     "Result",
     "RunOptions",
@@ -194,6 +201,7 @@ __all__ = [
     "WarmStartTypes",
     "compare",
     "recommend",
+    "remote",
 ]
 
 

@@ -25,6 +25,28 @@ class InputMode(enum.Enum):
     FAST_FILE = "FastFile"
 
 
+class Channel(str):
+    """A channel as a function's argument: the path that ``SM_CHANNEL_<NAME>`` has.
+
+    It is a text, so that ``open()``, ``os.path`` and ``Path()`` take it. In Pipe mode it is the path that FIFOs are
+    named after; :class:`container.pipe_dataset.PipeModeDataset` takes its name.
+
+    Args:
+        path: The path.
+        name: The channel's name.
+    """
+
+    name: str
+
+    def __new__(cls, path: str, name: str) -> Channel:
+        made = super().__new__(cls, path)
+        made.name = name
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.name
+
+
 class DataType(enum.Enum):
     """How a channel's URI is to be read (SageMaker's S3DataType)."""
 

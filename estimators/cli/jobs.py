@@ -51,8 +51,8 @@ def add(subparsers: Any) -> None:
     what.add_argument("--provenance", action="store_true", help="where the job came from, as JSON")
     what.add_argument(
         "--reproduce", nargs="?", const="commands", metavar="PART",
-        choices=("commands", "patch", "requirements", "conda", "cell", "session"),
-        help="print what reruns the job: commands (default), patch, requirements, conda, cell, session",
+        choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
+        help="print what reruns the job: commands (default), patch, requirements, conda, cell, session, function",
     )  # fmt: skip
     _add_dispatcher(describe)
     describe.set_defaults(run=run_describe)
@@ -255,6 +255,7 @@ def run_describe(args: argparse.Namespace) -> int:
 def _show(job: TrainingJob) -> None:
     import shutil
 
+    from estimators.client.functions import values
     from estimators.records.provenance.collecting import read
     from estimators.results import display
 
@@ -268,6 +269,9 @@ def _show(job: TrainingJob) -> None:
         lines.append(f"  started by: {_one_line(str(caller['command']), 300)}")
     if caller.get("notebook"):
         lines.append(f"  notebook: {caller['notebook']}, cell {caller.get('execution_count')}")
+    function = values.description_of(job.record)
+    if function is not None:
+        lines += [f"  function: {values.place_of(function)}", *_indented(values.text_of(function))]
     lines += [f"  warning: {warning}" for warning in job.warnings]
     if job.failure is not None:
         lines += ["", *_failure_lines(job.failure)]
@@ -285,21 +289,41 @@ def _failure_lines(failure: Failure) -> list[str]:
     return [*lines, "", detail] if detail else lines
 
 
+def _indented(text: str) -> list[str]:
+    return [f"    {line}".rstrip() for line in text.splitlines()]
+
+
 def _one_line(text: str, limit: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def _print_function(job: TrainingJob) -> int:
+    from estimators.client.functions import values
+
+    function = values.description_of(job.record)
+    text = values.text_of(function) if function is not None else ""
+    if not text:
+        why = "its entry point is a script" if function is None else "it had none, as what is typed at a prompt"
+        console.say(f"{job.name!r} has no function's text on record: {why}.")
+        return Exit.UNABLE
+    console.out(text.rstrip("\n"))
+    return Exit.OK
+
+
 def _reproduce(job: TrainingJob, part: str) -> int:
+    from estimators.client.functions import values
     from estimators.records.provenance import reproduce
     from estimators.records.provenance.collecting import read
 
+    if part == "function":
+        return _print_function(job)
     facts = read(job.record.path)
     if not facts:
         console.say(f"the provenance of training job {job.name!r} is not on record.")
         return Exit.UNABLE
     if part == "commands":
-        console.out(reproduce.script(job.name, facts, request=job.describe()))
+        console.out(reproduce.script(job.name, facts, request=job.describe(), function=values.is_function(job.record)))
         return Exit.OK
     text = reproduce.part(part, facts)
     if text is None:

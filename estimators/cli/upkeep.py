@@ -38,7 +38,8 @@ examples:
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
 EXTRAS = (
-    "docker", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker", "tensorboard", "test", "torch", "tuning",
+    "docker", "functions", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker", "tensorboard", "test", "torch",
+    "tuning",
 )  # fmt: skip
 INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 

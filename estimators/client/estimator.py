@@ -200,6 +200,9 @@ class Estimator:
             for field in dataclasses.fields(settings)
             if field.name in ("entry_point", "source_dir", "instance_count", "instance_type", "distribution")
         }
+        function = given.get("entry_point")
+        if callable(function):
+            given["entry_point"] = getattr(function, "__name__", type(function).__name__) + "()"
         values = ", ".join(f"{name}={shown(value)}" for name, value in given.items() if value is not None)
         return f"{type(self).__name__}({values})"
 

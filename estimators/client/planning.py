@@ -471,6 +471,8 @@ def _command(spec: TrainingJobSpec, source: Source | None, environment: Environm
     if source is None:
         # The image brings its own program: the toolkit is told only what the hyperparameters say.
         return (*spec.algorithm.entry_point, *spec.algorithm.arguments) or ("train", *arguments)
+    if source.program in source.made:
+        return (python, source.program, *arguments)
     name, root = source.roots[0]
     try:
         if not name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from container import launchers
@@ -13,7 +13,7 @@ from container.contract import variables
 from estimators import backends
 from estimators.client import checks, planning, request_builder
 from estimators.client.preflight import idle_devices, preflight
-from estimators.client.source import Source, resolve
+from estimators.client.source import Source, resolve, resolve_function
 from estimators.job import validation
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import parse_inputs
@@ -54,6 +54,7 @@ class Draft:
         passes_model_dir: bool,
         framework: str | None = None,
         experiment: Mapping[str, str] | None = None,
+        tuned: Collection[str] = (),
     ) -> Draft:
         """Build a job.
 
@@ -64,6 +65,7 @@ class Draft:
             passes_model_dir: Whether the script is passed ``--model_dir``.
             framework: The framework that the script is for; None where that is not known.
             experiment: SageMaker's ``ExperimentConfig``.
+            tuned: Names of hyperparameters that a tuning job adds.
 
         Raises:
             ConfigurationError: something is wrong with it.
@@ -78,7 +80,8 @@ class Draft:
 
             found = discovery.discover(settings, framework or "tensorflow")
             settings, problems, remarks = found.settings, found.problems, found.warnings
-        source = _source(settings)
+        channels = parse_inputs(inputs)
+        source = _source(settings, frozenset(channel.name for channel in channels), tuned)
         code = _code_on_s3(settings)
         if source is not None:
             code = request_builder.Code(
@@ -87,7 +90,7 @@ class Draft:
         spec = request_builder.build_spec(
             settings,
             name=name,
-            channels=parse_inputs(inputs),
+            channels=channels,
             code=code,
             passes_model_dir=passes_model_dir,
             experiment=dict(experiment) if experiment else None,
@@ -216,6 +219,8 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     location = settings.source_dir
     if not settings.capabilities.managed or location is None or not location.startswith("s3://"):
         return None
+    if callable(settings.entry_point):
+        raise ConfigurationError(f"source_dir={location!r}: a function is packed with a local source_dir only.")
     if settings.entry_point is None:
         raise ConfigurationError(f"entry_point is missing: name the script in source_dir={location!r}.")
     if settings.dependencies:
@@ -225,7 +230,19 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     return request_builder.Code(program=settings.entry_point, submit_directory=location)
 
 
-def _source(settings: Settings) -> Source | None:
+def _source(settings: Settings, channels: Collection[str], tuned: Collection[str]) -> Source | None:
+    if callable(settings.entry_point):
+        from estimators.client.functions import packing
+
+        packed = packing.pack(
+            settings.entry_point,
+            hyperparameters=settings.hyperparameters,
+            channels=channels,
+            later=tuned,
+            limit=settings.capture_limit,
+        )
+        without = (jobs_folder().parent,)
+        return resolve_function(packed, settings.source_dir, settings.dependencies, without=without)
     if _code_on_s3(settings) is not None:
         return None
     hosts = settings.capabilities

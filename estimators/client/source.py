@@ -13,11 +13,15 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from container.contract.names import nearest
 from estimators.job.errors import ConfigurationError, UnsupportedError
+
+if TYPE_CHECKING:
+    from estimators.client.functions.packing import Packed
 
 #: Never part of a job's code.
 SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
@@ -42,6 +46,7 @@ class Entry:
         size: Bytes.
         executable: Whether it may be executed.
         link: Where a link that stays inside of the source leads, relative to its folder.
+        content: What a file holds that is made for the job, and has no origin.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Entry:
     size: int = 0
     executable: bool = False
     link: str | None = None
+    content: bytes | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +91,13 @@ class Source:
         program: The entry point as the toolkit is told: ``train.py``, ``train.sh``, ``pkg.module``.
         roots: ``(name in the snapshot, path)``; the name is empty for a folder whose content is taken.
         without: Folders that are never entered: the one that holds job records, should it lie in the source.
+        made: Files that are made for the job: path -> content.
     """
 
     program: str
     roots: tuple[tuple[str, Path], ...]
     without: tuple[str, ...] = ()
+    made: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def listing(self) -> Listing:
@@ -98,7 +106,12 @@ class Source:
         Raises:
             ConfigurationError: something cannot be part of a job's code; the message names it.
         """
-        return _list(self.roots, frozenset(self.without))
+        found = _list(self.roots, frozenset(self.without))
+        folders = {parent.as_posix() for name in self.made for parent in PurePosixPath(name).parents} - {"."}
+        entries = (Entry(name, None, len(content), content=content) for name, content in self.made.items())
+        return dataclasses.replace(
+            found, entries=(*found.entries, *entries), folders=(*found.folders, *sorted(folders - set(found.folders)))
+        )
 
     def warnings(self) -> list[str]:
         """Return what the user should know: a large source, links that were left out."""
@@ -140,6 +153,38 @@ class Source:
                 _copy(entry, place)
 
 
+def resolve_function(
+    packed: Packed,
+    source_dir: str | None = None,
+    dependencies: tuple[str, ...] = (),
+    *,
+    without: tuple[str | os.PathLike[str], ...] = (),
+) -> Source:
+    """Return the code of a job that runs a function: its files, and the modules of the project that it needs.
+
+    Args:
+        packed: The function.
+        source_dir: A folder of which all is taken as well: modules that only ``importlib`` finds, a requirements.txt.
+        dependencies: As for :func:`resolve`.
+        without: As for :func:`resolve`.
+
+    Raises:
+        ConfigurationError: as for :func:`resolve`.
+    """
+    roots = [("", _folder(_plain("source_dir", source_dir)))] if source_dir is not None else []
+    for name, path in packed.modules.items():
+        if not any((root / name).exists() for _, root in roots):
+            roots.append((name, path))
+    _add_dependencies(roots, dependencies)
+    _refuse_reserved(roots)
+    return Source(
+        program=packed.program,
+        roots=tuple(roots),
+        without=tuple(os.path.realpath(path) for path in without),
+        made=packed.files,
+    )
+
+
 def resolve(
     entry_point: str | None,
     source_dir: str | None = None,
@@ -170,6 +215,12 @@ def resolve(
         folder = _folder(_plain("source_dir", source_dir))
         program = _within(entry, folder)
         roots = [("", folder)]
+    _add_dependencies(roots, dependencies)
+    _refuse_reserved(roots)
+    return Source(program=program, roots=tuple(roots), without=tuple(os.path.realpath(path) for path in without))
+
+
+def _add_dependencies(roots: list[tuple[str, Path]], dependencies: tuple[str, ...]) -> None:
     for dependency in dependencies:
         path = Path(os.path.abspath(_plain("dependencies", dependency)))
         if not path.exists():
@@ -179,8 +230,6 @@ def resolve(
                 f"dependencies: {str(dependency)!r} would overwrite {path.name!r} of the source; rename one of them."
             )
         roots.append((path.name, path))
-    _refuse_reserved(roots)
-    return Source(program=program, roots=tuple(roots), without=tuple(os.path.realpath(path) for path in without))
 
 
 def _plain(argument: str, location: str | os.PathLike[str]) -> str:
@@ -379,7 +428,11 @@ def _inner_link(path: str, root: str) -> str | None:
 
 
 def _copy(entry: Entry, place: str) -> None:
-    assert entry.origin is not None  # a file has one
+    if entry.content is not None:
+        Path(place).write_bytes(entry.content)
+        os.chmod(place, 0o600)
+        return
+    assert entry.origin is not None  # every other file has one
     try:
         shutil.copyfile(entry.origin, place)
         status = os.stat(entry.origin)

@@ -189,6 +189,30 @@ class TrainingJob:
 
         return saving.result_of(self.record)
 
+    def value(self) -> Any:
+        """Return what the function returned on rank 0, in a job whose entry point is a function; waits for its end.
+
+        A path below the job's model or output folder comes back as one of this machine, with what is there.
+
+        Raises:
+            ConfigurationError: its entry point is a script, which returns nothing.
+            TrainingJobError: the job failed for something else than an exception of the function.
+            RecordError: there is no value, since the job was stopped, or it cannot be unpacked here.
+            Exception: what the function raised, with the traceback on its host as its cause.
+        """
+        from estimators.client.functions import values
+
+        if not values.is_function(self.record):
+            raise ConfigurationError(
+                f"job {self.name} ran a script, which returns no value; see model_data and logs()."
+            )
+        try:
+            self.wait(logs=False)
+        except TrainingJobError as error:
+            raised = values.of_function(error)
+            raise raised from raised.__cause__
+        return values.value_of(self.record)
+
     # --- jobs that live elsewhere ---
 
     @property
@@ -499,8 +523,15 @@ class TrainingJob:
         status = self._status()
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
             failure = statuses.failure_of(status)
-            raise TrainingJobError(self, failure or Failure(cause=Cause.INTERNAL, message="unknown"))
+            raised = TrainingJobError(self, failure or Failure(cause=Cause.INTERNAL, message="unknown"))
+            raise raised from self._raised_by_function(failure)
         output.table()
+
+    def _raised_by_function(self, failure: Failure | None) -> BaseException | None:
+        """Return the exception for which it failed, if its entry point was a function."""
+        from estimators.client.functions import values
+
+        return values.exception_of(self.record, failure) if values.is_function(self.record) else None
 
     def _opening(self) -> str:
         """Return what a caller sees first: the first line of a script may take a while."""

@@ -108,7 +108,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="entry_point",
         treatment=_CHANGED,
-        note="also a module ('pkg.module') or a folder with a __main__.py, without a setup.py",
+        note="also a function; a module ('pkg.module') or a folder with a __main__.py, without a setup.py",
     ),
     Argument(name="source_dir", treatment=_CHANGED, note="code on S3 (a .tar.gz) is for jobs on SageMaker only"),
     Argument(name="dependencies", treatment=_CHANGED, note="refused when one would overwrite a name of the source"),
@@ -302,6 +302,11 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_OWN,
         note="seconds without a sign of life of any rank after which the job fails, with every rank's stack; "
         "default: none",
+    ),
+    Argument(
+        name="capture_limit",
+        treatment=_OWN,
+        note="the most bytes of values that a function as entry_point may bring along; default: 10,000,000",
     ),
     Argument(
         name="run_options",

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from container.contract import hyperparameters as codec
@@ -56,7 +56,7 @@ class Settings:
     volume_kms_key: str | None = None
     training_plan: str | None = None
     instance_placement_config: Mapping[str, Any] | None = None
-    entry_point: str | None = None
+    entry_point: str | Callable[..., Any] | None = None
     source_dir: str | None = None
     dependencies: tuple[str, ...] = ()
     code_location: str | None = None
@@ -96,6 +96,7 @@ class Settings:
     base_job_name: str | None = None
     sagemaker_session: Any = None
     tags: tuple[Tag, ...] = ()
+    capture_limit: int = 10_000_000
     hang_timeout: float | None = None
     run_options: RunOptions = dataclasses.field(default_factory=RunOptions)
 
@@ -183,6 +184,8 @@ class Settings:
                 raise ConfigurationError(f"{name} must be True or False, got {shown(value)}.")
         for name in (*_PATHS, *_TEXTS):
             value = getattr(self, name)
+            if name == "entry_point" and callable(value):
+                continue
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigurationError(f"{name} must be a string, got {shown(value)}.")
             _check_text(name, value, path=name in _PATHS)
@@ -283,6 +286,7 @@ _COUNTS = {
     "volume_size": (1, 65_536),  # GB; the largest volume of AWS
     "max_run": (1, bounds.MAX_SECONDS),
     "container_log_level": (0, 100),
+    "capture_limit": (1, 1 << 40),
 }
 _OPTIONAL_COUNTS = {
     "max_wait": (1, bounds.MAX_SECONDS),

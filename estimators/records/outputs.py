@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from container.system.locations import local_path
 from estimators.records.record import JobRecord
 
 
@@ -14,6 +15,22 @@ def model_data(record: JobRecord) -> str | None:
         return str(artifacts["S3ModelArtifacts"])
     model = record.output_dir / "model.tar.gz"
     return str(model) if model.is_file() else None
+
+
+def output_data(record: JobRecord) -> str | None:
+    """Return where the other outputs are (``output.tar.gz``), or None while there are none."""
+    model = model_data(record)
+    if model is not None and "://" in model and not model.startswith("file://"):
+        return f"{model.rpartition('/')[0]}/output.tar.gz"
+    output = (record.read_request().get("OutputDataConfig") or {}).get("S3OutputPath") or ""
+    name = record.name
+    if output.startswith("s3://"):
+        return f"{output.rstrip('/')}/{name}/output/output.tar.gz"
+    folder = local_path(output) if output else None
+    for place in (record.output_dir, *([folder / name / "output"] if folder is not None else ())):
+        if (place / "output.tar.gz").is_file():
+            return str(place / "output.tar.gz")
+    return None
 
 
 def checkpoints(record: JobRecord) -> str:

@@ -284,7 +284,7 @@ class HyperparameterTuner:
             changes["tags"] = self.tags
         draft = Draft.make(
             dataclasses.replace(settings, **changes), inputs, name=name,
-            passes_model_dir=estimator._passes_model_dir,
+            passes_model_dir=estimator._passes_model_dir, tuned=tuned,
         )  # fmt: skip
         draft.check()
         for warning in draft.warnings:

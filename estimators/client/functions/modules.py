@@ -1,0 +1,113 @@
+"""Which modules a function needs that the hosts do not have: the project's own.
+
+They are told apart by where they lie: the standard library's and those of ``site-packages`` are everywhere, all others
+are the project's.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import importlib.util
+import pickletools
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+#: Fleetfit's own, which the hosts have.
+_OURS = frozenset({"container", "estimators"})
+#: Folders of packages that are installed.
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+def travels(function: types.FunctionType) -> bool:
+    """Return whether a function is packed as it is, since no module has it under its name."""
+    module = sys.modules.get(function.__module__ or "")
+    if function.__module__ in (None, "__main__") or module is None:
+        return True
+    found: Any = module
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is not function
+
+
+def project_modules(function: Callable[..., Any], packed: bytes) -> dict[str, Path]:
+    """Return the files and folders of the project that a function needs, by the names they have at the code's top.
+
+    Args:
+        function: The function.
+        packed: What pickle made of it: it names the modules that are imported when it is loaded.
+    """
+    found: dict[str, Path] = {}
+    waiting = sorted({*_named(packed), *_imported_by(function)})
+    while waiting:
+        name = waiting.pop().partition(".")[0]
+        if name in found:
+            continue
+        path = _place(name)
+        if path is None:
+            continue
+        found[name] = path
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            waiting += _imported_in(file)
+    return {path.name if path.is_file() else name: path for name, path in found.items()}
+
+
+def _named(packed: bytes) -> set[str]:
+    """Return the modules that a pickle may import: every text in it that names one."""
+    texts = {argument for _, argument, _ in pickletools.genops(packed) if isinstance(argument, str)}
+    return {text for text in texts if text in sys.modules}
+
+
+def _imported_by(function: Any) -> set[str]:
+    """Return the modules that a function's own body imports."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return set(_imports_of(code)) if isinstance(code, types.CodeType) else set()
+
+
+def _imports_of(code: types.CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME" and instruction.argval:
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _imports_of(constant)
+
+
+def _imported_in(file: Path) -> set[str]:
+    if file.suffix != ".py":
+        return set()
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # the host says it, should it import the file
+        return set()
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def _place(name: str) -> Path | None:
+    """Return the file or folder of a top-level module of the project; None for every other module."""
+    if name in sys.stdlib_module_names or name in _OURS or name == "__main__":
+        return None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # it is a module that was made by hand
+        return None
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    path = Path(places[0])
+    if not path.is_absolute() or not path.exists() or _INSTALLED & set(path.parts):
+        return None
+    inside = any(path.is_relative_to(Path(base) / "lib") for base in {sys.prefix, sys.base_prefix})
+    return None if inside else path

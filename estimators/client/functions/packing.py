@@ -1,0 +1,412 @@
+"""What a function needs to run on another host, as files: itself, the project's modules, its source text.
+
+The function is packed by cloudpickle: what a notebook or a script defines is packed with it. Modules of the project,
+those beside the caller and editable installs, are copied into the job's code as they are on disk, so that an ``import``
+in the function's body finds them too. Everything else is imported on the host by its name.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import json
+import linecache
+import os
+import re
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract import hyperparameters as codec
+from container.contract.names import shown, unknown
+from estimators.client.functions import modules, runner
+from estimators.job.errors import ConfigurationError, UnsupportedError
+
+#: So many bytes a function may bring along, unless ``capture_limit`` says otherwise.
+CAPTURE_LIMIT = 10_000_000
+
+#: Values that are larger are named when there are too many of them together; in bytes.
+_NAMED = 100_000
+#: So deep is looked for the part of a value that cannot be packed.
+_DEPTH = 4
+#: Source texts that are larger stay at home; in characters.
+_LARGEST_SOURCE = 1_000_000
+
+_SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Packed:
+    """A function as a part of a job's code.
+
+    Attributes:
+        program: The name of the program that runs it.
+        files: What it needs beside it: path -> content.
+        modules: Modules of the project: name at the top of the code -> file or folder.
+    """
+
+    program: str
+    files: Mapping[str, bytes]
+    modules: Mapping[str, Path]
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a function's name, for people."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
+
+
+def check(function: Any) -> None:
+    """Refuse what is called, but is no function that trains.
+
+    Raises:
+        ConfigurationError: it is a class, a generator function or a coroutine function.
+    """
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if isinstance(inner, type):
+        raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function or a method.")
+    if inspect.isgeneratorfunction(inner):
+        raise ConfigurationError(
+            f"entry_point: {name_of(inner)}() is a generator, of which nothing runs when it is called; return "
+            "the values instead."
+        )
+    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+        raise ConfigurationError(f"entry_point: {name_of(inner)}() is asynchronous; call asyncio.run() in a function.")
+
+
+def pack(
+    function: Callable[..., Any],
+    *,
+    hyperparameters: Mapping[str, Any],
+    channels: Collection[str],
+    later: Collection[str] = (),
+    limit: int = CAPTURE_LIMIT,
+) -> Packed:
+    """Pack a function.
+
+    Args:
+        function: A function, a method of an object, or a ``functools.partial`` of these.
+        hyperparameters: The job's hyperparameters; each has to be a parameter of the function.
+        channels: The names of the job's channels.
+        later: Hyperparameters that the job will get besides: those that are tuned.
+        limit: The most bytes of values that the function may bring along.
+
+    Raises:
+        ConfigurationError: its parameters do not fit the hyperparameters and channels, something that it uses cannot be
+            packed, or it brings too much along; the message names it.
+        UnsupportedError: cloudpickle is not installed.
+    """
+    check(function)
+    try:
+        import cloudpickle  # type: ignore[import-untyped]
+    except ImportError:
+        raise UnsupportedError(
+            "entry_point: a function is packed by cloudpickle, which is not installed; `fleetfit install functions`."
+        ) from None
+    name = name_of(function)
+    description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
+    try:
+        packed = bytes(cloudpickle.dumps(function))
+    except Exception as error:  # whatever the __reduce__ of a value raises
+        raise ConfigurationError(_unpackable(name, function, error, cloudpickle.dumps)) from error
+    if len(packed) > limit:
+        raise ConfigurationError(_too_large(name, function, len(packed), limit, cloudpickle.dumps))
+    found = modules.project_modules(function, packed)
+    texts = dict(_sources(function))
+    names = {place: f"{number}-{os.path.basename(place)}" for number, place in enumerate(sorted(texts))}
+    names = {
+        place: short if list(names).count(short) > 1 else os.path.basename(place) for place, short in names.items()
+    }
+    folder = runner.FOLDER
+    files = {
+        f"{folder}/{runner.DESCRIPTION}": json.dumps({**description, "files": names}, indent=2).encode(),
+        f"{folder}/{runner.FUNCTION}": packed,
+        **{f"{folder}/{runner.SOURCES}/{names[place]}": text.encode() for place, text in texts.items()},
+        **{f"{folder}/cloudpickle/{path.name}": path.read_bytes() for path in _files_of(cloudpickle)},
+    }
+    program = f"run_{re.sub(r'[^A-Za-z0-9_]+', '_', name).strip('_') or 'function'}.py"
+    files[program] = Path(runner.__file__).read_bytes() + _appearance(function).encode()
+    return Packed(program=program, files=files, modules=found)
+
+
+def copy_of(function: Any) -> Any:
+    """Return a function that nothing which is changed from now on will change: as it is packed now."""
+    import cloudpickle
+
+    return cloudpickle.loads(cloudpickle.dumps(function))
+
+
+def describe(
+    function: Callable[..., Any],
+    *,
+    hyperparameters: Mapping[str, Any],
+    channels: Collection[str],
+    later: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return what a host has to know of a function before it loads it, as JSON.
+
+    Args:
+        function: The function.
+        hyperparameters: As for :func:`pack`.
+        channels: As for :func:`pack`.
+        later: As for :func:`pack`.
+
+    Raises:
+        ConfigurationError: as for :func:`pack`.
+    """
+    name = name_of(function)
+    parameters: list[dict[str, Any]] = []
+    takes_others = False
+    for parameter in _parameters(function, name):
+        if parameter.kind is parameter.VAR_KEYWORD:
+            takes_others = True
+            continue
+        required = parameter.default is parameter.empty
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            if required and parameter.kind is parameter.POSITIONAL_ONLY:
+                raise ConfigurationError(
+                    f"entry_point: {name}() takes {parameter.name!r} by its place only; hyperparameters are given "
+                    "by name."
+                )
+            continue
+        kind = _type_name(parameter.annotation)
+        is_channel = kind == "Channel" or (parameter.name in channels and parameter.name not in hyperparameters)
+        parameters.append({"name": parameter.name, "type": kind, "required": required, "channel": is_channel})
+    taken = {item["name"]: item for item in parameters}
+    for key, value in hyperparameters.items():
+        item = taken.get(key)
+        if item is None or item["channel"]:
+            if item is None and takes_others:
+                continue
+            raise ConfigurationError(
+                unknown(f"hyperparameter of {name}()", key, [n for n, other in taken.items() if not other["channel"]])
+            )
+        try:
+            runner.convert(str(item["type"]), value)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"hyperparameter {key!r}: {name}() wants {item['type']}, got {shown(value)}."
+            ) from None
+    known = {*hyperparameters, *later, codec.MODEL_DIR}
+    missing = [
+        f"{'channel' if item['channel'] else 'hyperparameter'} {key!r}"
+        for key, item in taken.items()
+        if item["required"] and key not in (channels if item["channel"] else known)
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"entry_point: {name}() needs {', '.join(missing)}; give hyperparameters={{…}} to the estimator and "
+            "channels to fit(), or defaults to the parameters."
+        )
+    return {
+        "name": name,
+        "module": getattr(_inner(function), "__module__", None),
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "parameters": parameters,
+        "takes_others": takes_others,
+        "source": _source_of(function),
+    }
+
+
+# --- parameters ---
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"entry_point: {name}() cannot be called like this: {error}.") from None
+
+
+def _type_name(annotation: Any) -> str:
+    """Return the name of an annotation, which may be a text, or one with None as the other choice."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    parts = [part.strip() for part in str(text).split("|")] if isinstance(annotation, str) else []
+    if not parts:
+        parts = [getattr(item, "__name__", str(item)) for item in getattr(annotation, "__args__", ())] or [str(text)]
+    parts = [part.rpartition(".")[2] for part in parts if part not in ("None", "NoneType")]
+    return parts[0] if len(parts) == 1 and parts[0] in (*_SIMPLE, "Channel") else ""
+
+
+def _inner(function: Callable[..., Any]) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__func__", function)
+
+
+# --- what it brings along ---
+
+
+def captured(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values that are packed with a function, by the names that its code has for them, and functions last."""
+    yield from _captured(function, set())
+
+
+def _captured(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    if isinstance(function, functools.partial):
+        yield from ((f"argument {number}", value) for number, value in enumerate(function.args, 1))
+        yield from ((f"argument {key!r}", value) for key, value in function.keywords.items())
+        yield from _captured(function.func, seen)
+        return
+    if inspect.ismethod(function):
+        yield "self", function.__self__
+        function = function.__func__
+    if not isinstance(function, types.FunctionType):
+        yield type(function).__name__, function
+        return
+    found: dict[str, Any] = {}
+    for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[key] = cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+    for key in sorted(_names(function.__code__)):
+        if key in function.__globals__:
+            found[key] = function.__globals__[key]
+    for number, value in enumerate(function.__defaults__ or ()):
+        found[f"default {number + 1}"] = value
+    for key, value in found.items():
+        if isinstance(value, types.FunctionType) and modules.travels(value):
+            yield from _captured(value, seen)
+        elif not isinstance(value, types.ModuleType):
+            yield key, value
+    yield name_of(function), function
+
+
+def _values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what is captured but for functions, whose own values come by themselves."""
+    for key, value in captured(function):
+        if not isinstance(value, types.FunctionType) or not modules.travels(value):
+            yield key, value
+
+
+def _names(code: types.CodeType) -> set[str]:
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _unpackable(name: str, function: Any, error: Exception, dumps: Callable[[Any], bytes]) -> str:
+    culprits = []
+    for key, value in _values(function):
+        path = _culprit(key, value, dumps, _DEPTH)
+        if path is not None:
+            culprits.append(path)
+    said = "; ".join(culprits) or f"{type(error).__name__}: {error}"
+    return (
+        f"entry_point: {name}() uses what cannot be sent to another process: {said}. Make it inside of the function, "
+        "or pass what it is made from."
+    )
+
+
+def _culprit(path: str, value: Any, dumps: Callable[[Any], bytes], depth: int) -> str | None:
+    """Return which part of a value cannot be packed, with its type; None if all of it can."""
+    try:
+        dumps(value)
+    except Exception as error:  # noqa: BLE001 - whatever the __reduce__ of a value raises
+        for part, inner in _parts(value) if depth else ():
+            found = _culprit(f"{path}{part}", inner, dumps, depth - 1)
+            if found is not None:
+                return found
+        kind = type(value)
+        where = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        return f"{path} (a {where}{kind.__qualname__}: {_first_line(error)})"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or repr(error)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"[{shown(key)}]", inner) for key, inner in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"[{number}]", inner) for number, inner in enumerate(value))
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        yield from ((f".{key}", inner) for key, inner in vars(value).items())
+
+
+def _too_large(name: str, function: Any, size: int, limit: int, dumps: Callable[[Any], bytes]) -> str:
+    sizes = {}
+    for key, value in _values(function):
+        length = len(dumps(value))
+        if length > _NAMED:
+            sizes[key] = length
+    largest = ", ".join(
+        f"{key} ({length / 1e6:.1f} MB)" for key, length in sorted(sizes.items(), key=lambda item: -item[1])
+    )
+    return (
+        f"entry_point: {name}() brings {size / 1e6:.1f} MB along, and the limit is {limit / 1e6:.1f} MB: "
+        f"{largest or 'many small values'}. Pass data as a channel and load it in the function, or give "
+        "capture_limit=… in bytes."
+    )
+
+
+# --- sources ---
+
+
+def _appearance(function: Callable[..., Any]) -> str:
+    """Return a function, never called, that has the function's text: hosts read in it what it will import."""
+    imported = {
+        value.__name__
+        for name, value in _globals(function)
+        if isinstance(value, types.ModuleType) and name.isidentifier()
+    }
+    lines = [f"import {name}" for name in sorted(imported)]
+    source = _source_of(function)
+    if source is not None:
+        try:
+            text = textwrap.dedent(source["text"])
+            compile(text, "<function>", "exec", ast.PyCF_ONLY_AST)
+            lines += text.splitlines()
+        except (SyntaxError, ValueError):  # a lambda within a call, say
+            pass
+    return f"\n\ndef _never_called():\n{textwrap.indent(chr(10).join(lines or ['pass']), '    ')}\n"
+
+
+def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the global names that the code of functions which travel refers to."""
+    for _, one in captured(function):
+        if isinstance(one, types.FunctionType) and modules.travels(one):
+            for key in sorted(_names(one.__code__)):
+                if key in one.__globals__:
+                    yield key, one.__globals__[key]
+
+
+def _source_of(function: Callable[..., Any]) -> dict[str, Any] | None:
+    """Return the text of a function and where it begins, if it has one."""
+    inner = _inner(function)
+    try:
+        lines, first = inspect.getsourcelines(inner)
+        return {"text": "".join(lines), "file": inspect.getsourcefile(inner), "line": first}
+    except (OSError, TypeError):
+        return None
+
+
+def _sources(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    """Yield the files whose lines tracebacks are to show: those of functions that travel by themselves."""
+    for _, one in captured(function):
+        if not isinstance(one, types.FunctionType) or not modules.travels(one):
+            continue
+        place = one.__code__.co_filename
+        text = "".join(linecache.getlines(place, one.__globals__))
+        if text and len(text) <= _LARGEST_SOURCE:
+            yield place, text
+
+
+def _files_of(package: types.ModuleType) -> list[Path]:
+    return sorted(Path(next(iter(package.__path__))).glob("*.py"))

@@ -1,0 +1,376 @@
+"""Functions that run as training jobs when they are called: ``@remote`` and ``RemoteExecutor``.
+
+Arguments are those of the SageMaker SDK's decorator of that name, and their defaults come from its file of defaults
+(``~/.config/sagemaker/config.yaml``); ``distribution``, ``run_options`` and ``capture_limit`` are the estimators' own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract.names import shown, unknown
+from container.contract.strategies import MPI, TorchDistributed
+from estimators.client.estimator import Estimator
+from estimators.client.functions import packing, values
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
+from estimators.records.states import TrainingJobStatus
+
+#: Arguments that the estimators have, under their names.
+_NAMES = {
+    "environment_variables": "environment",
+    "job_name_prefix": "base_job_name",
+    "max_runtime_in_seconds": "max_run",
+    "max_wait_time_in_seconds": "max_wait",
+    "s3_kms_key": "output_kms_key",
+    "s3_root_uri": "output_path",
+    **{
+        name: name
+        for name in (
+            "capture_limit", "disable_output_compression", "distribution", "encrypt_inter_container_traffic",
+            "framework_version", "image_uri", "instance_count", "instance_type", "keep_alive_period_in_seconds",
+            "max_retry_attempts", "role", "run_options", "sagemaker_session", "security_group_ids", "subnets", "tags",
+            "use_spot_instances", "volume_kms_key", "volume_size",
+        )
+    },
+}  # fmt: skip
+
+#: What the SDK's decorator has besides, and what to do instead.
+_NOT_OURS = {
+    "pre_execution_commands": "run them in the image, or at the beginning of the function",
+    "pre_execution_script": "run it in the image, or at the beginning of the function",
+    "job_conda_env": "name the environment's Python: RunOptions(python=…), or an image_uri",
+    "custom_file_filter": "the project's modules are found by what the function imports",
+    "spark_config": "a function is started on Spark's executors, and is no Spark application",
+}
+
+#: Those that are more than another name.
+_OTHERS = ("dependencies", "include_local_workdir", "nproc_per_node", "use_mpirun", "use_torchrun")
+
+#: Values that ask for nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {"keep_alive_period_in_seconds": (0,), "max_retry_attempts": (1,)}
+
+#: Where the SDK's file of defaults is; the later wins. The variables name another file or folder.
+_DEFAULTS = (
+    ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
+    ("SAGEMAKER_USER_CONFIG_OVERRIDE", "~/.config/sagemaker/config.yaml"),
+)
+
+#: Members of ``SageMaker.PythonSDK.Modules.RemoteFunction`` in that file.
+_MEMBERS = {
+    "CustomFileFilter": "custom_file_filter",
+    "Dependencies": "dependencies",
+    "EnableInterContainerTrafficEncryption": "encrypt_inter_container_traffic",
+    "EnvironmentVariables": "environment_variables",
+    "ImageUri": "image_uri",
+    "IncludeLocalWorkDir": "include_local_workdir",
+    "InstanceType": "instance_type",
+    "JobCondaEnvironment": "job_conda_env",
+    "PreExecutionCommands": "pre_execution_commands",
+    "PreExecutionScript": "pre_execution_script",
+    "RoleArn": "role",
+    "S3KmsKeyId": "s3_kms_key",
+    "S3RootUri": "s3_root_uri",
+    "Tags": "tags",
+    "VolumeKmsKeyId": "volume_kms_key",
+}
+
+
+def remote(function: Callable[..., Any] | None = None, /, **arguments: Any) -> Callable[..., Any]:
+    """Make a function run as a training job when it is called.
+
+    ::
+
+        @remote(instance_count=2, distribution=MPI())
+        def train(learning_rate, epochs): ...
+
+
+        accuracy = train(0.1, epochs=4)
+
+    A call starts the job, shows its output, waits, and returns what the function returned on rank 0.
+
+    Args:
+        function: The function, where the decorator is written without parentheses.
+        **arguments: Those of the SageMaker SDK's ``@remote``, and ``distribution``, ``run_options``, ``capture_limit``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        UnsupportedError: an argument of the SDK is not available; the message says what to do instead.
+    """
+    settings = _estimator_arguments(arguments)
+
+    def decorate(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            estimator = _estimator(settings, inner, args, kwargs)
+            try:
+                return estimator.fit().value()
+            except TrainingJobError as error:
+                raised = values.of_function(error)
+                raise raised from raised.__cause__
+
+        return call
+
+    return decorate(function) if function is not None else decorate
+
+
+class RemoteFuture(concurrent.futures.Future[Any]):
+    """What a submitted function will return: a ``concurrent.futures.Future``, with its training job.
+
+    Args:
+        estimator: What starts the job.
+    """
+
+    def __init__(self, estimator: Estimator) -> None:
+        super().__init__()
+        self._estimator = estimator
+
+    @property
+    def job(self) -> TrainingJob | None:
+        """Its training job, or None until that has been started."""
+        return self._estimator.latest_training_job
+
+    def cancel(self) -> bool:
+        """Take it out of the queue, or stop its job; returns False where it is over."""
+        if super().cancel():
+            return True
+        if self.job is None or self.done():
+            return False
+        self.job.stop()
+        return True
+
+
+class RemoteExecutor(concurrent.futures.Executor):
+    """Runs functions as training jobs, several at once.
+
+    ::
+
+        with RemoteExecutor(max_parallel_jobs=2, instance_type="local") as executor:
+            futures = [executor.submit(train, rate) for rate in (0.1, 0.01, 0.001)]
+            accuracies = [future.result() for future in futures]
+
+    Args:
+        max_parallel_jobs: How many jobs may run at once; others wait.
+        **arguments: As for :func:`remote`.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        UnsupportedError: an argument of the SDK is not available.
+    """
+
+    def __init__(self, *, max_parallel_jobs: int = 1, **arguments: Any) -> None:
+        if not isinstance(max_parallel_jobs, int) or isinstance(max_parallel_jobs, bool) or max_parallel_jobs < 1:
+            raise ConfigurationError(f"max_parallel_jobs must be an integer above 0, got {shown(max_parallel_jobs)}.")
+        self._settings = _estimator_arguments(arguments)
+        self._pool = concurrent.futures.ThreadPoolExecutor(max_parallel_jobs, thread_name_prefix="fleetfit-remote")
+        self._lock = threading.Lock()
+        self._futures: set[concurrent.futures.Future[Any]] = set()
+        self._closed = False
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteFuture:
+        """Have a function run with these arguments.
+
+        Raises:
+            ConfigurationError: the function, or an argument, cannot be sent to another process.
+            RuntimeError: the executor has been shut down.
+        """
+        estimator = _estimator(self._settings, function, args, kwargs)
+        estimator.plan()  # which packs it: what is wrong with it is said here
+        estimator.entry_point = packing.copy_of(estimator.settings.entry_point)
+        future = RemoteFuture(estimator)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the executor has been shut down, and takes no more functions")
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        self._pool.submit(_run, estimator, future)
+        return future
+
+    def map(  # type: ignore[override]
+        self, function: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> list[Any]:
+        """Return what a function returns for each item, as the built-in ``map`` pairs them, in that order.
+
+        Args:
+            function: The function.
+            *iterables: Its arguments, one of each a job.
+            timeout: Seconds to wait for all.
+            chunksize: Without meaning here: each item is a job.
+
+        Raises:
+            TimeoutError: not all were over in time; those that run are stopped.
+            Exception: the first that a function raised; the others are stopped.
+        """
+        futures = [self.submit(function, *items) for items in zip(*iterables, strict=False)]
+        try:
+            done, waiting = concurrent.futures.wait(futures, timeout, concurrent.futures.FIRST_EXCEPTION)
+            if waiting and not any(future.exception() for future in done):
+                raise TimeoutError(f"{len(waiting)} of {len(futures)} jobs are not over after {timeout} s")
+            failed = next((future for future in futures if future in done and future.exception()), None)
+            if failed is not None:
+                failed.result()
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more functions.
+
+        Args:
+            wait: Whether to wait for those that were submitted.
+            cancel_futures: Whether to stop those instead.
+        """
+        with self._lock:
+            self._closed = True
+            waiting = list(self._futures)
+        for future in waiting if cancel_futures else ():
+            future.cancel()
+        self._pool.shutdown(wait=wait)
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        # What failed or was interrupted needs the others no more.
+        self.shutdown(cancel_futures=kind is not None)
+
+    def _forget(self, future: concurrent.futures.Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+
+
+def _run(estimator: Estimator, future: RemoteFuture) -> None:
+    """Run a job to its end, with the process: in a thread of the executor's."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        job = estimator.fit(logs=False)
+        if job.status is TrainingJobStatus.STOPPED:
+            raise concurrent.futures.CancelledError(f"job {job.name} was stopped")
+        future.set_result(job.value())
+    except TrainingJobError as error:
+        future.set_exception(values.of_function(error))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+        future.set_exception(error)
+
+
+def _estimator(
+    settings: Mapping[str, Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Estimator:
+    packing.check(function)
+    called = functools.partial(function, *args, **kwargs) if args or kwargs else function
+    base = re.sub(r"[^A-Za-z0-9]+", "-", packing.name_of(function)).strip("-")
+    return Estimator(**{"base_job_name": base or "function", **settings, "entry_point": called})
+
+
+# --- arguments ---
+
+
+def _estimator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the estimator's arguments for the decorator's.
+
+    Raises:
+        ConfigurationError: there is no such argument, or two contradict each other.
+        UnsupportedError: an argument is not available.
+    """
+    known = [
+        *_NAMES,
+        *_NOT_OURS,
+        "dependencies",
+        "include_local_workdir",
+        "use_mpirun",
+        "use_torchrun",
+        "nproc_per_node",
+    ]
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(unknown("argument of remote()", name, known))
+    asked = {**_defaults(), **{name: value for name, value in given.items() if value is not None}}
+    for name, instead in _NOT_OURS.items():
+        if asked.get(name):
+            raise UnsupportedError(f"{name} is not available: {instead}.")
+    found = {_NAMES[name]: value for name, value in asked.items() if name in _NAMES}
+    for name, neutral in _NEUTRAL.items():
+        if found.get(name) in neutral:
+            del found[name]
+    found.update(_code(asked))
+    found.update(_distribution(asked))
+    Estimator(entry_point="train.py", **found)  # what is wrong with them is said where they are given
+    return found
+
+
+def _code(asked: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if asked.get("include_local_workdir"):
+        found["source_dir"] = os.getcwd()
+    dependencies = asked.get("dependencies")
+    if dependencies is not None:
+        if not str(dependencies).endswith(".txt"):
+            raise UnsupportedError(
+                f"dependencies={shown(dependencies)}: environments of conda are not captured; give a requirements.txt, "
+                "or an image_uri."
+            )
+        if Path(str(dependencies)).name != "requirements.txt":
+            raise ConfigurationError(f"dependencies={shown(dependencies)}: the file's name must be requirements.txt.")
+        found["dependencies"] = [os.path.abspath(str(dependencies))]
+    return found
+
+
+def _distribution(asked: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = [name for name in ("distribution", "use_mpirun", "use_torchrun") if asked.get(name)]
+    if len(kinds) > 1:
+        raise ConfigurationError(f"{' and '.join(kinds)} exclude each other; give distribution alone.")
+    each = asked.get("nproc_per_node")
+    if kinds == ["use_mpirun"]:
+        return {"distribution": MPI(processes_per_host=each or 1)}
+    if kinds == ["use_torchrun"]:
+        return {"distribution": TorchDistributed(**({"processes_per_host": each} if each else {}))}
+    if each is not None:
+        raise ConfigurationError("nproc_per_node is for use_mpirun and use_torchrun; distribution says it by itself.")
+    return {}
+
+
+def _defaults() -> dict[str, Any]:
+    """Return what the SDK's files of defaults say of ``@remote``.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or is not YAML.
+        UnsupportedError: there is one, and PyYAML is not installed.
+    """
+    found: dict[str, Any] = {}
+    for variable, usual in _DEFAULTS:
+        path = Path(os.environ.get(variable) or usual).expanduser()
+        if path.is_dir():
+            path = path / "config.yaml"
+        if not path.is_file():
+            continue
+        try:
+            import yaml
+        except ImportError:
+            raise UnsupportedError(f"{path} is read with PyYAML; `fleetfit install functions`.") from None
+        try:
+            said = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            for part in ("SageMaker", "PythonSDK", "Modules", "RemoteFunction"):
+                said = said.get(part) or {}
+            members = dict(said)
+        except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}.") from error
+        network = members.pop("VpcConfig", None) or {}
+        if network:
+            found.update(subnets=network.get("Subnets"), security_group_ids=network.get("SecurityGroupIds"))
+        for member, value in members.items():
+            if member in _MEMBERS:
+                found[_MEMBERS[member]] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return a member of the file as an argument: variables may be a list of one-entry mappings."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) and len(item) == 1 for item in value):
+        return {key: text for item in value for key, text in item.items()}
+    return value

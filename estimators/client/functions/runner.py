@@ -1,0 +1,206 @@
+"""Run the function of a job: the program that every process of a job with a function starts.
+
+It lies at the top of the job's code, with a folder beside it that :mod:`estimators.client.functions.packing` has made.
+It needs the standard library only, so that it runs in any image: cloudpickle, by which the function was packed, lies in
+that folder as well.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: The folder beside the program, and what is in it.
+FOLDER = "fleetfit_function"
+DESCRIPTION, FUNCTION, SOURCES = "function.json", "function.pkl", "sources"
+
+#: The folder of ``output.tar.gz`` in which values and exceptions come back, and their names there.
+RETURNED = "fleetfit_function"
+VALUE, ERROR = "value.pkl", "error-{host}-{rank}.pkl"
+
+#: Texts that a parameter of type bool takes, as tuning jobs and SageMaker's console write them.
+_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+
+
+def convert(kind: str, value: Any) -> Any:
+    """Return a hyperparameter as a parameter's annotation wants it.
+
+    Args:
+        kind: The annotation's name: ``int``, ``float``, ``bool``, ``str``; anything else takes the value as it is.
+        value: The value.
+
+    Raises:
+        ValueError: it is not one of that type.
+    """
+    if kind == "bool":
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() not in _TRUTH:
+            raise ValueError(f"{value!r} is neither true nor false")
+        return _TRUTH[str(value).lower()]
+    if kind == "int":
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise ValueError(f"{value!r} is no whole number")
+        return int(value)
+    if kind == "float":
+        if isinstance(value, bool):
+            raise ValueError(f"{value!r} is no number")
+        return float(value)
+    if kind == "str" and not isinstance(value, str):
+        return value if value is None else str(value)
+    return value
+
+
+def arguments(description: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the function's keyword arguments.
+
+    Args:
+        description: Of the function, as it was packed.
+        hyperparameters: The job's, by name.
+
+    Raises:
+        ValueError: a value is not of the parameter's type.
+        TypeError: a parameter has no value.
+    """
+    found: dict[str, Any] = {}
+    missing = []
+    for parameter in description["parameters"]:
+        name = parameter["name"]
+        if parameter["channel"]:
+            channel = _channel(name)
+            if channel is not None:
+                found[name] = channel
+            elif parameter["required"]:
+                missing.append(f"channel {name!r}")
+        elif name in hyperparameters:
+            try:
+                found[name] = convert(parameter["type"], hyperparameters[name])
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"hyperparameter {name!r} must be of type {parameter['type']}: {error}") from None
+        elif parameter["required"]:
+            missing.append(f"hyperparameter {name!r}")
+    if missing:
+        raise TypeError(f"{description['name']}() needs {', '.join(missing)}, which the job does not have")
+    if description["takes_others"]:
+        others = {name: value for name, value in hyperparameters.items() if not name.startswith("sagemaker_")}
+        others.pop("model_dir", None)
+        found = {**others, **found}
+    return found
+
+
+def rank() -> int | None:
+    """Return this process's rank; None for one that only serves others, and has nothing to return."""
+    for name in ("horovod.tensorflow", "horovod.torch"):  # in an elastic job it changes, and only Horovod knows it
+        horovod = sys.modules.get(name)
+        if horovod is not None and horovod.is_initialized():
+            return int(horovod.rank())
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    if "task" in config:
+        kind, index = config["task"].get("type"), int(config["task"].get("index", 0))
+        if kind in ("chief", "master"):
+            return 0
+        led = any(name in config.get("cluster", {}) for name in ("chief", "master"))
+        return index + led if kind == "worker" else None
+    if os.environ.get("RANK", "").isdigit():
+        return int(os.environ["RANK"])
+    hosts = json.loads(os.environ.get("SM_HOSTS") or "[]")
+    current = os.environ.get("SM_CURRENT_HOST")
+    return hosts.index(current) if current in hosts else 0
+
+
+def main() -> None:
+    """Call the function with this job's hyperparameters and channels, and keep what it returns or raises."""
+    folder = Path(__file__).resolve().parent / FOLDER
+    description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if description["python"] != here:
+        sys.exit(
+            f"{description['name']}() was packed by Python {description['python']}, and this host has Python {here}: "
+            "compiled code is not the same in both. Let the hosts have the caller's Python, or give a script."
+        )
+    _show_sources(folder / SOURCES, description["files"])
+    sys.path.insert(0, str(folder))
+    import cloudpickle  # type: ignore[import-untyped]
+
+    sys.path.remove(str(folder))
+    try:
+        function = cloudpickle.loads((folder / FUNCTION).read_bytes())
+        value = function(**arguments(description, json.loads(os.environ.get("SM_HPS") or "{}")))
+    except Exception as error:
+        text = traceback.format_exc()
+        number = rank()
+        name = ERROR.format(host=os.environ.get("SM_CURRENT_HOST", "host"), rank="server" if number is None else number)
+        _keep(name, {"error": error, "text": text, "rank": number, "time": time.time()}, cloudpickle)
+        raise
+    if rank() == 0:
+        _keep(VALUE, {"value": _portable(value)}, cloudpickle)
+
+
+def _channel(name: str) -> Any:
+    place = os.environ.get(f"SM_CHANNEL_{name.upper()}")
+    if place is None:
+        return None
+    try:
+        from container.contract.channels import Channel
+    except ImportError:  # an image with another toolkit
+        return place
+    return Channel(place, name=name)
+
+
+def _show_sources(folder: Path, files: Mapping[str, str]) -> None:
+    """Have tracebacks show the lines of a notebook's cells, and of files that are not on this host."""
+    sys.path.append(str(folder))  # where the interpreter looks for a file of that name, too
+    for place, name in files.items():
+        if not os.path.exists(place):
+            text = (folder / name).read_text(encoding="utf-8")
+            linecache.cache[place] = (len(text), None, text.splitlines(keepends=True), place)
+
+
+def _portable(value: Any) -> Any:
+    """Return a path below the job's outputs as one that the caller can find."""
+    if isinstance(value, Path):
+        for kind, variable in (("model", "SM_MODEL_DIR"), ("output", "SM_OUTPUT_DATA_DIR")):
+            folder = os.environ.get(variable)
+            if folder and value.resolve().is_relative_to(Path(folder).resolve()):
+                return _Below(kind, value.resolve().relative_to(Path(folder).resolve()).as_posix())
+    return value
+
+
+class _Below:
+    """Stands for a path of the job's outputs; pickled as a tuple that says so."""
+
+    def __init__(self, kind: str, path: str) -> None:
+        self.marked = ("fleetfit:path", kind, path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self.marked,)
+
+
+def _keep(name: str, said: dict[str, Any], cloudpickle: Any) -> None:
+    """Write a value or an exception to where it comes back from; what cannot be packed is told of."""
+    folder = Path(os.environ.get("SM_OUTPUT_DATA_DIR") or ".") / RETURNED
+    try:
+        packed = cloudpickle.dumps(said)
+    except Exception as error:  # noqa: BLE001 - of whatever the function has returned
+        of = said.pop("value", said.pop("error", None))
+        problem = f"{type(of).__name__} cannot be packed: {type(error).__name__}: {error}"
+        packed = cloudpickle.dumps({**said, "problem": problem})
+        print(f"fleetfit: what the function gave back is lost: {problem}", file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = folder / f".{name}.{os.getpid()}"
+    whole.write_bytes(packed)
+    whole.replace(folder / name)
+
+
+if __name__ == "__main__":
+    main()

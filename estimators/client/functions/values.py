@@ -1,0 +1,201 @@
+"""What a job's function returned or raised: found in what the job has left, and unpacked in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+import tarfile
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from container.contract.failures import Failure
+from container.system.archive import extract
+from container.system.locations import is_s3
+from estimators.client.functions import runner
+from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
+from estimators.records import outputs
+from estimators.records.record import JobRecord
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception where it was raised; the ``__cause__`` of the exception here."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(text)
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Said:
+    """What one process has left."""
+
+    name: str
+    packed: bytes
+
+    def load(self) -> dict[str, Any]:
+        """Unpack it.
+
+        Raises:
+            RecordError: it cannot be: a module is missing here, or has changed.
+        """
+        try:
+            said: dict[str, Any] = pickle.loads(self.packed)
+        except Exception as error:  # whatever the classes in it raise
+            raise RecordError(
+                f"what the function gave back cannot be unpacked here: {type(error).__name__}: {error}. Import what it "
+                "is made of, then ask again."
+            ) from error
+        return said
+
+
+def is_function(record: JobRecord) -> bool:
+    """Return whether a job's entry point was a function."""
+    return (record.source_dir / runner.FOLDER / runner.FUNCTION).is_file()
+
+
+def description_of(record: JobRecord) -> dict[str, Any] | None:
+    """Return what is on record of a job's function: its name, parameters and text; None of a script."""
+    try:
+        text = (record.source_dir / runner.FOLDER / runner.DESCRIPTION).read_text(encoding="utf-8")
+        found: dict[str, Any] = json.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"job {record.name}: its function's description cannot be read: {error}.") from error
+    return found
+
+
+def place_of(function: Mapping[str, Any]) -> str:
+    """Return a function's name and where it stood, for people.
+
+    Args:
+        function: As :func:`description_of` gives it.
+    """
+    source = function.get("source") or {}
+    where = f", {source['file']}:{source['line']}" if source.get("file") else ""
+    return f"{function['name']}(){where}"
+
+
+def text_of(function: Mapping[str, Any]) -> str:
+    """Return a function's text; empty where it is not known.
+
+    Args:
+        function: As :func:`description_of` gives it.
+    """
+    return textwrap.dedent((function.get("source") or {}).get("text") or "")
+
+
+def value_of(record: JobRecord) -> Any:
+    """Return what the function returned on rank 0 of a job that has completed.
+
+    Raises:
+        RecordError: there is nothing, or it cannot be unpacked here.
+        FleetfitError: the value could not be packed there.
+    """
+    found = [said for said in _left(record) if said.name == runner.VALUE]
+    if not found:
+        raise RecordError(
+            f"job {record.name}: rank 0 has left no value; its outputs are in {outputs.output_data(record)}."
+        )
+    said = found[0].load()
+    if "problem" in said:
+        raise FleetfitError(f"job {record.name}: the value of the function was lost: {said['problem']}.")
+    value = said["value"]
+    if isinstance(value, tuple) and len(value) == 3 and value[0] == "fleetfit:path":
+        return _bring(record, value[1], value[2])
+    return value
+
+
+def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | None:
+    """Return the exception for which a job failed, with its traceback as its cause; None where it is not known.
+
+    Args:
+        record: The job's record.
+        failure: What the job failed for: the exception is that of its rank.
+    """
+    found = []
+    with contextlib.suppress(RecordError):
+        for said in _left(record):
+            if said.name.startswith("error-"):
+                found.append(said.load())
+    if failure is None or failure.rank is None or not found:
+        return None
+    found.sort(key=lambda said: (said["rank"] != failure.rank, said["time"]))
+    first = found[0]
+    if first["rank"] != failure.rank or "error" not in first:
+        return None
+    error: BaseException = first["error"]
+    error.__cause__ = RemoteTraceback(first["text"])
+    return error
+
+
+def of_function(error: TrainingJobError) -> BaseException:
+    """Return the function's own exception for which a job failed; the job's error where it failed for something else.
+
+    Args:
+        error: The job's error.
+    """
+    return error.__cause__ if error.__cause__ is not None else error
+
+
+def _left(record: JobRecord) -> Iterator[_Said]:
+    """Yield what the job's processes have left for us."""
+    archive = _archive(record, outputs.output_data(record))
+    if archive is None:
+        return
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                path = PurePosixPath(member.name)
+                file = tar.extractfile(member) if member.isfile() and path.parent.name == runner.RETURNED else None
+                if file is not None and not path.name.startswith("."):
+                    yield _Said(path.name, file.read())
+    except (OSError, tarfile.TarError) as error:
+        raise RecordError(f"job {record.name}: {archive} cannot be read: {error}.") from error
+
+
+def _bring(record: JobRecord, kind: str, path: str) -> Path:
+    """Unpack the job's outputs into its record; returns where a path of theirs is then."""
+    target = record.path / "returned" / kind
+    place = outputs.model_data(record) if kind == "model" else outputs.output_data(record)
+    if not (target / path).exists():
+        archive = _archive(record, place)
+        if archive is not None:
+            whole = target.with_name(f".{kind}.{os.getpid()}")
+            shutil.rmtree(whole, ignore_errors=True)
+            whole.mkdir(parents=True, mode=0o700)
+            extract(archive, whole)
+            shutil.rmtree(target, ignore_errors=True)
+            whole.rename(target)
+    if not (target / path).exists():
+        raise RecordError(f"job {record.name}: it returned {path}, which is not in {place or 'its outputs'}.")
+    return target / path
+
+
+def _archive(record: JobRecord, place: str | None) -> Path | None:
+    """Return an archive of the job's as a file of this machine."""
+    if place is None or not is_s3(place):
+        return Path(place) if place is not None else None
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    target = record.path / "returned" / place.rpartition("/")[2]
+    if not target.is_file():
+        bucket, _, key = place.removeprefix("s3://").partition("/")
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        whole = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            boto3.client("s3").download_file(bucket, key, str(whole))
+            whole.replace(target)
+        except (BotoCoreError, ClientError, OSError) as error:
+            raise RecordError(f"job {record.name}: {place} cannot be brought: {error}.") from error
+    return target
