@@ -48,7 +48,7 @@ def run(notebook: Path, folder: Path, **environment: str) -> nbformat.NotebookNo
 @pytest.mark.parametrize(
     "notebook",
     [
-        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06", "07", "09")) else one
+        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06", "07", "09", "10")) else one
         for one in NOTEBOOKS
         if one.name != _CONTAINERS
     ],
@@ -65,7 +65,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
 
 
 def test_which_there_are() -> None:
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "09"]
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "09", "10"]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
