@@ -7,7 +7,6 @@ in the function's body finds them too. Everything else is imported on the host b
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import inspect
@@ -221,6 +220,8 @@ def describe(
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     try:
+        if isinstance(function, functools.partial):  # whose own error does not say what is wrong
+            inspect.signature(function.func).bind_partial(*function.args, **function.keywords)
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"entry_point: {name}() cannot be called like this: {error}.") from None
@@ -368,14 +369,15 @@ def _appearance(function: Callable[..., Any]) -> str:
     }
     lines = [f"import {name}" for name in sorted(imported)]
     source = _source_of(function)
-    if source is not None:
+    for text in (textwrap.dedent(source["text"]).splitlines() if source is not None else [], []):
+        body = textwrap.indent("\n".join([*lines, *text] or ["pass"]), "    ")
+        written = f"\n\ndef _never_called():\n{body}\n"
         try:
-            text = textwrap.dedent(source["text"])
-            compile(text, "<function>", "exec", ast.PyCF_ONLY_AST)
-            lines += text.splitlines()
+            compile(written, "<function>", "exec")
         except (SyntaxError, ValueError):  # a lambda within a call, say
-            pass
-    return f"\n\ndef _never_called():\n{textwrap.indent(chr(10).join(lines or ['pass']), '    ')}\n"
+            continue
+        return written
+    return ""
 
 
 def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
@@ -390,9 +392,13 @@ def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 def _source_of(function: Callable[..., Any]) -> dict[str, Any] | None:
     """Return the text of a function and where it begins, if it has one."""
     inner = _inner(function)
+    code = getattr(inner, "__code__", None)
     try:
+        place = inspect.getsourcefile(inner)
+        if code is None or place != code.co_filename:  # what is executed as text has that of whoever executes it
+            return None
         lines, first = inspect.getsourcelines(inner)
-        return {"text": "".join(lines), "file": inspect.getsourcefile(inner), "line": first}
+        return {"text": "".join(lines), "file": place, "line": first}
     except (OSError, TypeError):
         return None
 

@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod]
     ("hosts", "strategy"),
     [
         (2, MPI()),
-        (2, CollectiveAllReduce()),
-        (2, ParameterServer()),
-        (1, Mirrored(devices=2)),
+        pytest.param(2, CollectiveAllReduce(), marks=pytest.mark.soak),
+        pytest.param(2, ParameterServer(), marks=pytest.mark.soak),
+        pytest.param(1, Mirrored(devices=2), marks=pytest.mark.soak),
         (2, ElasticHorovod(min_hosts=2, max_hosts=2)),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
