@@ -50,6 +50,7 @@ def _tidy(output: nbformat.NotebookNode) -> None:
         for place, name in places:
             if place:
                 text = re.sub(re.escape(place) + r"(?![\w-])", name, text)  # not the beginning of another's name
+        text = re.sub(r"/tmp/ipykernel_\d+/\d+\.py", "<cell>", text)
         return re.sub(r"/tmp/[\w.-]*probe-\w+", "/tmp/probe", text)
 
     if "text" in output:

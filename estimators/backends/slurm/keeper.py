@@ -146,12 +146,14 @@ class Keeper:
             time.sleep(pause)
             fields = job_fields(asked["job"])
             state = fields.get("JobState", "")
-            if state != "RUNNING":
+            if state and state != "RUNNING":
                 left = kill_wait()
             elif fields.get("EndTime", "").isdigit():
                 left = max(0.0, int(fields["EndTime"]) - time.time())
             if left is not None:
                 break
+        else:
+            print(f"Slurm does not say when job {asked['job']} ends: {fields}", file=sys.stderr, flush=True)
         self._say("state", id=asked["id"], state=state, reason=fields.get("Reason", ""), left=left)
 
     # --- the queue ---

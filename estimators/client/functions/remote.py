@@ -83,6 +83,10 @@ _MEMBERS = {
 }
 
 
+#: One job is started after the other: Python 3.11 cannot parse in two threads at once (its issue 106905).
+_starting = threading.Lock()
+
+
 def remote(function: Callable[..., Any] | None = None, /, **arguments: Any) -> Callable[..., Any]:
     """Make a function run as a training job when it is called.
 
@@ -182,7 +186,8 @@ class RemoteExecutor(concurrent.futures.Executor):
             RuntimeError: the executor has been shut down.
         """
         estimator = _estimator(self._settings, function, args, kwargs)
-        estimator.plan()  # which packs it: what is wrong with it is said here
+        with _starting:
+            estimator.plan()  # which packs it: what is wrong with it is said here
         estimator.entry_point = packing.copy_of(estimator.settings.entry_point)
         future = RemoteFuture(estimator)
         with self._lock:
@@ -249,7 +254,9 @@ def _run(estimator: Estimator, future: RemoteFuture) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
-        job = estimator.fit(logs=False)
+        with _starting:
+            job = estimator._launch(None, None, None, (), attached=True)
+        job.wait(logs=False)
         if job.status is TrainingJobStatus.STOPPED:
             raise concurrent.futures.CancelledError(f"job {job.name} was stopped")
         future.set_result(job.value())

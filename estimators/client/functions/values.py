@@ -122,20 +122,26 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
         record: The job's record.
         failure: What the job failed for: the exception is that of its rank.
     """
-    found = []
+    if failure is None or not failure.traceback:
+        return None
+    named = [said for said in _tried(record) if said.name.startswith("error-")]
+    named.sort(key=lambda said: not said.name.endswith(f"-{failure.rank}.pkl"))
+    for said in named:
+        with contextlib.suppress(RecordError):
+            found = said.load()
+            # What an earlier attempt of the job has left is not what this one failed for.
+            if "error" in found and found["text"].rstrip().rpartition("\n")[2] in failure.traceback:
+                error: BaseException = found["error"]
+                error.__cause__ = RemoteTraceback(found["text"])
+                return error
+    return None
+
+
+def _tried(record: JobRecord) -> list[_Said]:
+    """Return what the processes have left, as far as the outputs can be read: a failed job has a reason of its own."""
     with contextlib.suppress(RecordError):
-        for said in _left(record):
-            if said.name.startswith("error-"):
-                found.append(said.load())
-    if failure is None or failure.rank is None or not found:
-        return None
-    found.sort(key=lambda said: (said["rank"] != failure.rank, said["time"]))
-    first = found[0]
-    if first["rank"] != failure.rank or "error" not in first:
-        return None
-    error: BaseException = first["error"]
-    error.__cause__ = RemoteTraceback(first["text"])
-    return error
+        return list(_left(record))
+    return []
 
 
 def of_function(error: TrainingJobError) -> BaseException:

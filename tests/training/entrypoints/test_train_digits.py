@@ -29,7 +29,8 @@ def run(*argv: str | Path, home: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.tensorflow
 @pytest.mark.horovod
 def test_every_strategy_trains_one_script(tmp_path: Path, prepared_digits: Path) -> None:
-    example = [ROOT / "examples" / "train_digits.py", "--data", prepared_digits, "--epochs", "7"]
+    # Workers of parameter servers wait for nobody: after fewer epochs their accuracy differs too much from run to run.
+    example = [ROOT / "examples" / "train_digits.py", "--data", prepared_digits, "--epochs", "12"]
     ended = run(*example, home=tmp_path / "home")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     rows = {
@@ -39,12 +40,11 @@ def test_every_strategy_trains_one_script(tmp_path: Path, prepared_digits: Path)
     }
     assert list(rows) == ["collective_all_reduce", "parameter_server", "mpi"], ended.stdout
     # 1,437 records in batches of 64: workers of parameter servers leave the rest to the next epoch.
-    steps = {"parameter_server": 7 * 22, "mpi": 7 * 23, "collective_all_reduce": 7 * 23}
+    steps = {"parameter_server": 12 * 22, "mpi": 12 * 23, "collective_all_reduce": 12 * 23}
     for strategy, (hosts, first_step, rate, accuracy, checkpoint, model) in rows.items():
         assert hosts == "2 × 1"
         assert re.fullmatch(r"[0-9.]+ s", first_step) and float(rate) > 0
-        # Workers of parameter servers wait for nobody: how far they get by then is not the same from run to run.
-        assert float(accuracy) >= (0.85 if strategy == "parameter_server" else 0.95)
+        assert float(accuracy) >= 0.95
         assert re.fullmatch(rf"checkpoint-\d+-step-{steps[strategy]}", checkpoint)
         assert (tmp_path / "home" / "jobs" / model).is_file()
     # Both synchronous strategies make the same steps, whatever reduces their gradients.

