@@ -98,6 +98,12 @@ def of(metafunc: pytest.Metafunc) -> list[object]:
     return chosen
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of clusters in other places too; for a ``conftest.py``."""
+    if "place" in metafunc.fixturenames:
+        metafunc.parametrize("place", of(metafunc), indirect=True)
+
+
 def on_ssh(fleet: fleets.Fleet, folder: Path, home: Path, **more: object) -> clusters.Make:
     """Makes estimators whose jobs reach the fleet by ssh."""
     sshd.program()
