@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import fleet as fleets
 import places
 import pytest
 
-from estimators import Estimator, RunOptions, TrainingJob
+from estimators import Estimator, RunOptions
 from estimators.cli import Exit
 from estimators.cli import main as cli
 
@@ -223,14 +224,17 @@ def test_a_link_that_is_cut_for_a_while_loses_nothing(make: clusters.Make, dispa
 
 
 def test_a_job_that_is_stopped_before_the_dispatcher_has_it_is_over(
-    fleet: fleets.Fleet, make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: fleets.Fleet, make: clusters.Make, tmp_path: Path
 ) -> None:
     hung = tmp_path / "hung"  # ssh does not come through, for as long as one likes
     hung.write_text("Host *\n  ProxyCommand sleep 300\n")
     options = {**make._options["dispatcher_options"], "ssh_config": str(hung)}
     estimator = make("pass", options={**make._options, "dispatcher_options": options})
-    monkeypatch.setattr(TrainingJob, "wait_until_taken", lambda job: None)
-    job = clusters.fit(estimator, wait=False)
+    starting = threading.Thread(target=estimator.fit, kwargs={"wait": False})  # it waits for the dispatcher
+    starting.start()
+    clusters.until(lambda: estimator.latest_training_job is not None, 30)
+    job = estimator.latest_training_job
     job.stop(wait=True)
+    starting.join()
     assert job.status == "Stopped"
     clusters.until(lambda: not job.record.is_supervised(), 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -137,7 +138,7 @@ def test_a_job_that_was_stopped_has_no_value(tmp_path: Path) -> None:
 
     def train() -> None:
         mark.touch()
-        time.sleep(600)
+        signal.pause()
 
     job = Estimator(entry_point=train).fit(wait=False)
     clusters.until(mark.exists, 30)
@@ -342,7 +343,7 @@ def test_an_executor_runs_several_at_once_and_stops_what_nobody_needs(tmp_path: 
 
     def wait() -> None:
         (tmp_path / "waits").touch()
-        time.sleep(600)
+        signal.pause()
 
     with RemoteExecutor(max_parallel_jobs=2, environment_variables=clusters.FORKED) as executor:
         assert executor.map(meet, [0, 1]) == [0, 10]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 
 import pytest
@@ -29,6 +30,8 @@ def test_the_strategys_or_what_is_imported(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    modules = {name: types.ModuleType(name) for name in imported}
-    monkeypatch.setattr(distributed, "sys", types.SimpleNamespace(modules=modules))
+    for name in ("torch", "tensorflow"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in imported:
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     assert distributed._framework() == expected
