@@ -8,8 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from container.contract.names import unknown
-from container.formats import RecordFormat
 from container.pipe_dataset import channels, native, places, readers
 from container.pipe_dataset.readers import Request
 from container.pipe_dataset.stream import SEGMENTS
@@ -57,26 +55,18 @@ class PipeModeDataset(tf.data.Dataset):
         benchmark_records_interval: int = 0,
         max_corrupted_records_to_skip: int = 0,
     ) -> None:
-        formats = [known.value for known in RecordFormat]
-        if record_format not in formats:
-            raise ValueError(unknown("record_format", record_format, formats))
-        if max_corrupted_records_to_skip and record_format != RecordFormat.TFRECORD.value:
-            raise ValueError(
-                f"max_corrupted_records_to_skip is for record_format='TFRecord', which has checksums; got "
-                f"{record_format!r}."
-            )
-        self.channel = channel
-        self.record_format = record_format
-        self.distribution = channels.distribution(channel, config_dir)
-        self._request = Request(
-            channel=channel,
-            record_format=RecordFormat(record_format),
-            pipe_dir=os.fspath(pipe_dir) if pipe_dir is not None else "",
-            state_dir=os.fspath(state_dir) if state_dir is not None else "",
+        self._request = Request.of(
+            channel,
+            record_format,
+            pipe_dir=pipe_dir,
+            state_dir=state_dir,
             benchmark=benchmark,
             interval=benchmark_records_interval,
             tolerated=max_corrupted_records_to_skip,
         )
+        self.channel = channel
+        self.record_format = record_format
+        self.distribution = channels.distribution(channel, config_dir)
         readers.register()
         self._source = _records(self._request)
         super().__init__(self._source._variant_tensor)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from container.contract.names import unknown
-from container.formats import RecordFormat
 from container.pipe_dataset import channels, places, readers
 from container.pipe_dataset.faults import PipeError
 from container.pipe_dataset.readers import Request
@@ -39,17 +37,9 @@ class PipeModeIterable(IterableDataset):
         pipe_dir: str | os.PathLike[str] | None = None,
         config_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        formats = [known.value for known in RecordFormat]
-        if record_format not in formats:
-            raise ValueError(unknown("record_format", record_format, formats))
+        self._request = Request.of(channel, record_format, pipe_dir=pipe_dir, state_dir=state_dir)
         self.channel = channel
         self.distribution = channels.distribution(channel, config_dir)
-        self._request = Request(
-            channel=channel,
-            record_format=RecordFormat(record_format),
-            pipe_dir=os.fspath(pipe_dir) if pipe_dir is not None else "",
-            state_dir=os.fspath(state_dir) if state_dir is not None else "",
-        )
 
     @property
     def holds(self) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from container.contract import pipes
+from container.contract.names import unknown
 from container.formats import RecordFormat, tfrecord
 from container.pipe_dataset import faults, leaving, native, places
 from container.pipe_dataset.native import NativeReader
@@ -49,6 +50,44 @@ class Request:
     benchmark: bool = False
     interval: int = 0
     tolerated: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        channel: str,
+        record_format: str,
+        *,
+        pipe_dir: str | os.PathLike[str] | None,
+        state_dir: str | os.PathLike[str] | None,
+        **more: Any,
+    ) -> Request:
+        """Check what a dataset was told.
+
+        Args:
+            channel: The channel.
+            record_format: The format's name.
+            pipe_dir: The folder of the FIFOs; None for this process's own.
+            state_dir: The folder of the epochs' count; None for this process's own.
+            more: The other attributes.
+
+        Raises:
+            ValueError: an unknown format, or an option that it does not have.
+        """
+        formats = [known.value for known in RecordFormat]
+        if record_format not in formats:
+            raise ValueError(unknown("record_format", record_format, formats))
+        if more.get("tolerated") and record_format != RecordFormat.TFRECORD.value:
+            raise ValueError(
+                f"max_corrupted_records_to_skip is for record_format='TFRecord', which has checksums; got "
+                f"{record_format!r}."
+            )
+        return cls(
+            channel=channel,
+            record_format=RecordFormat(record_format),
+            pipe_dir=os.fspath(pipe_dir) if pipe_dir is not None else "",
+            state_dir=os.fspath(state_dir) if state_dir is not None else "",
+            **more,
+        )
 
     def to_text(self) -> str:
         """Encode for :meth:`from_text`."""
