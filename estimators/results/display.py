@@ -164,6 +164,8 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 def _value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {text}" for name, text in value.items())
+    if callable(value):
+        return f"{getattr(value, '__name__', type(value).__name__)}()"
     return value if isinstance(value, str) else repr(value)
 
 

@@ -26,9 +26,6 @@ from container.contract.names import shown, unknown
 from estimators.client.functions import modules, runner
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
-#: So many bytes a function may bring along, unless ``capture_limit`` says otherwise.
-CAPTURE_LIMIT = 10_000_000
-
 #: Values that are larger are named when there are too many of them together; in bytes.
 _NAMED = 100_000
 #: So deep is looked for the part of a value that cannot be packed.
@@ -87,7 +84,7 @@ def pack(
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
     later: Collection[str] = (),
-    limit: int = CAPTURE_LIMIT,
+    limit: int,
 ) -> Packed:
     """Pack a function.
 
@@ -120,10 +117,10 @@ def pack(
         raise ConfigurationError(_too_large(name, function, len(packed), limit, cloudpickle.dumps))
     found = modules.project_modules(function, packed)
     texts = dict(_sources(function))
-    names = {place: f"{number}-{os.path.basename(place)}" for number, place in enumerate(sorted(texts))}
-    names = {
-        place: short if list(names).count(short) > 1 else os.path.basename(place) for place, short in names.items()
-    }
+    names: dict[str, str] = {}
+    for place in texts:
+        base = os.path.basename(place)
+        names[place] = f"{len(names)}-{base}" if base in names.values() else base
     folder = runner.FOLDER
     files = {
         f"{folder}/{runner.DESCRIPTION}": json.dumps({**description, "files": names}, indent=2).encode(),
@@ -207,7 +204,6 @@ def describe(
         )
     return {
         "name": name,
-        "module": getattr(_inner(function), "__module__", None),
         "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
         "parameters": parameters,
         "takes_others": takes_others,
@@ -283,6 +279,13 @@ def _captured(function: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
         elif not isinstance(value, types.ModuleType):
             yield key, value
     yield name_of(function), function
+
+
+def _travelling(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
+    """Yield the functions that are packed as they are: the function itself, and those of its surroundings it calls."""
+    for _, one in captured(function):
+        if isinstance(one, types.FunctionType) and modules.travels(one):
+            yield one
 
 
 def _values(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
@@ -382,11 +385,10 @@ def _appearance(function: Callable[..., Any]) -> str:
 
 def _globals(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """Yield the global names that the code of functions which travel refers to."""
-    for _, one in captured(function):
-        if isinstance(one, types.FunctionType) and modules.travels(one):
-            for key in sorted(_names(one.__code__)):
-                if key in one.__globals__:
-                    yield key, one.__globals__[key]
+    for one in _travelling(function):
+        for key in sorted(_names(one.__code__)):
+            if key in one.__globals__:
+                yield key, one.__globals__[key]
 
 
 def _source_of(function: Callable[..., Any]) -> dict[str, Any] | None:
@@ -405,9 +407,7 @@ def _source_of(function: Callable[..., Any]) -> dict[str, Any] | None:
 
 def _sources(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """Yield the files whose lines tracebacks are to show: those of functions that travel by themselves."""
-    for _, one in captured(function):
-        if not isinstance(one, types.FunctionType) or not modules.travels(one):
-            continue
+    for one in _travelling(function):
         place = one.__code__.co_filename
         text = "".join(linecache.getlines(place, one.__globals__))
         if text and len(text) <= _LARGEST_SOURCE:

@@ -29,6 +29,7 @@ from estimators import (
     UnsupportedError,
     remote,
 )
+from estimators.client.functions import packing
 
 
 def run(function: Callable[..., Any], inputs: Any = None, **arguments: Any) -> TrainingJob:
@@ -102,6 +103,23 @@ def test_modules_of_the_project_come_with_it(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     names = ["constants.py", "fleetfit_function", "lab", "late.py", "run_train.py"]
     assert ended.stdout.strip() == str((36, names))
+
+
+def test_files_of_one_name_keep_their_own_lines(tmp_path: Path) -> None:
+    functions = {}
+    for name in ("outer", "inner"):
+        (tmp_path / name).mkdir()
+        place = tmp_path / name / "cell.py"
+        call = "inner()" if name == "outer" else "1 / 0"
+        place.write_text(f"def {name}():\n    return {call}  # of {name}\n")
+        exec(compile(place.read_text(), str(place), "exec"), functions)
+    functions["inner"].__module__ = functions["outer"].__module__ = "__main__"
+    packed = packing.pack(functions["outer"], hyperparameters={}, channels=(), limit=1_000_000)
+    texts = [text for name, text in packed.files.items() if name.startswith("fleetfit_function/sources/")]
+    assert sorted(texts) == [
+        b"def inner():\n    return 1 / 0  # of inner\n",
+        b"def outer():\n    return inner()  # of outer\n",
+    ]
 
 
 def test_a_path_of_the_jobs_outputs_is_one_of_this_machine() -> None:
