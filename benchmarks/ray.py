@@ -1,5 +1,8 @@
 """What changes of a Ray cluster cost: ``fit()`` on it, beside Ray Train on the same cluster, in one run, alternating.
 
+Horovod's own executor for Ray is started beside them, with a fixed number of workers: its elastic one refuses a cluster
+whose nodes share an address.
+
 The cluster is Ray's own for tests: several raylets on this machine. A node comes, a worker and a node are killed; what
 is timed is from the act to the first step of those that go on, at the new size. ``fit()`` trains with Horovod, whose
 workers import TensorFlow, and Ray Train's workers write their steps and import nothing: so an import is taken off where
@@ -150,28 +153,28 @@ class Fit(Way):
                 yield
 
 
-class RayTrain(Way):
-    """Under Ray Train, which starts all workers again after each change."""
+class Beside(Way):
+    """Under something else, which a program of its own starts."""
 
-    size_after_a_kill, starts_again = 3, True
     _process: subprocess.Popen[bytes]
 
     def check(self) -> None:
         """See :class:`elastic.Run`."""
         if self._process.poll() is not None:
-            raise RuntimeError(f"Ray Train has ended:\n{(self.folder / 'log').read_text(errors='replace')[-3000:]}")
+            log = (self.folder / "log").read_text(errors="replace")
+            raise RuntimeError(f"{type(self).__name__} has ended:\n{log[-3000:]}")
 
-    def imports(self) -> float:
-        """Its workers import nothing."""
-        return 0.0
+    @abc.abstractmethod
+    def words(self) -> list[str]:
+        """The program, and its arguments."""
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """See :class:`elastic.Run`."""
-        words = [self.cluster.address, str(self.folder), "1", "3", str(_LOOKS_S)]
+        script, *arguments = self.words()
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(_SCRIPTS / "ray_train_steps.py"), *words], stdin=subprocess.DEVNULL, stdout=log,
+                [sys.executable, str(_SCRIPTS / script), *arguments], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env={**os.environ, "RAY_TRAIN_V2_ENABLED": "1"},
             )  # fmt: skip
         try:
@@ -180,6 +183,42 @@ class RayTrain(Way):
         finally:
             self._process.kill()
             self._process.wait()
+
+
+class RayTrain(Beside):
+    """Under Ray Train, which starts all workers again after each change."""
+
+    size_after_a_kill, starts_again = 3, True
+
+    def imports(self) -> float:
+        """Its workers import nothing."""
+        return 0.0
+
+    def words(self) -> list[str]:
+        """See :class:`Beside`."""
+        return ["ray_train_steps.py", self.cluster.address, str(self.folder), "1", "3", str(_LOOKS_S)]
+
+
+class HorovodRay(Beside):
+    """Under ``horovod.ray.RayExecutor``: two workers, once."""
+
+    def imports(self) -> float:
+        """See :class:`Way`."""
+        return self.importing()
+
+    def words(self) -> list[str]:
+        """See :class:`Beside`."""
+        return ["horovod_ray_steps.py", self.cluster.address, str(self.folder), str(_SCRIPTS / "elastic_steps.py")]
+
+    def measure(self) -> Numbers:
+        """Seconds to the first step."""
+        began = time.time_ns()
+        with self.training():
+            seconds = self.first_after(began, 2) - self.imports()
+            self.say("start", seconds)
+            self.settle(2)
+            self.finish()
+        return {"start": seconds}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -196,13 +235,19 @@ def run(options: argparse.Namespace) -> None:
                 return way(Path(folder), cluster).measure()
 
         try:
-            ways = {"fit()": lambda: one(Fit), "Ray Train": lambda: one(RayTrain)}
+            ways = {
+                "fit()": lambda: one(Fit),
+                "Ray Train": lambda: one(RayTrain),
+                "horovod.ray": lambda: one(HorovodRay),
+            }
             values = harness.alternate(options.alternations or _ROUNDS, ways, quiet, warm_up=0)
         finally:
             cluster.close()
     rows = []
     for name, (what, limit) in _CHANGES.items():
         for way in ways:
+            if name not in values[way][0]:
+                continue
             rows.append(
                 Row(
                     what=f"{way}: {what}",

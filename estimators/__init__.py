@@ -29,19 +29,28 @@ if TYPE_CHECKING:
         CollectiveAllReduce,
         Distribution,
         ElasticHorovod,
+        ElasticTorchDistributed,
         Mirrored,
         MultiWorkerMirrored,
         ParameterServer,
         TorchDistributed,
     )
     from estimators.backends.fake import FakeOutcome
+    from estimators.backends.spark.frames import DataFrameInput
     from estimators.client.analytics import TrainingJobAnalytics
     from estimators.client.callbacks import Callback, Metric
+    from estimators.client.cluster_plan import ClusterPlan
     from estimators.client.compare import ComparisonWarning, compare
     from estimators.client.estimator import Estimator, PyTorch, TensorFlow
     from estimators.client.functions.remote import RemoteExecutor, RemoteFuture, remote
-    from estimators.client.planning import ClusterPlan
+    from estimators.client.notifying import NotifyCallback
     from estimators.client.resizing import GrowWithEpochs, RandomResize
+    from estimators.client.simulation.fleet import FleetRecommendation, recommend
+    from estimators.client.simulation.forecast import Forecast, simulate
+    from estimators.client.simulation.model import Timings
+    from estimators.client.trackers.mlflow import MLflowCallback
+    from estimators.client.trackers.tensorboard import TensorBoardCallback
+    from estimators.client.trackers.wandb import WandbCallback
     from estimators.client.training_job import TrainingJob
     from estimators.job.errors import (
         BackendError,
@@ -62,7 +71,8 @@ if TYPE_CHECKING:
     from estimators.job.request import RunOptions, TrainingJobSpec
     from estimators.job.spot_market import SpotMarket
     from estimators.records.states import SecondaryStatus, TrainingJobStatus
-    from estimators.results.advice.recommending import Recommendation, recommend
+    from estimators.results.advice.model import Workload
+    from estimators.results.advice.recommending import Recommendation
     from estimators.results.comparison.comparison import Comparison
     from estimators.results.result import Result
     from estimators.tuning.analytics import HyperparameterTuningJobAnalytics
@@ -74,6 +84,7 @@ if TYPE_CHECKING:
         WarmStartConfig,
         WarmStartTypes,
     )
+    from estimators.tuning.fleet import SharedFleetConfig
     from estimators.tuning.ranges import CategoricalParameter, ContinuousParameter, IntegerParameter
     from estimators.tuning.tuner import HyperparameterTuner
 
@@ -85,15 +96,18 @@ _MODULES = {
         "CollectiveAllReduce",
         "Distribution",
         "ElasticHorovod",
+        "ElasticTorchDistributed",
         "MPI",
         "Mirrored",
         "MultiWorkerMirrored",
         "ParameterServer",
         "TorchDistributed",
     ),
-    "estimators.results.advice.recommending": ("Recommendation", "recommend"),
+    "estimators.results.advice.model": ("Workload",),
+    "estimators.results.advice.recommending": ("Recommendation",),
     "estimators.client.analytics": ("TrainingJobAnalytics",),
     "estimators.backends.fake": ("FakeOutcome",),
+    "estimators.backends.spark.frames": ("DataFrameInput",),
     "estimators.client.callbacks": ("Callback", "Metric"),
     "estimators.job.faults": ("Interrupt", "Kill", "RemoveHost"),
     "estimators.results.comparison.comparison": ("Comparison",),
@@ -113,11 +127,18 @@ _MODULES = {
     ),
     "estimators.client.estimator": ("Estimator", "PyTorch", "TensorFlow"),
     "estimators.job.inputs": ("FileSystemInput", "ShuffleConfig", "TrainingInput"),
+    "estimators.client.trackers.mlflow": ("MLflowCallback",),
+    "estimators.client.trackers.tensorboard": ("TensorBoardCallback",),
+    "estimators.client.trackers.wandb": ("WandbCallback",),
     "estimators.client.training_job": ("TrainingJob",),
     "estimators.job.failure_policy": ("FailurePolicy",),
     "estimators.records.states": ("SecondaryStatus", "TrainingJobStatus"),
     "estimators.client.functions.remote": ("RemoteExecutor", "RemoteFuture", "remote"),
-    "estimators.client.planning": ("ClusterPlan",),
+    "estimators.client.cluster_plan": ("ClusterPlan",),
+    "estimators.client.simulation.fleet": ("FleetRecommendation", "recommend"),
+    "estimators.client.simulation.forecast": ("Forecast", "simulate"),
+    "estimators.client.simulation.model": ("Timings",),
+    "estimators.client.notifying": ("NotifyCallback",),
     "estimators.client.resizing": ("GrowWithEpochs", "RandomResize"),
     "estimators.results.result": ("Result",),
     "estimators.job.request": ("RunOptions", "TrainingJobSpec"),
@@ -131,6 +152,7 @@ _MODULES = {
         "WarmStartConfig",
         "WarmStartTypes",
     ),
+    "estimators.tuning.fleet": ("SharedFleetConfig",),
     "estimators.tuning.ranges": ("CategoricalParameter", "ContinuousParameter", "IntegerParameter"),
     "estimators.tuning.tuner": ("HyperparameterTuner",),
 }
@@ -149,14 +171,18 @@ __all__ = [
     "ComparisonWarning",
     "ConfigurationError",
     "ContinuousParameter",
+    "DataFrameInput",
     "Distribution",
     "ElasticHorovod",
+    "ElasticTorchDistributed",
     "Estimator",
     "Failure",
     "FailurePolicy",
     "FakeOutcome",
     "FileSystemInput",
+    "FleetRecommendation",
     "FleetfitError",
+    "Forecast",
     "GrowWithEpochs",
     "HyperbandStrategyConfig",
     "HyperparameterTuner",
@@ -167,9 +193,11 @@ __all__ = [
     "JobNotFoundError",
     "JobUnreachableError",
     "Kill",
+    "MLflowCallback",
     "Metric",
     "Mirrored",
     "MultiWorkerMirrored",
+    "NotifyCallback",
     "ParameterServer",
     "PopulationConfig",
     "PreflightWarning",
@@ -183,10 +211,13 @@ __all__ = [
     "Result",
     "RunOptions",
     "SecondaryStatus",
+    "SharedFleetConfig",
     "ShuffleConfig",
     "SpotMarket",
     "StrategyConfig",
+    "TensorBoardCallback",
     "TensorFlow",
+    "Timings",
     "TorchDistributed",
     "TrainingInput",
     "TrainingJob",
@@ -197,11 +228,14 @@ __all__ = [
     "TuningJobCompletionCriteriaConfig",
     "TuningJobError",
     "UnsupportedError",
+    "WandbCallback",
     "WarmStartConfig",
     "WarmStartTypes",
+    "Workload",
     "compare",
     "recommend",
     "remote",
+    "simulate",
 ]
 
 

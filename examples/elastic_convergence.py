@@ -9,6 +9,8 @@ Each run is kept in the results file when it has ended, so that the whole can be
 
     python examples/elastic_convergence.py --output benchmarks/results/elastic-convergence.json
     python examples/elastic_convergence.py --output benchmarks/results/elastic-convergence.json --report
+
+The workers are processes of this machine, or, with ``--ray ADDRESS``, hosts on the nodes of a Ray cluster.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators import ElasticHorovod, GrowWithEpochs, PreflightWarning, RandomResize, TensorFlow, TrainingJob
+from estimators import (
+    ElasticHorovod,
+    GrowWithEpochs,
+    PreflightWarning,
+    RandomResize,
+    RunOptions,
+    TensorFlow,
+    TrainingJob,
+)
 from estimators.client.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -92,7 +102,15 @@ def callback_of(setting: Setting, *, seed: int, epochs: int, interval: float) ->
     return None
 
 
-def train(setting: Setting, *, seed: int, epochs: int, interval: float, inputs: Mapping[str, str]) -> dict[str, Any]:
+def train(
+    setting: Setting,
+    *,
+    seed: int,
+    epochs: int,
+    interval: float,
+    inputs: Mapping[str, str],
+    ray: str | None = None,
+) -> dict[str, Any]:
     """Run one training.
 
     Args:
@@ -101,6 +119,7 @@ def train(setting: Setting, *, seed: int, epochs: int, interval: float, inputs: 
         epochs: How many.
         interval: Seconds for a minute.
         inputs: The channels.
+        ray: The address of the Ray cluster on which it runs; None: this machine.
 
     Returns:
         What is kept of it; see :func:`kept`.
@@ -108,10 +127,13 @@ def train(setting: Setting, *, seed: int, epochs: int, interval: float, inputs: 
     Raises:
         TrainingJobError: it failed.
     """
+    # Ray finds room for as many hosts as the job is told to have, several of them on a node where there are fewer.
+    on_ray = {"address": ray, "follow_nodes": False, "strategy": "SPREAD"}
     estimator = TensorFlow(
         entry_point="train_residual.py",
         source_dir=str(ROOT / "entrypoints"),
-        instance_type="local_process",
+        instance_type="ray" if ray is not None else "local_process",
+        run_options=RunOptions(backend_options=on_ray if ray is not None else {}),
         instance_count=setting.workers,
         distribution=ElasticHorovod(min_hosts=1, max_hosts=4, spares=setting.spares),
         hyperparameters={"epochs": epochs, "seed": seed},
@@ -428,6 +450,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--interval", type=float, default=INTERVAL, help="seconds that stand for a minute")
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="SETTING")
+    parser.add_argument("--ray", metavar="ADDRESS", help="the Ray cluster on whose nodes the workers are")
     parser.add_argument("--report", action="store_true", help="run nothing, only print the tables")
     options = parser.parse_args()
     runs = load(options.output)
@@ -443,7 +466,14 @@ def main() -> int:
             if options.report or (name, seed) in done:
                 continue
             began = time.monotonic()
-            run = train(SETTINGS[name], seed=seed, epochs=options.epochs, interval=options.interval, inputs=digits())
+            run = train(
+                SETTINGS[name],
+                seed=seed,
+                epochs=options.epochs,
+                interval=options.interval,
+                inputs=digits(),
+                ray=options.ray,
+            )
             runs.append(run)
             save(options.output, runs)
             sizes = " → ".join(str(size) for _, size in run["sizes"])

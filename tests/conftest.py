@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from container.system import folders
+from container.contract import variables
+from container.system import folders, importers
 
 sys.path.append(str(Path(__file__).parent / "support"))  # at the end: it hides nothing
 
@@ -58,7 +59,9 @@ def prepared_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def own_temporary_folder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A ``TMPDIR`` for each test, removed at its end: what a test kills cannot tidy up.
 
     Its path is short, since sockets lie in it. Ports stay reserved among all tests that run at once.
@@ -66,8 +69,14 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     tmp_path_factory.getbasetemp()  # else pytest's own folder would be in the first test's
     ports = folders.of_ports()
     ports.mkdir(mode=0o700, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="test-", dir=folders.root()))
-    (folder / ports.name).symlink_to(ports)
+    if "warm" in request.fixturenames:  # TensorFlow looks at TMPDIR when it is imported, so it has to be the same
+        folder = Path(folders.root()) / f"test-warm-{os.getpid()}"
+        shutil.rmtree(folder, ignore_errors=True)  # a process that was being killed may have written there once more
+        folder.mkdir(mode=0o700, exist_ok=True)
+    else:
+        folder = Path(tempfile.mkdtemp(prefix="test-", dir=folders.root()))
+    with contextlib.suppress(FileExistsError):
+        (folder / ports.name).symlink_to(ports)
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
@@ -77,3 +86,35 @@ def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     with contextlib.suppress(OSError):
         (folder / ports.name).unlink()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kept_importers() -> Iterator[Path]:
+    """A folder of importers for the jobs of all tests of this process that take ``warm``; none outlives the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="fleetfit-tests-", dir="/tmp"))
+    yield folder
+    _end_importers(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def warm(kept_importers: Path, own_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the processes of jobs forked from what an earlier test's job has imported, where these are the same.
+
+    What is kept, and what is started cold, is tested in ``tests/integration/cluster``.
+    """
+    monkeypatch.setenv(variables.KEEP_IMPORTERS, str(kept_importers))
+    yield
+    _end_importers(kept_importers, but=_KEPT)
+
+
+#: So many are kept: each has the memory of TensorFlow.
+_KEPT = 5
+
+
+def _end_importers(folder: Path, but: int = 0) -> None:
+    """End those that have been used the longest ago."""
+    found = sorted(importers.noted(folder), key=lambda one: one.until or float("inf"), reverse=True)
+    for one in found[but:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGTERM)

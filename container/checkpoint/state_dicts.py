@@ -77,6 +77,8 @@ class StateDicts:
             TypeError: something has no form in a checkpoint.
         """
         found: dict[str, list[Slot]] = {}
+        # A new mapping each time: a snapshot that is still being written keeps the facts of its own moment.
+        self._described = {}
         for name, value in self._objects.items():
             slots: dict[str, Slot] = {}
             self._described[name] = _described(value.state_dict(), name, slots)

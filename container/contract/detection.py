@@ -18,6 +18,7 @@ from container.contract.strategies import (
     CollectiveAllReduce,
     Distribution,
     ElasticHorovod,
+    ElasticTorchDistributed,
     Mirrored,
     ParameterServer,
     TorchDistributed,
@@ -87,7 +88,9 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
     """
     strategy = _strategy(environ)
     host = environ.get("SM_CURRENT_HOST") or socket.gethostname()
-    if isinstance(strategy, TorchDistributed) or (strategy is None and "TORCHELASTIC_RUN_ID" in environ):
+    if isinstance(strategy, TorchDistributed | ElasticTorchDistributed) or (
+        strategy is None and "TORCHELASTIC_RUN_ID" in environ
+    ):
         return _torch(environ, strategy or TorchDistributed(), host)
     config = _tf_config(environ)
     started = next((names for names in _STARTERS if names[0] in environ), None)

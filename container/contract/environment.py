@@ -19,7 +19,7 @@ from container.contract.membership import natural_key
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
 
 #: The longest ``NAME=value`` string that Linux passes to a process (MAX_ARG_STRLEN), less the final NUL.
-_STRING_LIMIT = 131071
+STRING_LIMIT = 131071
 
 _DEFAULT_GROUP = "homogeneousCluster"
 
@@ -211,14 +211,14 @@ class Environment:
         env = codec.to_env_vars(values)
         env[variables.CHECKPOINT_DIR] = str(self.tree.checkpoints)
         for name, text in env.items():
-            if len(name) + 1 + len(text.encode()) > _STRING_LIMIT:
+            if len(name) + 1 + len(text.encode()) > STRING_LIMIT:
                 if name == "SM_TRAINING_ENV":
                     continue
                 raise ValueError(
-                    f"{name} would have {len(text)} characters; Linux passes at most {_STRING_LIMIT} in one variable. "
+                    f"{name} would have {len(text)} characters; Linux passes at most {STRING_LIMIT} in one variable. "
                     "Put the large values into a file of a channel."
                 )
-        if len(env["SM_TRAINING_ENV"]) + len("SM_TRAINING_ENV=") > _STRING_LIMIT:
+        if len(env["SM_TRAINING_ENV"]) + len("SM_TRAINING_ENV=") > STRING_LIMIT:
             del env["SM_TRAINING_ENV"]  # it repeats what the others say
         return env
 

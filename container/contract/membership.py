@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 
 
@@ -46,7 +47,7 @@ class Membership:
         if len(set(names)) != len(names):
             raise ValueError(f"host names must be unique, got {names}.")
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The hosts' names in rank order."""
         return tuple(host.name for host in self.hosts)
@@ -56,7 +57,7 @@ class Membership:
         """The host that coordinates: the first one."""
         return self.hosts[0]
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """The number of ranks."""
         return sum(host.slots for host in self.hosts)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from container.contract.membership import Membership
@@ -27,6 +28,38 @@ class StartedBy(enum.Enum):
 
     TOOLKIT = "toolkit"
     MPIRUN = "mpirun"
+
+
+class Deferred(Mapping[str, str]):
+    """Variables that are made when they are first looked at.
+
+    Those of a host name all hosts, and those of a TensorFlow rank all ranks: together they grow with the square of the
+    cluster, while a toolkit looks at its own host's alone, and a summary at those of a few.
+
+    Args:
+        make: Makes them.
+    """
+
+    def __init__(self, make: Callable[[], Mapping[str, str]]) -> None:
+        self._make = make
+        self._made: Mapping[str, str] | None = None
+
+    def _variables(self) -> Mapping[str, str]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, name: str) -> str:
+        return self._variables()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables())
+
+    def __len__(self) -> int:
+        return len(self._variables())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'…' if self._made is None else dict(self._made)})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,16 +139,28 @@ class Plan:
             has_servers: See above, as the rest.
             warnings: Likewise.
             notes: Likewise.
+
+        Raises:
+            ValueError: a value is too long for a process's environment.
         """
-        planned = list(processes)
+        planned: dict[str, list[ProcessPlan]] = {name: [] for name in membership.names}
+        for process in processes:
+            planned[process.host].append(process)
+
+        def variables_of(name: str) -> dict[str, str]:
+            return {**environment.for_host(name).to_env_vars(), **(variables or {})}
+
+        # All are made when they are looked at, but for the longest: what is too long is refused now.
+        longest = max(membership.names, key=len)
+        made = {longest: variables_of(longest)}
         return cls(
             strategy=environment.strategy.name if environment.strategy is not None else "none",
             membership=membership,
             hosts=tuple(
                 HostPlan(
                     name=name,
-                    environment={**environment.for_host(name).to_env_vars(), **(variables or {})},
-                    processes=tuple(process for process in planned if process.host == name),
+                    environment=made.get(name) or Deferred(functools.partial(variables_of, name)),
+                    processes=tuple(planned[name]),
                 )
                 for name in membership.names
             ),
@@ -151,6 +196,7 @@ def rank_processes(
     variables: Callable[[int], Mapping[str, str]] = lambda rank: {},
     *,
     started_by: StartedBy = StartedBy.TOOLKIT,
+    name: str = "rank {rank}",
 ) -> list[ProcessPlan]:
     """Plan the process of each rank, in rank order.
 
@@ -159,14 +205,15 @@ def rank_processes(
         argv: The user's entry point.
         variables: What a rank has in its environment beside its host's.
         started_by: Who starts them.
+        name: What one is called, of its ``rank`` and its ``local_rank``.
     """
     return [
         ProcessPlan(
-            name=f"rank {rank}",
+            name=name.format(rank=rank, local_rank=local_rank),
             host=host.name,
             role=Role.RANK,
             argv=argv,
-            environment=variables(rank),
+            environment=Deferred(functools.partial(variables, rank)),
             rank=rank,
             local_rank=local_rank,
             started_by=started_by,

@@ -353,8 +353,8 @@ DISCOVERED_BY_CALLER = "@caller"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ElasticHorovod(Distribution):
-    """Elastic Horovod: hosts may come and go while it trains. Starts at ``instance_count`` hosts.
+class Elastic(Distribution):
+    """Base of the strategies whose hosts may come and go while they train. They start at ``instance_count`` hosts.
 
     Attributes:
         processes_per_host: Workers on each host.
@@ -378,8 +378,6 @@ class ElasticHorovod(Distribution):
         max_join: Hosts that may join at once; None for any number.
         max_leave: Hosts that may be told to leave at once; None for any number.
         grow_every: The least time between two growths, in seconds.
-        warm: Whether a worker runs the script up to ``hvd.init()`` before it joins, while the others go on training;
-            else it is started when it has its place, as horovodrun does it.
     """
 
     processes_per_host: int = 1
@@ -395,79 +393,66 @@ class ElasticHorovod(Distribution):
     max_join: int | None = None
     max_leave: int | None = None
     grow_every: float = 0.0
-    warm: bool = True
     discovery: Any = None
     slots: int | None = None
     spares: int = 0
 
-    name: ClassVar[str] = "elastic_horovod"
-    key: ClassVar[str] = "elastic_horovod"
-    launcher: ClassVar[str] = "elastic"
     all_reduce: ClassVar[bool] = True
-    frameworks: ClassVar[tuple[str, ...]] = ("tensorflow", "torch")
-    enabled_parameter: ClassVar[str] = "fleetfit_elastic_horovod_enabled"
-    parameters: ClassVar[Mapping[str, str]] = {
-        name: f"fleetfit_elastic_{name}"
-        for name in (
-            "processes_per_host", "min_hosts", "max_hosts", "workers", "min_workers", "max_workers",
-            "reset_limit", "cooldown", "exclusion", "elastic_timeout", "max_join", "max_leave", "grow_every", "warm",
-            "discovery", "slots", "spares",
-        )
-    }  # fmt: skip
+    #: Whether every worker begins anew, from its last checkpoint, when a member is lost or another one joins.
+    restarts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _count("ElasticHorovod(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
-        _count("ElasticHorovod(min_hosts=…)", self.min_hosts)
+        own = type(self).__name__
+        _count(f"{own}(processes_per_host=…)", self.processes_per_host, high=MAX_PROCESSES_PER_HOST)
+        _count(f"{own}(min_hosts=…)", self.min_hosts)
         for name in ("max_hosts", "workers", "min_workers", "max_workers", "max_join", "max_leave", "slots"):
             if getattr(self, name) is not None:
-                _count(f"ElasticHorovod({name}=…)", getattr(self, name))
+                _count(f"{own}({name}=…)", getattr(self, name))
         if self.reset_limit is not None:
-            _count("ElasticHorovod(reset_limit=…)", self.reset_limit, 0)
-        _amount("ElasticHorovod(elastic_timeout=…)", self.elastic_timeout)
-        _amount("ElasticHorovod(grow_every=…)", self.grow_every)
-        _flag("ElasticHorovod(warm=…)", self.warm)
+            _count(f"{own}(reset_limit=…)", self.reset_limit, 0)
+        _amount(f"{own}(elastic_timeout=…)", self.elastic_timeout)
+        _amount(f"{own}(grow_every=…)", self.grow_every)
         if self.discovery is not None and not callable(self.discovery):
             if not isinstance(self.discovery, str) and not hasattr(self.discovery, "__fspath__"):
                 raise ConfigurationError(
-                    "ElasticHorovod(discovery=…) must be the path of a script or file, or a function; "
+                    f"{own}(discovery=…) must be the path of a script or file, or a function; "
                     f"got {shown(self.discovery)}."
                 )
             object.__setattr__(self, "discovery", str(self.discovery))
-            _passable("ElasticHorovod(discovery=…)", self.discovery)
-        _count("ElasticHorovod(spares=…)", self.spares, 0)
+            _passable(f"{own}(discovery=…)", self.discovery)
+        _count(f"{own}(spares=…)", self.spares, 0)
         if not isinstance(self.cooldown, tuple | list) or len(self.cooldown) != 2 or None in self.cooldown:
             raise ConfigurationError(
-                f"ElasticHorovod(cooldown=…) must be (shortest, longest) in seconds; got {shown(self.cooldown)}."
+                f"{own}(cooldown=…) must be (shortest, longest) in seconds; got {shown(self.cooldown)}."
             )
         for seconds in self.cooldown:
-            _amount("ElasticHorovod(cooldown=…)", seconds)
+            _amount(f"{own}(cooldown=…)", seconds)
         shortest, longest = self.cooldown
         if shortest > longest:
-            raise ConfigurationError(f"ElasticHorovod(cooldown=…): the shortest, {shortest:g} s, is over the longest.")
+            raise ConfigurationError(f"{own}(cooldown=…): the shortest, {shortest:g} s, is over the longest.")
         object.__setattr__(self, "cooldown", (float(shortest), float(longest)))
         if isinstance(self.exclusion, str):
-            _passable("ElasticHorovod(exclusion=…)", self.exclusion)
+            _passable(f"{own}(exclusion=…)", self.exclusion)
         if self.exclusion is not None and not (
             isinstance(self.exclusion, str) and re.fullmatch(r".+:[A-Za-z_]\w*", self.exclusion)
         ):
             raise ConfigurationError(
-                "ElasticHorovod(exclusion=…) must be 'path/of/file.py:Name' or 'package.module:Name'; "
+                f"{own}(exclusion=…) must be 'path/of/file.py:Name' or 'package.module:Name'; "
                 f"got {shown(self.exclusion)}."
             )
         if self.max_hosts is not None and self.max_hosts < self.min_hosts:
             raise ConfigurationError(
-                f"ElasticHorovod: max_hosts={self.max_hosts} is less than min_hosts={self.min_hosts}; swap them."
+                f"{own}: max_hosts={self.max_hosts} is less than min_hosts={self.min_hosts}; swap them."
             )
         if self.max_workers is not None and self.max_workers < self.least_workers:
             raise ConfigurationError(
-                f"ElasticHorovod: max_workers={self.max_workers} is less than the {self.least_workers} that it needs."
+                f"{own}: max_workers={self.max_workers} is less than the {self.least_workers} that it needs."
             )
 
         if self.workers is not None and not self.least_workers <= self.workers <= (self.max_workers or math.inf):
             most = f" and at most {self.max_workers}" if self.max_workers else ""
             raise ConfigurationError(
-                f"ElasticHorovod: workers={self.workers}, what it starts with, must be at least {self.least_workers}"
-                f"{most}."
+                f"{own}: workers={self.workers}, what it starts with, must be at least {self.least_workers}{most}."
             )
 
     def to_hyperparameters(self) -> dict[str, Any]:
@@ -508,9 +493,65 @@ class ElasticHorovod(Distribution):
         return self.max_workers or self.most_hosts(instance_count) * self.processes_per_host
 
 
+#: Field of an elastic strategy -> hyperparameter.
+_ELASTIC = {field.name: f"fleetfit_elastic_{field.name}" for field in dataclasses.fields(Elastic)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElasticHorovod(Elastic):
+    """Elastic Horovod: hosts may come and go while it trains. Starts at ``instance_count`` hosts.
+
+    The options of every elastic strategy (:class:`Elastic`), and one more.
+
+    Attributes:
+        warm: Whether a worker runs the script up to ``hvd.init()`` before it joins, while the others go on training;
+            else it is started when it has its place, as horovodrun does it.
+    """
+
+    warm: bool = True
+
+    name: ClassVar[str] = "elastic_horovod"
+    key: ClassVar[str] = "elastic_horovod"
+    launcher: ClassVar[str] = "elastic"
+    frameworks: ClassVar[tuple[str, ...]] = ("tensorflow", "torch")
+    enabled_parameter: ClassVar[str] = "fleetfit_elastic_horovod_enabled"
+    parameters: ClassVar[Mapping[str, str]] = {**_ELASTIC, "warm": "fleetfit_elastic_warm"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _flag("ElasticHorovod(warm=…)", self.warm)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ElasticTorchDistributed(Elastic):
+    """``torch.distributed`` whose hosts may come and go: every rank starts again when they do, as under torchrun.
+
+    The scripts are torchrun's: they load their last checkpoint when they start. The loss of any host, the first
+    included, ends nothing. The options of every elastic strategy (:class:`Elastic`), and one more.
+
+    Attributes:
+        max_restarts: How often the script may fail by itself, and start again on all ranks, before the job fails:
+            torchrun's ``--max-restarts``. The loss of a host and a change of their number do not count.
+    """
+
+    max_restarts: int = 3
+
+    name: ClassVar[str] = "elastic_torch_distributed"
+    key: ClassVar[str] = "elastic_torch_distributed"
+    launcher: ClassVar[str] = "elastic_torch"
+    frameworks: ClassVar[tuple[str, ...]] = ("torch",)
+    restarts: ClassVar[bool] = True
+    enabled_parameter: ClassVar[str] = "fleetfit_elastic_torch_enabled"
+    parameters: ClassVar[Mapping[str, str]] = {**_ELASTIC, "max_restarts": "fleetfit_elastic_max_restarts"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _count("ElasticTorchDistributed(max_restarts=…)", self.max_restarts, 0)
+
+
 STRATEGIES: tuple[type[Distribution], ...] = (
     *(ParameterServer, MPI, CollectiveAllReduce, Mirrored, ElasticHorovod),
-    TorchDistributed,
+    *(TorchDistributed, ElasticTorchDistributed),
 )
 
 for _strategy in STRATEGIES:  # what help() and editors show: __new__ would say less

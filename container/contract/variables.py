@@ -48,14 +48,20 @@ HOSTS_HERE = "FLEETFIT_HOSTS_HERE"
 WORKER_RESTARTS = "FLEETFIT_WORKER_RESTARTS"
 #: What ranks do after some step, to rehearse faults: JSON of ``[{"id", "rank", "step", "signal"}]``.
 CHAOS = "FLEETFIT_CHAOS"
+#: The faults of it that were injected before the process started, where that starts again within an attempt: their ids.
+CHAOS_DONE = "FLEETFIT_CHAOS_DONE"
 #: A file of JSON with more of these variables: those whose values nobody else may see (:data:`JOB_TOKEN`).
 SECRETS_FILE = "FLEETFIT_SECRETS_FILE"
 #: The folder of the machine's importers (:mod:`container.toolkit.importer`), which the hosts there share, and those of
 #: the job's next attempt. Default: each host has one of its own.
 IMPORTERS = "FLEETFIT_IMPORTERS"
-#: How many seconds these are kept when nobody needs them. Default 0. And whose jobs find them: a digest of the home.
+#: How many seconds these are kept when nobody needs them. Default 0. And whose jobs find them: a digest of the home, or
+#: the folder that :data:`KEEP_IMPORTERS` names.
 KEEP_ALIVE = "FLEETFIT_KEEP_ALIVE"
 KEPT_FOR = "FLEETFIT_KEPT_FOR"
+#: In the caller's environment: a folder in which the importers of ``local_process`` jobs are kept for ten minutes,
+#: whichever home a job is of, unless the job says how long itself.
+KEEP_IMPORTERS = "FLEETFIT_KEEP_IMPORTERS"
 #: A process of the machine with which these end before that: a notebook's kernel.
 KEPT_WITH = "FLEETFIT_KEPT_WITH"
 #: Seconds that hosts wait for each other at the start. Default 900 (SageMaker boots hosts minutes apart).

@@ -49,7 +49,7 @@ class Event:
 
     Attributes:
         kind: ``phase``, ``importer``, ``metric``, ``process_started``, ``process_ended``, ``exception``, ``failure``,
-            ``checkpoint``, ``warning`` …
+            ``checkpoint``, ``warning``, ``resources`` …
         host: The host that says so.
         time_ns: When, in nanoseconds since the epoch, by that host's clock.
         rank: The rank it concerns, if any.

@@ -182,11 +182,11 @@ def _json(value) -> str:  # type: ignore[no-untyped-def]
     """The value as JSON. The script's folder is in the path, and a module ``json`` in it is not to be imported."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, dict):
         return "{" + ",".join(_json(str(name)) + ":" + _json(one) for name, one in value.items()) + "}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return "[" + ",".join(_json(one) for one in value) + "]"
     text = str(value).encode("utf-16-be", "surrogatepass")
     units = [text[place] << 8 | text[place + 1] for place in range(0, len(text), 2)]
@@ -496,8 +496,8 @@ def _go_on(text: str, late, evidence) -> None:  # type: ignore[no-untyped-def]
         evidence: What watches whether this process joins others; None if nothing does.
     """
     _leave_the_path()
-    for name in ("_fleetfit_importer", "_fleetfit_command"):
-        sys.modules.pop(name, None)
+    for name in ("importer", "imports", "hosts", "ranks", "command"):
+        sys.modules.pop(f"_fleetfit_{name}", None)
     late.text = text
     fd = os.environ.pop(_PLACE_FD, None)
     if fd and hasattr(sys, "_fleetfit_place"):

@@ -10,7 +10,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
 
-from container.contract.environment import Environment
+from container.contract.environment import STRING_LIMIT, Environment
 from container.contract.membership import Membership
 from container.contract.names import unknown
 from container.contract.plan import Plan
@@ -30,6 +30,7 @@ class Launcher:
             machine. Ranks that sleep while they wait do better so; those that ask again and again, as MPI's do, could
             not give way to those of other hosts.
         connects: Whether its processes connect the hosts with each other, beside the toolkits' own connection.
+        placed_by_script: Whether a worker gets its rank when its script asks for it, and not before it starts.
     """
 
     module: str
@@ -37,6 +38,7 @@ class Launcher:
     membership_changes: bool = False
     own_sessions: bool = False
     connects: bool = True
+    placed_by_script: bool = False
 
 
 #: By their names.
@@ -52,6 +54,12 @@ LAUNCHERS = {
         runtime="container.toolkit.elastic.host:ElasticRuntime",
         membership_changes=True,
         own_sessions=True,
+        placed_by_script=True,
+    ),
+    "elastic_torch": Launcher(
+        module="container.launchers.elastic_torch",
+        runtime="container.toolkit.elastic.restarting:RestartingRuntime",
+        membership_changes=True,
     ),
 }
 
@@ -130,6 +138,24 @@ def servers_command(environment: Environment) -> tuple[str, ...]:
     module = importlib.import_module(of(environment.strategy).module)
     found: tuple[str, ...] = module.servers_command(environment) if hasattr(module, "servers_command") else ()
     return found
+
+
+def check_tf_config(text: str, membership: Membership) -> None:
+    """Refuse a TF_CONFIG that Linux would not pass to a process.
+
+    Args:
+        text: The longest of the job: it names every process.
+        membership: The hosts and their slots, for the message.
+
+    Raises:
+        LaunchError: it is longer than a variable may be.
+    """
+    if len("TF_CONFIG=") + len(text.encode()) > STRING_LIMIT:
+        raise LaunchError(
+            f"TF_CONFIG names every process, and for {len(membership.hosts):,} hosts × {membership.hosts[0].slots} it "
+            f"would have {len(text):,} characters; Linux passes at most {STRING_LIMIT:,} in one variable. Use fewer "
+            "hosts or fewer processes on each, or MPI(), which needs no such variable."
+        )
 
 
 def membership_of(environment: Environment) -> Membership:

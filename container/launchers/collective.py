@@ -12,6 +12,7 @@ from container.contract.environment import Environment
 from container.contract.membership import Membership
 from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import CollectiveAllReduce
+from container.launchers import check_tf_config
 
 #: As the toolkit's.
 WORKER_PORT = 8890
@@ -29,9 +30,13 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         environment: The job as one host sees it.
         membership: The hosts and their slots.
         command: The user's entry point.
+
+    Raises:
+        LaunchError: there are more ranks than TF_CONFIG can name.
     """
     assert isinstance(environment.strategy, CollectiveAllReduce)
     workers = worker_addresses(membership)
+    check_tf_config(_tf_config(workers, len(workers) - 1), membership)
     processes = rank_processes(membership, command, lambda rank: {"TF_CONFIG": _tf_config(workers, rank)})
     return Plan.of(environment, membership, processes)
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from container.contract.environment import Environment
 from container.contract.membership import Membership
-from container.contract.plan import Plan, ProcessPlan, Role
+from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import ElasticHorovod
+
+#: What a worker is called: its rank is another one in each membership.
+WORKER = "worker {local_rank}"
 
 
 def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
@@ -21,22 +24,16 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         command: The user's entry point.
     """
     assert isinstance(environment.strategy, ElasticHorovod)
-    processes = [
-        ProcessPlan(
-            name=f"worker {local_rank}",
-            host=host.name,
-            role=Role.RANK,
-            argv=command,
-            environment={
-                "HOROVOD_ELASTIC": "1",
-                "HOROVOD_CONTROLLER": "gloo",
-                "HOROVOD_CPU_OPERATIONS": "gloo",
-                "HOROVOD_RANK": str(rank),
-                "HOROVOD_SIZE": str(membership.size),
-            },
-            rank=rank,
-            local_rank=local_rank,
-        )
-        for rank, host, local_rank in membership.ranks()
-    ]
+    processes = rank_processes(
+        membership,
+        command,
+        lambda rank: {
+            "HOROVOD_ELASTIC": "1",
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_RANK": str(rank),
+            "HOROVOD_SIZE": str(membership.size),
+        },
+        name=WORKER,
+    )
     return Plan.of(environment, membership, processes)

@@ -13,14 +13,16 @@ Source of the second form: sagemaker-tensorflow-training-toolkit, ``training.py`
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from typing import Any
 
 from container.contract.environment import Environment
 from container.contract.membership import Membership
-from container.contract.plan import Plan, ProcessPlan, Role
+from container.contract.plan import Deferred, Plan, ProcessPlan, Role
 from container.contract.strategies import ParameterServer
+from container.launchers import check_tf_config
 
 #: As the toolkit's; the chief, which it does not have, beside them.
 WORKER_PORT = 2222
@@ -40,10 +42,14 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         environment: The job as one host sees it.
         membership: The hosts.
         command: The user's entry point.
+
+    Raises:
+        LaunchError: there are more hosts than TF_CONFIG can name.
     """
     strategy = environment.strategy
     assert isinstance(strategy, ParameterServer)
     cluster = cluster_spec(membership, strategy)
+    check_tf_config(_tf_config(cluster, "worker", len(membership.hosts)), membership)
     servers = [
         _server(environment, membership, cluster, index) for index in range(len(membership.hosts)) if "ps" in cluster
     ]
@@ -104,9 +110,10 @@ def _workers(
                 host=host,
                 role=Role.RANK if runs_script else Role.SERVER,
                 argv=command if runs_script else servers_command(environment),
-                environment={"TF_CONFIG": _tf_config(cluster, kind, index)} if cluster else {},
+                environment=Deferred(functools.partial(_variables, cluster, kind, index)) if cluster else {},
                 rank=rank if runs_script else None,
-                local_rank=sum(process.host == host for process in processes) if runs_script else None,
+                # The chief's or master's host has a worker beside it, if any.
+                local_rank=int(rank > 0 and host == names[0]) if runs_script else None,
             )
         )
     return processes
@@ -118,8 +125,7 @@ def _server(environment: Environment, membership: Membership, cluster: dict[str,
         host=membership.names[index],
         role=Role.SERVER,
         argv=servers_command(environment),
-        # Parameter servers take no GPU.
-        environment={"TF_CONFIG": _tf_config(cluster, "ps", index), "CUDA_VISIBLE_DEVICES": "-1"},
+        environment=Deferred(functools.partial(_variables, cluster, "ps", index)),
     )
 
 
@@ -127,6 +133,13 @@ def servers_command(environment: Environment) -> tuple[str, ...]:
     """The command of a process that only serves."""
     machine = environment.machine
     return (machine.python, "-I", os.path.join(machine.container_package, "__main__.py"), "serve")
+
+
+def _variables(cluster: dict[str, list[str]], kind: str, index: int) -> dict[str, str]:
+    variables = {"TF_CONFIG": _tf_config(cluster, kind, index)}
+    if kind == "ps":
+        variables["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers take no GPU
+    return variables
 
 
 def _tf_config(cluster: dict[str, list[str]], kind: str, index: int) -> str:

@@ -8,6 +8,8 @@ torchrun (``TORCHELASTIC_USE_AGENT_STORE`` is False), since no launcher of ours 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from container.contract.environment import Environment
 from container.contract.membership import ClusterHost, Membership
 from container.contract.plan import Plan, rank_processes
@@ -31,26 +33,57 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
         command: The user's entry point.
     """
     assert isinstance(environment.strategy, TorchDistributed)
-    places = {rank: (host, local_rank) for rank, host, local_rank in membership.ranks()}
-    processes = rank_processes(
-        membership,
-        command,
-        lambda rank: rank_variables(environment, membership, places[rank][0], rank, places[rank][1]),
-    )
+    processes = rank_processes(membership, command, variables(environment, membership))
     return Plan.of(environment, membership, processes, variables=defaults(environment))
 
 
-def rank_variables(
-    environment: Environment, membership: Membership, host: ClusterHost, rank: int, local_rank: int
-) -> dict[str, str]:
-    """Return torchrun's variables for one rank.
+def variables(
+    environment: Environment, membership: Membership, *, max_restarts: int = 0
+) -> Callable[[int], Mapping[str, str]]:
+    """Return what makes torchrun's variables for each rank of a membership.
 
     Args:
         environment: The job as one host sees it.
         membership: The hosts and their slots.
+        max_restarts: How often the ranks may start again.
+    """
+    places = {rank: (host, local_rank) for rank, host, local_rank in membership.ranks()}
+
+    def of(rank: int) -> Mapping[str, str]:
+        host, local_rank = places[rank]
+        return rank_variables(
+            membership,
+            host,
+            rank,
+            local_rank,
+            run_id=environment.job_name,
+            restarts=environment.attempt,
+            max_restarts=max_restarts,
+        )
+
+    return of
+
+
+def rank_variables(
+    membership: Membership,
+    host: ClusterHost,
+    rank: int,
+    local_rank: int,
+    *,
+    run_id: str,
+    restarts: int,
+    max_restarts: int = 0,
+) -> dict[str, str]:
+    """Return torchrun's variables for one rank.
+
+    Args:
+        membership: The hosts and their slots.
         host: The rank's.
         rank: Its global rank.
         local_rank: Its rank on its host.
+        run_id: The job's name.
+        restarts: How often the ranks have started again.
+        max_restarts: How often they may.
     """
     master = membership.master
     return {
@@ -65,24 +98,25 @@ def rank_variables(
         "ROLE_WORLD_SIZE": str(membership.size),
         "MASTER_ADDR": master.reach,
         "MASTER_PORT": str(master.ports[0] if master.ports else STORE_PORT),
-        "TORCHELASTIC_RUN_ID": environment.job_name or "none",
-        "TORCHELASTIC_RESTART_COUNT": str(environment.attempt),
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": run_id or "none",
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 
 
-def defaults(environment: Environment) -> dict[str, str]:
+def defaults(environment: Environment, *, alone: bool | None = None) -> dict[str, str]:
     """Return variables of all ranks of a host, in whose place a user's own values are taken.
 
     Args:
         environment: The job as the host sees it.
+        alone: Whether there is no other host; None: as the job's list of hosts says.
     """
     machine, hosts = environment.machine, len(environment.hosts)
     slots = environment.strategy.ranks_per_host if environment.strategy is not None else 1
     ranks = slots * (hosts if machine.shared else machine.hosts_here)
     values = {"OMP_NUM_THREADS": str(max(1, machine.cpus // ranks)), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-    if machine.shared or hosts > 1:
+    if machine.shared or not (hosts < 2 if alone is None else alone):
         # Gloo would look the machine's own name up, and take the interface of whatever address that has.
         interface = environment.network_interface
         values |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}

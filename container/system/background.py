@@ -6,8 +6,9 @@ import contextlib
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from container.system.loop import Loop
 
@@ -20,6 +21,16 @@ class Background:
     Args:
         loop: Where results go.
     """
+
+    _of_loops: ClassVar[weakref.WeakKeyDictionary[Loop, Background]] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def of(cls, loop: Loop) -> Background:
+        """Return the one that all users of a loop share: each has two descriptors, and a job may have many hosts."""
+        found = cls._of_loops.get(loop)
+        if found is None:
+            found = cls._of_loops[loop] = cls(loop)
+        return found
 
     def __init__(self, loop: Loop) -> None:
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from container.system.loop import Loop
 
 _READ_SIZE = 1 << 16
+#: Peers that may wait to be accepted at once. All hosts of a job come in the same moment, and one that finds the queue
+#: full tries again only after a second. Linux cuts it to net.core.somaxconn (4,096).
+BACKLOG = 4096
 #: Why a connection is closed whose peer has closed it: it said all that it wanted to, or was killed.
 ENDED = "the connection was closed"
 

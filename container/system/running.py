@@ -12,6 +12,7 @@ from pathlib import Path
 
 from container.contract import variables
 from container.system import folders, importers, processes
+from container.system.connection import BACKLOG
 from container.system.loop import Loop
 from container.system.removing import remove_tree
 
@@ -227,7 +228,7 @@ class Runner:
             self._listener.close()
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._listener.bind((address, 0))
-        self._listener.listen(128)
+        self._listener.listen(BACKLOG)
         port: int = self._listener.getsockname()[1]
         return port
 

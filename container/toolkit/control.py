@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from container.contract.messages import Message
-from container.system.connection import Connection
+from container.system.connection import BACKLOG, Connection
 from container.system.loop import Loop, Timer
 
 #: Seconds that a stranger has to say hello.
@@ -193,7 +193,7 @@ def listen(address: str = "", port: int = 0) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, port))
-        sock.listen(128)
+        sock.listen(BACKLOG)
     except OSError:
         sock.close()
         raise

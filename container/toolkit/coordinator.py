@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
-from container.toolkit.evidence import Evidence
+from container.toolkit.evidence import RankEvidence
 
 #: What may come of a rank's exception before that rank has ended: Horovod's exit handler, say, waits for the others.
 _CONSEQUENCES = (Cause.PROCESS, Cause.LAUNCH)
@@ -57,7 +57,7 @@ class Coordinator:
         self.ended: set[str] = set()
         self._raised: tuple[str, str] | None = None  # host and process of the first exception, until it has ended
         self._held: Failure | None = None  # what failed since
-        self.evidence: dict[tuple[str, str], Evidence] = {}
+        self.evidence: dict[tuple[str, str], RankEvidence] = {}
         self.judge: Callable[[], Failure | None] = lambda: None
 
     def receive(self, host: str, message: Message) -> None:
@@ -80,7 +80,7 @@ class Coordinator:
             case "failed":
                 self.fail(Failure.from_dict(message["failure"]))
             case "evidence":
-                self.evidence.setdefault((host, message["process"]), Evidence()).add(message["data"])
+                self.evidence.setdefault((host, message["process"]), RankEvidence()).add(message["data"])
             case "stop":
                 if self.state in (CoordinatorState.GATHERING, CoordinatorState.RUNNING):
                     self.state = CoordinatorState.STOPPING

@@ -25,7 +25,7 @@ MODES = ("warn", "fail")
 
 
 @dataclasses.dataclass
-class Evidence:
+class RankEvidence:
     """What is known of one rank, which may be several processes, one after the other or at once.
 
     Attributes:
@@ -98,7 +98,7 @@ def is_cluster(plan: Plan) -> bool:
     return sum(process.role in (Role.RANK, Role.SERVER) for process in plan.processes) > 1
 
 
-def verdict(strategy: str, ranks: Collection[Evidence]) -> str | None:
+def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
     """Return what is wrong with a job that has ended well; None if nothing is, or it is not known.
 
     Args:

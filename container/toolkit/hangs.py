@@ -38,7 +38,7 @@ _COLLECTIVES = re.compile(
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _IMPORTLIB = "<frozen importlib"
-_IMPORTER = "/hook/_fleetfit_importer.py"
+_IMPORTERS = ("/hook/_fleetfit_importer.py", "/hook/_fleetfit_imports.py")
 #: Keras's methods that run training steps, and the places of TensorFlow's compiled functions.
 _STEPS = ("fit", "train_on_batch", "evaluate", "test_on_batch", "predict", "predict_on_batch")
 _COMPILED = ("/polymorphic_function/", "/eager/def_function.py", "/python/client/session.py")
@@ -110,7 +110,7 @@ def waiting_in(text: str, code_dir: Path) -> str | None:
     Returns:
         ``train.py:12 in step: hvd.allreduce(x)``, or None when there is no dump.
     """
-    frames = list(itertools.takewhile(lambda frame: not frame[0].endswith(_IMPORTER), main_stack(text)))
+    frames = list(itertools.takewhile(lambda frame: not frame[0].endswith(_IMPORTERS), main_stack(text)))
     if not frames:
         return None
     own = next((i for i, (path, _, _) in enumerate(frames) if Path(path).is_relative_to(code_dir)), None)

@@ -520,7 +520,7 @@ class HostRuntime(Runtime):
         known = self._coordinator.evidence
         text = evidence.verdict(
             self._plan.strategy,
-            [known.get((process.host, process.name)) or evidence.Evidence() for process in self._plan.ranks],
+            [known.get((process.host, process.name)) or evidence.RankEvidence() for process in self._plan.ranks],
         )
         if text is None:
             return None

@@ -12,7 +12,7 @@ from container.contract.hints import Situation, hints
 from container.contract.names import cut
 from container.contract.plan import Plan
 from container.contract.strategies import CollectiveAllReduce
-from container.toolkit import traceback_text
+from container.toolkit import collective_timeouts, traceback_text
 from container.toolkit.mpi import daemons
 from container.toolkit.process_group import Member
 
@@ -73,10 +73,11 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
     end = describe_end(member.exit_code, member.signal)
     if member.vanished:
         end = "was killed by SIGKILL together with its wrapper"
+    timed_out = collective_timeouts.describe(text, traceback)
+    headline = timed_out or _headline(traceback, member.exception)
     if member.exit_code is None and member.signal is None:
-        message = _headline(traceback, member.exception) or "raised an exception"
+        message = headline or "raised an exception"
     else:
-        headline = _headline(traceback, member.exception)
         message = f"{headline} ({end})" if headline else end
     return Failure(
         cause=Cause.PROCESS,
@@ -88,7 +89,10 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
         signal=member.signal,
         traceback=traceback_text.shorten(traceback) if traceback else None,
         log_tail=None if traceback else traceback_text.log_tail(text) or None,
-        hints=hints(text, member.signal, traceback=traceback, situation=situation),
+        hints=(
+            *((collective_timeouts.HINT,) if timed_out else ()),
+            *hints(text, member.signal, traceback=traceback, situation=situation),
+        ),
     )
 
 

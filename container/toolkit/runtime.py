@@ -17,6 +17,7 @@ from container.contract.plan import Plan
 from container.contract.wire import TERMINATED, Event
 from container.system.connection import ENDED, Reader
 from container.system.loop import Loop
+from container.toolkit import resources
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang
 
@@ -126,6 +127,12 @@ class Runtime(abc.ABC):
             lifeline: The descriptor, which is the runtime's from now on.
         """
         Reader(self._loop, lifeline, self._instructed, self._lifeline_ended)
+        # Only here: a managed service has series of its own, and would show ours as lines of the log.
+        resources.ResourceSampler(
+            self._loop,
+            lambda: list(self._gang.members.values()) if self._gang is not None else [],
+            lambda rank, values: self._event(resources.KIND, rank=rank, **values),
+        ).start()
 
     def _instructed(self, message: Message) -> None:
         match message["op"]:

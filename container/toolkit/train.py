@@ -341,7 +341,7 @@ class Preparation:
         if self._imports is not None:
             gang.on_importer = self._tell_of_importer
             changed = launchers.ranks_variables(env, gang.environment)
-            elastic = launchers.of(env.strategy).membership_changes
+            elastic = launchers.of(env.strategy).placed_by_script
             servers = launchers.servers_command(env)
             gang.start_importer(
                 command,

@@ -10,7 +10,7 @@ from estimators.job.errors import UnsupportedError
 from estimators.job.fleets import find, names
 
 if TYPE_CHECKING:
-    from estimators.backends.base import Backend
+    from estimators.backends.base import Backend, ManagedService
 
 
 def load(name: str) -> type[Backend]:
@@ -30,3 +30,17 @@ def load(name: str) -> type[Backend]:
 
         backend = cluster_over(found)
     return backend
+
+
+def load_service(name: str) -> type[ManagedService]:
+    """Return the class of a managed service of the table, whose capabilities say that it is one.
+
+    Raises:
+        UnsupportedError: there is none of that name, or it is none.
+    """
+    from estimators.backends.base import ManagedService
+
+    found = load(name)
+    if not issubclass(found, ManagedService):
+        raise UnsupportedError(f"{name!r} is no managed service.")
+    return found

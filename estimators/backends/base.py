@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from container.contract.failures import Failure
 from container.system.loop import Loop
+from estimators.job.errors import UnsupportedError
 from estimators.job.request import HOST_PREFIX, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
@@ -290,6 +291,10 @@ class Backend(abc.ABC):
         """Let a host that does not train yet see what the job has saved since it was prepared, then call back."""
         then()  # hosts that share the folder with the others see it as it is saved
 
+    def share_checkpoints(self, then: Callable[[], None]) -> None:
+        """Let every host see what any of them has saved, while nothing trains on them, then call back."""
+        then()
+
     @abc.abstractmethod
     def collect_outputs(self) -> None:
         """Bring the rest of the checkpoints, then pack models and outputs to where the spec wants them.
@@ -302,6 +307,38 @@ class Backend(abc.ABC):
         """Remove everything that is not part of the record. The last call, also after failures; must be quick."""
 
 
+class TuningService(Protocol):
+    """Tuning jobs of a managed service, by name. Every call may block, and raises what the service's client raises."""
+
+    #: How often it is asked, in seconds.
+    poll_s: float
+
+    def upload(self, spec: TrainingJobSpec, source: Path) -> None:
+        """Bring the code of all trials there."""
+
+    def create(self, request: Mapping[str, Any], since: float) -> None:
+        """Create a tuning job; one that this request has made since a time, in seconds since the epoch, will do.
+
+        Raises:
+            JobExistsError: the name is taken.
+        """
+
+    def describe(self, name: str) -> dict[str, Any] | None:
+        """Return how a tuning job stands, as plain data; None where there is none."""
+
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        """Return the summaries of its training jobs, as plain data, the oldest first."""
+
+    def stop(self, name: str) -> None:
+        """Stop it; one that is over is left alone."""
+
+    def explain(self, error: Exception) -> tuple[str, bool]:
+        """Return what an error means, and whether it may pass when the same is asked again."""
+
+    def reconnect(self) -> None:
+        """Read the credentials again."""
+
+
 class ManagedService(Backend):
     """Follows one job on a service of somebody else's.
 
@@ -311,6 +348,27 @@ class ManagedService(Backend):
     """
 
     callbacks: ServiceCallbacks
+
+    @classmethod
+    def check_tuning(cls, spec: TrainingJobSpec) -> None:
+        """Refuse by name what the trials of the service's tuning jobs cannot have.
+
+        Args:
+            spec: A trial, without the hyperparameters that are tuned.
+
+        Raises:
+            UnsupportedError: with the reason and the remedy.
+        """
+        raise UnsupportedError(f"{cls.name}: it has no tuning jobs.")
+
+    @classmethod
+    def tuning_service(cls, options: RunOptions) -> TuningService:
+        """Return the service's tuning jobs.
+
+        Raises:
+            ConfigurationError: the service cannot be reached like this.
+        """
+        raise UnsupportedError(f"{cls.name}: it has no tuning jobs.")
 
     def collect_outputs(self) -> None:
         """They are where the service puts them."""

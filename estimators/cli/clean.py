@@ -26,10 +26,12 @@ from container.system import locks, unused
 from container.system.files import cache_root, names_in
 from container.system.removing import remove_tree
 from estimators import backends
+from estimators.cli import clean_tuning
 from estimators.job import fleets
 from estimators.job.errors import BackendError, ConfigurationError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, job_names, jobs_folder
+from estimators.tuning.record import tuning_folder
 
 if TYPE_CHECKING:
     from estimators.backends.base import Backend, Leftover
@@ -49,6 +51,7 @@ class ItemKind(enum.Enum):
     """What would be removed."""
 
     JOB = "job"
+    TUNING = "tuning job"
     CACHE = "cache"
     PROCESS = "process"
     FOLDER = "folder"
@@ -91,6 +94,7 @@ class Selection:
         keep: The newest so many of the jobs are kept.
         free_bytes: Jobs are taken, the oldest first, until they hold so many bytes; None for no bound.
         jobs: Jobs by name, whatever their age.
+        tunings: Tuning jobs by name, which go with their trials.
         caches: Whether to remove the caches.
         leftovers: Whether to look for what a crashed machine left.
         regions: The backends that are searched by name -> where; "": where their tools look by themselves.
@@ -100,6 +104,7 @@ class Selection:
     keep: int | None = None
     free_bytes: float | None = None
     jobs: tuple[str, ...] = ()
+    tunings: tuple[str, ...] = ()
     caches: bool = False
     leftovers: bool = True
     regions: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -161,7 +166,7 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
 
     Raises:
         JobNotFoundError: a job that was named does not exist.
-        ConfigurationError: a job that was named is running.
+        ConfigurationError: a job that was named is running, or a trial of a tuning job that is not over.
     """
     when = time.time() if now is None else now
     items: list[Item] = []
@@ -187,14 +192,26 @@ def find(selection: Selection, *, home: str | Path | None = None, now: float | N
 
 
 def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Item]:
+    studies = clean_tuning.studies(home)
+    needed = clean_tuning.needed(studies)
+    tunings = clean_tuning.named(selection.tunings, home)
     named = [JobRecord.open(name, home) for name in dict.fromkeys(selection.jobs)]
+    there = {*job_names(home)} - {*selection.jobs}
+    named += [JobRecord.open(name, home) for study in tunings for name in study.trials if name in there]
     for record in named:
+        if record.name in needed:
+            raise ConfigurationError(
+                f"job {record.name!r} is a trial of tuning job {needed[record.name]!r}, which is not over: "
+                f"`fleetfit tuning {needed[record.name]} --stop` stops it first."
+            )
         if not _wait_for_supervisor(record):
             raise ConfigurationError(f"job {record.name!r} is running: `fleetfit stop {record.name}` ends it first.")
     items = [_job_item(record, "asked for") for record in named]
+    items += [_tuning_item(study, "asked for") for study in tunings]
     if not selection.takes_jobs:
         return items
-    ended = [pair for pair in _ended(home) if pair[1].name not in selection.jobs]
+    gone = {item.name for item in items if item.kind is ItemKind.JOB}
+    ended = [pair for pair in _ended(home) if pair[1].name not in gone and pair[1].name not in needed]
     freed = 0.0
     for end, record in reversed(ended[selection.keep or 0 :]):  # the oldest first
         age = now - end
@@ -204,7 +221,16 @@ def _jobs(selection: Selection, home: str | Path | None, now: float) -> list[Ite
             break
         items.append(_job_item(record, f"ended {format_age(age)} ago"))
         freed += items[-1].bytes
-    return items
+    going = {item.name for item in items if item.kind is ItemKind.JOB}
+    staying = {*job_names(home)} - going
+    left = [study for study in studies if study.record.name not in selection.tunings]
+    spent = clean_tuning.spent(left, going, staying, selection.older_than_s, now, all_=selection.keep == 0)
+    return items + [_tuning_item(study, "no trial of it is left") for study in spent]
+
+
+def _tuning_item(study: clean_tuning.Study, why: str) -> Item:
+    path = study.record.path
+    return Item(kind=ItemKind.TUNING, name=study.record.name, path=path, bytes=size_of(path), why=why)
 
 
 def finished_jobs(home: str | Path | None = None) -> list[Item]:
@@ -267,18 +293,15 @@ def _ended_at(record: JobRecord) -> float:
 
 def _asides(home: str | Path | None, now: float) -> list[Item]:
     """Records that were being made or removed when their process was killed."""
-    folder = jobs_folder(home)
-    items: list[Item] = []
-    for name in names_in(folder):
-        path = folder / name
-        if (
-            _ASIDE.fullmatch(name)
-            and path.is_dir()
-            and not locks.is_held(path / "lock")
-            and unused.untouched(path, now)
-        ):
-            items.append(Item(kind=ItemKind.FOLDER, name=name, path=path, bytes=size_of(path), why="half-made record"))
-    return items
+    return [
+        Item(kind=ItemKind.FOLDER, name=path.name, path=path, bytes=size_of(path), why="half-made record")
+        for folder in (jobs_folder(home), tuning_folder(home))
+        for path in map(folder.joinpath, names_in(folder))
+        if _ASIDE.fullmatch(path.name)
+        and path.is_dir()
+        and not locks.is_held(path / "lock")
+        and unused.untouched(path, now)
+    ]
 
 
 # --- caches ---
@@ -417,8 +440,8 @@ def _remove(item: Item) -> Removal:
             _kill(item.process)
         elif item.leftover is not None:
             item.leftover.remove()
-        elif item.path is not None and item.kind is ItemKind.JOB:
-            _remove_job(item.path)
+        elif item.path is not None and item.kind in (ItemKind.JOB, ItemKind.TUNING):
+            _remove_record(item.path)
         elif item.path is not None:
             _remove_folder(item.path)
     except (OSError, psutil.Error, ConfigurationError, BackendError) as error:
@@ -426,7 +449,7 @@ def _remove(item: Item) -> Removal:
     return Removal(item=item)
 
 
-def _remove_job(path: Path) -> None:
+def _remove_record(path: Path) -> None:
     """Remove a record, holding its lock, so that nobody takes it for a job that runs or lost its supervisor."""
     try:
         descriptor = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)

@@ -103,6 +103,8 @@ def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
 def _estimators(args: argparse.Namespace) -> list[Any]:
     if not args.strategy:
         raise ConfigurationError(f"--strategy is missing: one or more of {', '.join(jobargs.STRATEGIES)}.")
+    from estimators.client.jobfiles import building
+
     found = []
     for strategy, hosts in itertools.product(args.strategy, _numbers(args.hosts)):
         processes = None if strategy.lower().startswith(("parameter", "ps", "none", "mirrored")) else args.processes
@@ -115,7 +117,7 @@ def _estimators(args: argparse.Namespace) -> list[Any]:
             "instance_type": args.instance_type,
         }
         found.append(
-            jobargs.estimator_for(
+            building.estimator_for(
                 args.framework, {name: value for name, value in values.items() if value is not None}, model_dir=False
             )
         )

@@ -32,7 +32,8 @@ def add(subparsers: Any) -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     resize = subparsers.add_parser(
         "resize", help="add hosts to an elastic job, or remove some", epilog=_RESIZE_EXAMPLES,
-        formatter_class=formatter, description="Shows or changes the hosts of a job that runs with ElasticHorovod.",
+        formatter_class=formatter,
+        description="Shows or changes the hosts of a job that runs with ElasticHorovod or ElasticTorchDistributed.",
     )  # fmt: skip
     resize.add_argument("job", metavar="JOB", help=jobnames.HELP)
     what = resize.add_mutually_exclusive_group()

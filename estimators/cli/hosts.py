@@ -213,7 +213,7 @@ def run_prepare(args: argparse.Namespace) -> int:
     failed = 0
     machines = _machines(chosen)
     try:
-        wanted = environment.Environment.of(chosen.requirements)
+        wanted = environment.PythonEnvironment.of(chosen.requirements)
     except ProvisionError as error:
         console.say(f"{error}")
         return Exit.FAILED

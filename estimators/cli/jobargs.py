@@ -1,22 +1,24 @@
-"""The arguments that describe a job, shared by ``train`` and ``plan``, and the estimator that they make."""
+"""The arguments that describe a job, shared by ``train``, ``plan`` and ``tune``, and the estimator that they make."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import unknown
-from container.contract.strategies import ParameterServer
-from estimators.cli import parsing
+from container.contract.strategies import FRAMEWORKS, ParameterServer
+from estimators.cli import console, parsing
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from estimators.client.estimator import Estimator
-    from estimators.job.request import RunOptions
+    from estimators.client.jobfiles.reading import Document
 
 #: What may be written for a strategy -> its key in a ``distribution`` dict; "none" is no distribution.
 STRATEGIES = {
@@ -34,18 +36,47 @@ STRATEGIES = {
     "torch_distributed": "torch_distributed",
     "torchrun": "torch_distributed",
     "ddp": "torch_distributed",
+    "elastic_torch_distributed": "elastic_torch_distributed",
+    "elastic_torch": "elastic_torch_distributed",
 }
 
-#: Framework -> the estimator for its scripts.
-FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+#: What the command line adds to, where a job file has it too; it replaces the rest.
+_MERGED = ("hyperparameters", "environment", "inputs", "run_options")
+
+
+@dataclasses.dataclass(frozen=True)
+class DescribedJob:
+    """A job that could be started.
+
+    Attributes:
+        estimator: The estimator.
+        inputs: What its ``fit()`` is given.
+        document: What it is made of.
+    """
+
+    estimator: Estimator
+    inputs: Any
+    document: Document
+
+    def located(self) -> contextlib.AbstractContextManager[None]:
+        """Have errors name the line of the job file."""
+        return self.document.located()
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add them to a command's parser."""
-    parser.add_argument("script", metavar="SCRIPT", help="entry point: a .py or .sh file, or a module of --source-dir")
+    parser.add_argument(
+        "script", metavar="SCRIPT", nargs="?", help="entry point: a .py or .sh file, or a module of --source-dir"
+    )
     parser.add_argument(
         "script_arguments", nargs="*", metavar="-- --NAME VALUE …", help="arguments of the script, behind `--`"
     )
+    files = parser.add_argument_group("job files (docs/job-files.md)")
+    files.add_argument(
+        "-f", "--file", metavar="FILE",
+        help="read the job from a YAML file, `-` for standard input; other options go before what it says",
+    )  # fmt: skip
+    files.add_argument("--save", metavar="FILE", help="write what describes the job to a new YAML file first")
     what = parser.add_argument_group("what runs")
     what.add_argument("--source-dir", metavar="DIR", help="folder with the script and what it imports")
     what.add_argument(
@@ -59,16 +90,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--model-dir", metavar="PATH", help="passed to the script as --model_dir (default: not passed)")
 
     where = parser.add_argument_group("where and how")
-    where.add_argument("-s", "--strategy", default="none", metavar="NAME", help=f"one of {', '.join(STRATEGIES)}")
+    where.add_argument("-s", "--strategy", metavar="NAME", help=f"one of {', '.join(STRATEGIES)}")
     add_framework(where)
-    where.add_argument("-n", "--hosts", type=parsing.count, default=1, metavar="N", help="hosts (default: 1)")
+    where.add_argument("-n", "--hosts", type=parsing.count, metavar="N", help="hosts (default: 1)")
     where.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     where.add_argument(
         "--option", metavar="NAME=VALUE", action="append", default=[],
         help="option of the strategy, such as custom_mpi_options='-x NCCL_DEBUG=INFO' or communication=ring",
     )  # fmt: skip
     where.add_argument(
-        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        "-t", "--instance-type", metavar="TYPE",
         help=f"where the hosts come from: {fleets.kinds()} (default: {fleets.DEFAULT})",
     )  # fmt: skip
     where.add_argument(
@@ -143,6 +174,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a fault to inject: kill:rank=1,at_step=50, remove_host:host=algo-2,at_s=20, "
         "interrupt:host=algo-2,notice_s=10,at_line=REGEX; may be repeated",
     )  # fmt: skip
+    turns = parser.add_argument_group("queue")
+    turns.add_argument("--queue", metavar="NAME", help="wait in this queue until the machine has room (fleetfit queue)")
+    turns.add_argument("--priority", type=int, metavar="N", help="its priority there; higher ones go first (0)")
+    turns.add_argument(
+        "--preemptible", action="store_true", help="make room for jobs of higher priority, and go on afterwards"
+    )
+    turns.add_argument(
+        "--needs", metavar="NAME=VALUE", action="append", default=[],
+        help="what the job needs of the machine: cores, gpus or memory_gb (default: a core for each rank, all GPUs); "
+        "may be repeated",
+    )  # fmt: skip
 
 
 def add_framework(parser: Any) -> None:
@@ -152,30 +194,69 @@ def add_framework(parser: Any) -> None:
     )
 
 
-def estimator_of(args: argparse.Namespace) -> Estimator:
-    """Return the estimator that the arguments describe.
+def job_of(args: argparse.Namespace, **forced: Any) -> DescribedJob:
+    """Return the job that the arguments describe, or the file that they name.
+
+    Args:
+        args: The arguments; what they say goes before what the file says.
+        **forced: Values that go before both.
 
     Raises:
-        ConfigurationError: one is wrong.
+        ConfigurationError: one is wrong; where it stands in a file, with the line.
     """
+    from estimators.client.jobfiles import building, reading
+
+    if args.file is None and args.script is None:
+        raise ConfigurationError("SCRIPT is missing: name the entry point, or a job file with -f.")
+    if args.file is not None:
+        document = reading.read(args.file)
+        building.check_names(document)
+        building.make_paths_absolute(document)
+    else:
+        document = reading.Document({})
+    for name, value in {**_given(args, document.values), **forced}.items():
+        document.override(name, value, merged=name in _MERGED)
+    entry_point = document.values.get("entry_point")
+    if not document.values.get("base_job_name") and isinstance(entry_point, str):
+        document.values["base_job_name"] = _base_name(entry_point)
+    estimator, inputs = building.build(document)
+    job = DescribedJob(estimator, inputs, document)
+    if args.save is not None:
+        _save(args.save, job)
+    return job
+
+
+def _save(path: str, job: DescribedJob) -> None:
+    from estimators.client.jobfiles import writing
+
+    values = {name: value for name, value in job.document.values.items() if value is not None or name == "model_dir"}
+    if values.get("model_dir") is False:
+        del values["model_dir"]
+    for variable in writing.save(path, {name: value for name, value in values.items() if value != {}}):
+        console.say(f"{path}: a value looked secret; the file has ${{env:{variable}}} for it.")
+
+
+def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
+    """Return what the command line says, by the names and in the types of a job file."""
     values: dict[str, Any] = {
-        "entry_point": _entry_point(args.script, args.source_dir),
+        "framework": args.framework,
         "source_dir": args.source_dir,
         "dependencies": args.dependency or None,
-        "hyperparameters": parsing.hyperparameters(args.hyperparameters, args.script_arguments),
+        "hyperparameters": parsing.hyperparameters(args.hyperparameters, args.script_arguments) or None,
         "environment": parsing.pairs("--env", args.env) or None,
-        "distribution": distribution(args.strategy, args.processes, args.option),
+        "model_dir": args.model_dir,
         "instance_count": args.hosts,
         "instance_type": args.instance_type,
         "image_uri": args.image,
         "role": args.role,
+        "inputs": parsing.inputs(args.input),
         "input_mode": args.input_mode,
         "output_path": args.output_path,
         "checkpoint_s3_uri": args.checkpoints,
         "metric_definitions": [
             {"Name": name, "Regex": regex} for name, regex in parsing.pairs("--metric", args.metric).items()
         ],
-        "base_job_name": args.base_name or _base_name(args.script),
+        "base_job_name": args.base_name,
         "max_run": args.max_run,
         "hang_timeout": args.hang_timeout,
         "max_retry_attempts": args.max_retry_attempts,
@@ -183,69 +264,52 @@ def estimator_of(args: argparse.Namespace) -> Estimator:
         "max_wait": args.max_wait,
         "run_options": _run_options(args),
     }
-    given = {name: value for name, value in values.items() if value not in (None, [])}
-    # Unlike the SDK's class, the shell passes no --model_dir that nobody asked for: any script must run.
-    return estimator_for(args.framework, given, model_dir=args.model_dir if args.model_dir is not None else False)
+    given = {name: value for name, value in values.items() if value not in (None, [], {})}
+    if args.script is not None:
+        given["entry_point"] = _entry_point(args.script, args.source_dir or before.get("source_dir"))
+    if args.strategy is not None or args.processes is not None or args.option:
+        given["distribution"] = distribution(args.strategy or "none", args.processes, args.option)
+        if args.strategy is None and given["distribution"] is None:
+            del given["distribution"]  # --processes 1 says nothing
+    return given
 
 
-def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: str | bool) -> Estimator:
-    """Return an estimator for a framework's scripts.
-
-    Args:
-        framework: One of :data:`FRAMEWORKS`; None: the first that the strategy is for.
-        given: Its arguments.
-        model_dir: What the script is passed as ``--model_dir``; False passes none.
-
-    Raises:
-        ConfigurationError: one is wrong.
-    """
-    from container.contract.strategies import parse_distribution
-    from estimators.client import estimator
-
-    strategy = parse_distribution(given.get("distribution"))
-    framework = framework or (strategy.frameworks[0] if strategy is not None else "tensorflow")
-    if framework == "tensorflow":
-        return estimator.TensorFlow(**given, model_dir=model_dir)
-    if model_dir is not False:
-        raise ConfigurationError("--model-dir is for TensorFlow scripts; others find the folder in SM_MODEL_DIR.")
-    return estimator.PyTorch(**given)
-
-
-def _run_options(args: argparse.Namespace) -> RunOptions | None:
+def _run_options(args: argparse.Namespace) -> dict[str, Any]:
     from estimators.job import faults
-    from estimators.job.failure_policy import FailurePolicy
-    from estimators.job.request import RunOptions
-    from estimators.job.spot_market import SpotMarket
 
     given: dict[str, Any] = {}
     if args.stop_grace is not None:
         given["stop_grace"] = float(args.stop_grace)
-    for name in ("on_undistributed", "on_nan"):
+    for name in ("on_undistributed", "on_nan", "queue", "priority"):
         if getattr(args, name) is not None:
             given[name] = getattr(args, name)
     if args.dispatcher is not None or args.dispatcher_option:
         given["dispatcher_options"] = parsing.dispatcher_options(args)
         given["dispatcher"] = args.dispatcher
     if args.backend_option:
-        given["backend_options"] = _values("--backend-option", args.backend_option)
+        given["backend_options"] = values("--backend-option", args.backend_option)
     if args.failure_policy:
-        given["failure_policy"] = FailurePolicy.from_dict(_values("--failure-policy", args.failure_policy))
+        given["failure_policy"] = values("--failure-policy", args.failure_policy)
     if args.spot_market:
-        given["spot_market"] = SpotMarket.from_dict(_values("--spot-market", args.spot_market))
+        given["spot_market"] = values("--spot-market", args.spot_market)
+    if args.preemptible:
+        given["preemptible"] = True
+    if args.needs:
+        given["needs"] = values("--needs", args.needs)
     if args.chaos:
-        given["chaos"] = tuple(faults.parse(text) for text in args.chaos)
-    return RunOptions(**given) if given else None
+        given["chaos"] = [faults.parse(text).to_dict() for text in args.chaos]
+    return given
 
 
-def _values(option: str, texts: list[str]) -> dict[str, Any]:
+def values(option: str, texts: list[str]) -> dict[str, Any]:
     """``NAME=VALUE`` pairs, the values as JSON where they are some."""
-    values: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, text in parsing.pairs(option, texts).items():
         try:
-            values[name] = json.loads(text)
+            found[name] = json.loads(text)
         except ValueError:
-            values[name] = None if text.lower() == "none" else text
-    return values
+            found[name] = None if text.lower() == "none" else text
+    return found
 
 
 def distribution(strategy: str, processes: int | None, options: list[str]) -> dict[str, dict[str, Any]] | None:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobnames, parsing
-from estimators.job.errors import JobNotFoundError, JobUnreachableError, RecordError
+from estimators.job.errors import JobUnreachableError
 
 if TYPE_CHECKING:
     from container.contract.failures import Failure
@@ -26,6 +26,7 @@ examples:
   fleetfit describe JOB --reproduce patch | git apply    the changes that were not committed
   fleetfit describe JOB --reproduce requirements         what was installed, as pip freeze shows it
   fleetfit describe JOB --reproduce cell                 the notebook's cell that started it
+  fleetfit describe JOB --as-file > job.yaml             for `fleetfit train -f job.yaml`
 """
 
 
@@ -54,6 +55,7 @@ def add(subparsers: Any) -> None:
         choices=("commands", "patch", "requirements", "conda", "cell", "session", "function"),
         help="print what reruns the job: commands (default), patch, requirements, conda, cell, session, function",
     )  # fmt: skip
+    what.add_argument("--as-file", action="store_true", help="print a job file that runs it again (docs/job-files.md)")
     _add_dispatcher(describe)
     describe.set_defaults(run=run_describe)
 
@@ -137,7 +139,9 @@ def _attach(name: str, args: argparse.Namespace | None = None) -> TrainingJob:
 
 def run_list(args: argparse.Namespace) -> int:
     """List the jobs."""
-    jobs = _summaries()
+    from estimators.results.listing import summaries
+
+    jobs = summaries(skipped=console.say)
     if args.status:
         jobs = [job for job in jobs if job["status"] == args.status]
     if args.limit:
@@ -175,51 +179,6 @@ def _say_what_is_kept() -> None:
         console.say(f"kept for the next job: {one}")
 
 
-def _summaries() -> list[dict[str, Any]]:
-    from estimators.records.record import JobRecord, job_names
-
-    found: list[dict[str, Any]] = []
-    for name in job_names():
-        try:
-            record = JobRecord.open(name)
-            status, request = record.read_status(), record.read_request()
-        except JobNotFoundError:
-            continue  # removed meanwhile
-        except RecordError as error:
-            console.say(f"{name}: {error}")
-            continue
-        created = status.get("CreationTime")
-        over = status.get("TrainingEndTime")
-        if over is None and status["TrainingJobStatus"] in ("Completed", "Failed", "Stopped"):
-            over = status.get("LastModifiedTime")
-        found.append(
-            {
-                "name": name,
-                "status": status["TrainingJobStatus"],
-                "secondary_status": status.get("SecondaryStatus"),
-                "strategy": _strategy(request),
-                "hosts": (request.get("ResourceConfig") or {}).get("InstanceCount") or 0,
-                "instance_type": (request.get("ResourceConfig") or {}).get("InstanceType"),
-                "created": created,
-                "ended": over,
-                "failure_reason": status.get("FailureReason"),
-                "record": str(record.path),
-            }
-        )
-    return sorted(found, key=lambda job: job["created"] or 0.0, reverse=True)
-
-
-def _strategy(request: dict[str, Any]) -> str:
-    from container.contract import hyperparameters as codec
-    from container.contract.strategies import strategy_from_hyperparameters
-
-    try:
-        strategy = strategy_from_hyperparameters(codec.decode(request.get("HyperParameters") or {}))
-    except (ValueError, TypeError):
-        return "?"
-    return strategy.name if strategy is not None else "none"
-
-
 def _status_text(job: dict[str, Any]) -> str:
     secondary = job["secondary_status"]
     return job["status"] if secondary in (None, job["status"]) else f"{job['status']} ({secondary})"
@@ -245,6 +204,10 @@ def run_describe(args: argparse.Namespace) -> int:
         from estimators.records.provenance.collecting import read
 
         console.out_json(read(job.record.path))
+    elif args.as_file:
+        from estimators.client.jobfiles import writing
+
+        console.out(writing.render(*writing.of_record(job.record)))
     elif args.reproduce:
         return _reproduce(job, args.reproduce)
     else:

@@ -193,7 +193,7 @@ def add_dispatcher(parser: argparse._ActionsContainer, what: str) -> None:
         parser: Where to.
         what: What it is for, for the help.
     """
-    parser.add_argument("--dispatcher", metavar="[USER@]HOST", help=what)
+    parser.add_argument("--dispatcher", metavar="[USER@]HOST|ray", help=what)
     parser.add_argument(
         "--dispatcher-option", metavar="NAME=VALUE", action="append", default=[],
         help="option of the dispatcher, such as python=/opt/train/bin/python; may be repeated",

@@ -32,6 +32,10 @@ it ends, and it finds them when it is started again.
 """
 
 
+#: Jobs that the endpoint hands to a queue at once, unless it is told otherwise: each has a process that waits.
+_QUEUED = 16
+
+
 def add(subparsers: Any) -> None:
     """Add the command."""
     command = subparsers.add_parser(
@@ -59,7 +63,14 @@ def add(subparsers: Any) -> None:
         help="take jobs that ask for a member of the request that only AWS has (VpcConfig), and run them without it; "
         "may be repeated",
     )  # fmt: skip
-    command.add_argument("--max-jobs", type=parsing.count, default=1, metavar="N", help="how many jobs run at once (1)")
+    command.add_argument(
+        "--max-jobs", type=parsing.count, metavar="N",
+        help="how many jobs run at once (1), or wait in the queue or run at once with --queue (16)",
+    )  # fmt: skip
+    command.add_argument(
+        "--queue", metavar="NAME",
+        help="have jobs wait for their turn in this queue of the machine, with those of `fleetfit train --queue NAME`",
+    )  # fmt: skip
     command.add_argument("--region", default="us-east-1", metavar="NAME", help="the region it reports (us-east-1)")
     command.add_argument("--profile", default="fleetfit", metavar="NAME", help="the AWS profile to write (fleetfit)")
     command.add_argument("--no-profile", action="store_true", help="leave the AWS configuration files alone")
@@ -81,14 +92,18 @@ def run(args: argparse.Namespace) -> int:
     from estimators.service.translation import Local
 
     local = Local(
-        backend=args.backend, images=tuple(_mapping(text) for text in args.image_map), without=frozenset(args.without)
+        backend=args.backend,
+        images=tuple(_mapping(text) for text in args.image_map),
+        without=frozenset(args.without),
+        queue=args.queue,
     )
+    most = args.max_jobs or (1 if args.queue is None else _QUEUED)
     options = Options(
         port=args.port,
         s3_port=args.s3_port,
         s3_folder=Path(args.s3_dir).expanduser() if args.s3_dir else None,
         region=args.region,
-        limit=args.max_jobs,
+        limit=most,
         local=local,
     )
     env_file = Path(os.path.abspath(os.path.expanduser(args.env_file or "")))
@@ -111,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
             console.say(
                 f"SageMaker at {address.endpoint}, S3 at {address.s3_endpoint} ({service.storage.folder}), default "
                 f"bucket {address.bucket}; jobs run as {'processes' if args.backend == 'process' else 'containers'}, "
-                f"{args.max_jobs} at once. Ctrl-C ends it."
+                f"{most} at once{f' in the queue {args.queue}' if args.queue else ''}. Ctrl-C ends it."
             )
             while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
                 pass

@@ -13,6 +13,7 @@ from estimators.cli import Exit, console, jobargs, parsing
 from estimators.client.interrupts import ask_to_end
 
 if TYPE_CHECKING:
+    from estimators.client.callbacks import Callback
     from estimators.client.training_job import TrainingJob
 
 _EXAMPLES = """\
@@ -21,6 +22,7 @@ examples:
   fleetfit train train.py --source-dir code --strategy mpi --hosts 2 --input train=data/digits -- --epochs 4 --lr 0.1
   fleetfit train train.py -s mpi -n 2 -p 2 --metric 'loss=loss: ([0-9.]+)' --max-run 1h
   job=$(fleetfit train train.py --no-wait) && fleetfit logs -f "$job"
+  fleetfit train train.py -s mpi -n 2 --save job.yaml && fleetfit train -f job.yaml -- --lr 0.2
 
 Ctrl-C stops the job: the script has 5 seconds to save; a second Ctrl-C ends it at once. A job on SageMaker (ml.*)
 or with a --dispatcher goes on: `fleetfit stop` ends it.
@@ -45,6 +47,15 @@ def add(subparsers: Any) -> None:
     run.add_argument("--no-wait", action="store_true", help="print the job's name and return; the job goes on")
     parsing.add_logs(run)
     run.add_argument(
+        "--track", metavar="TRACKER", action="append", default=[],
+        help="send metrics, parameters and the model: mlflow[=URI], wandb[=PROJECT], tensorboard[=FOLDER]; may be "
+        "repeated",
+    )  # fmt: skip
+    run.add_argument(
+        "--notify", metavar="COMMAND|URL", action="append", default=[],
+        help="run a command, or post to a URL, at the job's end and for a NaN; may be repeated",
+    )  # fmt: skip
+    run.add_argument(
         "--debug",
         action="store_true",
         help="run one process in the foreground with the job's environment, so that pdb works",
@@ -58,18 +69,27 @@ def add(subparsers: Any) -> None:
         description="Shows every process of every host that `train` would start, with its arguments and environment.",
     )  # fmt: skip
     jobargs.add(plan)
-    plan.add_argument("--json", action="store_true", help="as JSON")
+    form = plan.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("--schema", action="store_true", help="instead: the JSON schema of job files, for editors")
+    plan.add_argument("--whole", action="store_true", help="every host and process, however many; else a summary")
     plan.set_defaults(run=run_plan)
 
 
 def run_plan(args: argparse.Namespace) -> int:
     """Show the plan."""
-    estimator = jobargs.estimator_of(args)
-    plan = estimator.plan(parsing.inputs(args.input))
+    if getattr(args, "schema", False):
+        from estimators.client.jobfiles.schema import schema
+
+        console.out_json(schema())
+        return Exit.OK
+    described = jobargs.job_of(args)
+    with described.located():
+        plan = described.estimator.plan(described.inputs)
     if args.json:
         console.out_json(plan.to_dict())
     else:
-        console.out(str(plan))
+        console.out(plan.text(whole=getattr(args, "whole", False)))
     return Exit.OK
 
 
@@ -79,12 +99,20 @@ def run_train(args: argparse.Namespace) -> int:
         return run_plan(args)
     if args.debug:
         return run_debug(args)
-    from estimators.job.errors import TrainingJobError
+    from estimators.job.errors import ConfigurationError, TrainingJobError
 
-    estimator = jobargs.estimator_of(args)
-    channels = parsing.inputs(args.input)
+    if args.notify and args.no_wait:
+        raise ConfigurationError("--notify tells while this command waits; leave --no-wait out.")
+    if args.track and args.no_wait:
+        raise ConfigurationError(
+            "--track sends while this command waits; with --no-wait, `fleetfit track TRACKER JOB` does it later."
+        )
+    callbacks = _callbacks(args)
+    described = jobargs.job_of(args)
+    estimator, channels = described.estimator, described.inputs
     if args.no_wait:
-        job = estimator.fit(channels, wait=False, job_name=args.name)
+        with described.located():
+            job = estimator.fit(channels, wait=False, job_name=args.name)
         console.out(job.name)
         if sys.stdout.isatty():
             console.say(f"follow it with `fleetfit logs -f {job.name}`, end it with `fleetfit stop {job.name}`.")
@@ -93,7 +121,8 @@ def run_train(args: argparse.Namespace) -> int:
     show = parsing.logs(args) if not args.json else False
     with terminate_like_interrupt() as terminated:
         try:
-            job = estimator.fit(channels, wait=True, logs=show, job_name=args.name)
+            with described.located():
+                job = estimator.fit(channels, wait=True, logs=show, job_name=args.name, callbacks=callbacks)
         except KeyboardInterrupt:
             _out_result(args, estimator.latest_training_job)
             if terminated:
@@ -106,6 +135,13 @@ def run_train(args: argparse.Namespace) -> int:
     return ended(job)
 
 
+def _callbacks(args: argparse.Namespace) -> list[Callback]:
+    """Return what is told of the job while it is waited for."""
+    from estimators.client import notifying, trackers
+
+    return [*(trackers.parse(text) for text in args.track), *(notifying.parse(text) for text in args.notify)]
+
+
 def _out_result(args: argparse.Namespace, job: TrainingJob | None) -> None:
     """Print the result of a job that is over, where JSON is asked for."""
     if args.json and job is not None and job.status.is_terminal:
@@ -116,11 +152,12 @@ def run_debug(args: argparse.Namespace) -> int:
     """Run the entry point as one process in this terminal."""
     from estimators.client import debugging
 
-    debugging.check(args.instance_type)
-    args.strategy, args.hosts, args.processes, args.option = "none", 1, None, []
-    estimator = jobargs.estimator_of(args)
-    draft = estimator._draft(parsing.inputs(args.input), args.name)
-    draft.check()
+    args.strategy, args.processes, args.option = None, None, []
+    described = jobargs.job_of(args, distribution=None, instance_count=1)
+    debugging.check(described.estimator.instance_type)
+    with described.located():
+        draft = described.estimator._draft(described.inputs, args.name)
+        draft.check()
     record, code = debugging.run(draft)
     debugging.say_where(record)
     return code

@@ -11,6 +11,7 @@ from estimators.cli import Exit, console, jobargs, parsing
 from estimators.job.errors import ConfigurationError, TuningJobError
 
 if TYPE_CHECKING:
+    from estimators.client.estimator import Estimator
     from estimators.tuning.record import TuningRecord
     from estimators.tuning.tuner import HyperparameterTuner
 
@@ -43,6 +44,8 @@ SEARCHES = {
 }
 #: More trials than this are not shown while they change.
 _LIVE_ROWS = 15
+#: How long trackers may take at the end, in seconds.
+_TRACKERS_S = 30.0
 
 
 def add(subparsers: Any) -> None:
@@ -63,7 +66,10 @@ def add(subparsers: Any) -> None:
         "--search", choices=tuple(SEARCHES), default="bayesian", help="how to search (default: bayesian)"
     )
     search.add_argument(
-        "--max-jobs", type=parsing.count, metavar="N", help="how many trials (default: 10; grid: all points)"
+        "--max-jobs",
+        type=parsing.count,
+        metavar="N",
+        help="how many trials (default: 10; grid: all points; a fleet: until --max-time)",
     )
     search.add_argument("--parallel", type=parsing.count, default=1, metavar="N", help="trials at once (default: 1)")
     search.add_argument("--seed", type=parsing.whole, metavar="N", help="make the search repeatable")
@@ -77,9 +83,17 @@ def add(subparsers: Any) -> None:
     ends.add_argument("--target", type=float, metavar="VALUE", help="end when a trial is this good")
     ends.add_argument("--patience", type=parsing.count, metavar="N", help="end after N trials without a better one")
     ends.add_argument("--max-time", type=parsing.duration, metavar="TIME", help="stop the search after this long")
+    ends.add_argument(
+        "--fleet", type=parsing.count, metavar="N",
+        help="elastic trials share N hosts until --max-time: the best get more of them",
+    )  # fmt: skip
     ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="give up after N failed trials")
     shown = tune.add_argument_group("this command")
     shown.add_argument("--no-wait", action="store_true", help="print the tuning job's name and return; it goes on")
+    shown.add_argument(
+        "--track", metavar="TRACKER", action="append", default=[],
+        help="send the trials: mlflow[=URI], wandb[=PROJECT], tensorboard[=FOLDER]; may be repeated",
+    )  # fmt: skip
     shown.add_argument("--report", metavar="FILE", help="write the study as an HTML file when it is over")
     shown.add_argument("--json", action="store_true", help="print the description with the best trial as JSON")
     jobargs.add(tune)
@@ -99,22 +113,37 @@ def add(subparsers: Any) -> None:
 
 def run_tune(args: argparse.Namespace) -> int:
     """Start a tuning job, and show it."""
+    from estimators.client import trackers
+
     _check_report(args.report)
-    tuner = _tuner(args)
-    tuner.fit(parsing.inputs(args.input), job_name=args.name, wait=False)
+    if args.track and args.no_wait:
+        raise ConfigurationError("--track sends while this command waits; `fleetfit track TRACKER NAME` does it later.")
+    chosen = [trackers.parse(text) for text in args.track]
+    described = jobargs.job_of(args)
+    tuner = _tuner(args, described.estimator)
+    with described.located():
+        tuner.fit(described.inputs, job_name=args.name, wait=False)
     record = tuner._record()
     if args.no_wait:
         console.out(record.name)
         return Exit.OK
     console.say(f"tuning job {record.name}; it goes on by itself, `fleetfit tuning {record.name} --stop` stops it.")
-    return _follow(record, report=args.report, as_json=args.json)
+    if not chosen:
+        return _follow(record, report=args.report, as_json=args.json)
+    from estimators.tuning import tracking
+
+    following = tracking.Following(record, chosen)
+    try:
+        return _follow(record, report=args.report, as_json=args.json)
+    finally:
+        following.finish(_TRACKERS_S)
 
 
 def run_tuning(args: argparse.Namespace) -> int:
     """List tuning jobs, or show one."""
     from estimators.tuning import running
     from estimators.tuning.analytics import describe
-    from estimators.tuning.display import cells, report, sorted_rows, summary
+    from estimators.tuning.display import cells, held_up_by, report, sorted_rows, summary
 
     if args.name is None:
         if args.follow or args.stop or args.report:
@@ -134,6 +163,8 @@ def run_tuning(args: argparse.Namespace) -> int:
         console.out_json(describe(record))
         return Exit.OK
     console.out(f"{record.name}  {record.status()['HyperParameterTuningJobStatus']}\n{summary(record)}")
+    if (held_up := held_up_by(record)) is not None:
+        console.say(held_up)
     head, rows = cells(record, sorted_rows(record))
     console.out(console.table([title.upper() for title in head], rows))
     return Exit.OK
@@ -169,6 +200,7 @@ class _Live:
         self._quiet = quiet
         self._live: Any = None
         self._seen: set[int] = set()
+        self._told: str | None = None
 
     def __enter__(self) -> _Live:
         if not self._quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
@@ -183,6 +215,12 @@ class _Live:
             self._live.stop()
 
     def changed(self) -> None:
+        from estimators.tuning.display import held_up_by
+
+        held_up = held_up_by(self._record)
+        if held_up is not None and held_up != self._told:
+            console.say(held_up)
+        self._told = held_up
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
         elif not self._quiet:
@@ -216,7 +254,7 @@ class _Live:
                 console.out(trial_line(row, self._record.spec, best=row["number"] == best))
 
 
-def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
+def _tuner(args: argparse.Namespace, estimator: Estimator) -> HyperparameterTuner:
     from estimators.tuning import ranges
     from estimators.tuning.config import (
         HyperbandStrategyConfig,
@@ -224,6 +262,7 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
         StrategyConfig,
         TuningJobCompletionCriteriaConfig,
     )
+    from estimators.tuning.fleet import SharedFleetConfig
     from estimators.tuning.tuner import HyperparameterTuner
 
     search = SEARCHES[args.search]
@@ -243,12 +282,12 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
     if args.target is not None or args.patience is not None:
         completion = TuningJobCompletionCriteriaConfig(args.patience, None, args.target)
     return HyperparameterTuner(
-        jobargs.estimator_of(args),
+        estimator,
         args.objective,
         given,
         strategy=search,
         objective_type="Minimize" if args.minimize else "Maximize",
-        max_jobs=args.max_jobs if args.max_jobs is not None or search == "Grid" else 10,
+        max_jobs=args.max_jobs if args.max_jobs is not None or search == "Grid" or args.fleet else 10,
         max_parallel_jobs=args.parallel,
         max_runtime_in_seconds=args.max_time,
         strategy_config=resources,
@@ -257,6 +296,7 @@ def _tuner(args: argparse.Namespace) -> HyperparameterTuner:
         random_seed=args.seed,
         population_config=PopulationConfig(**members) if members else None,
         max_failures=args.max_failures,
+        shared_fleet=SharedFleetConfig(hosts=args.fleet) if args.fleet is not None else None,
     )
 
 

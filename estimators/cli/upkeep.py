@@ -22,10 +22,12 @@ examples:
   fleetfit clean --free 20G               and the oldest jobs, until they held 20 GB
   fleetfit clean --finished               and all finished jobs
   fleetfit clean --job NAME --dry-run     what removing that job would free
+  fleetfit clean --tuning NAME            a tuning job with all of its trials
   fleetfit clean --ec2                    and what is left on EC2 of jobs that do not run
   fleetfit clean --caches                 and the caches: built wheels, listings, digests
 
-A running job is never removed.
+A running job is never removed, nor a trial of a tuning job that is not over. The record of a tuning job goes with the
+last of its trials.
 """
 
 _INSTALL_EXAMPLES = """\
@@ -38,8 +40,8 @@ examples:
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
 EXTRAS = (
-    "docker", "functions", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker", "tensorboard", "test", "torch",
-    "tuning",
+    "docker", "functions", "jobfiles", "mlflow", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker",
+    "simulation", "spark", "tensorboard", "test", "torch", "tuning", "ui", "wandb",
 )  # fmt: skip
 INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 
@@ -66,6 +68,9 @@ def add(subparsers: Any) -> None:
     clean.add_argument("--free", metavar="SIZE", help="finished jobs, oldest first, until this much is freed: 20G")
     clean.add_argument("--finished", action="store_true", help="all finished jobs")
     clean.add_argument("--job", metavar="NAME", action="append", default=[], help="this job; may be repeated")
+    clean.add_argument(
+        "--tuning", metavar="NAME", action="append", default=[], help="this tuning job with its trials; may be repeated"
+    )
     clean.add_argument("--caches", action="store_true", help="the caches, which are rebuilt when needed")
     for name in _searched_by_name():
         clean.add_argument(
@@ -119,11 +124,12 @@ def run_clean(args: argparse.Namespace) -> int:
         keep=0 if args.finished and args.keep is None else args.keep,
         free_bytes=clean.parse_size(args.free) if args.free is not None else None,
         jobs=tuple(jobnames.resolve_all(args.job)),
+        tunings=tuple(args.tuning),
         caches=args.caches,
         regions={name: where for name in _searched_by_name() if (where := getattr(args, name)) is not None},
     )
     items = clean.find(selection)
-    offer = "" if selection.takes_jobs or selection.jobs else _offer(clean.finished_jobs())
+    offer = "" if selection.takes_jobs or selection.jobs or selection.tunings else _offer(clean.finished_jobs())
     if not items:
         console.say(f"there is nothing left over to remove.{offer}" if offer else "there is nothing to remove.")
         return Exit.OK

@@ -10,7 +10,7 @@ from estimators.backends.sagemaker import mirror
 from estimators.backends.sagemaker.aws import Aws, find_region, profile_of, supervisor_environment
 from estimators.backends.sagemaker.explaining import explain, is_missing
 from estimators.backends.sagemaker.options import SageMakerOptions
-from estimators.client.launch import fill, start
+from estimators.client.launch import fill, pinned, start
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, JobUnreachableError
 from estimators.job.request import RunOptions, TrainingJobSpec
@@ -88,7 +88,7 @@ def adopt_dispatched(name: str, dispatcher: str, options: Mapping[str, Any]) -> 
     except JobExistsError:
         return TrainingJob.attach(name)  # another process was quicker
     try:
-        record.write_options(chosen.to_dict())
+        record.write_options(pinned(chosen).to_dict())
         status = statuses.new_status({"TrainingJobName": name}, time.time())
         record.write_status(statuses.with_own(status, elsewhere=True, taken=True))
         process = start(record)

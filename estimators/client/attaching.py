@@ -128,6 +128,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         base_job_name=base_of_name(spec.name),
         sagemaker_session=session,
         tags=spec.tags,
+        hang_timeout=spec.hang_timeout,
         run_options=dataclasses.replace(
             options, backend=RunOptions().backend, framework_version=None, py_version=None, warnings=(), chaos=()
         ),

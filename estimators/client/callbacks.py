@@ -93,7 +93,7 @@ class EventFeed:
     def __init__(self, job: TrainingJob, callbacks: tuple[Callback, ...]) -> None:
         self._job = job
         self._callbacks = callbacks
-        self._tail = _EventTail(job.record)
+        self._tail = EventTail(job.record)
 
     def poll(self) -> bool:
         """Tell what is new; returns whether there was anything."""
@@ -107,7 +107,7 @@ class EventFeed:
 
     def _tell(self, events: list[Event]) -> None:
         for event in events:
-            metric = _metric_of(event)
+            metric = metric_of(event)
             for callback in self._callbacks:
                 callback.on_event(self._job, event)
                 if metric is not None:
@@ -120,22 +120,30 @@ class EventFeed:
             callback.on_end(self._job)
 
 
-class _EventTail:
-    """Reads ``events.jsonl`` on from where it was."""
+class EventTail:
+    """Reads ``events.jsonl`` on from where it was.
 
-    def __init__(self, record: JobRecord) -> None:
+    Args:
+        record: The job's record.
+        offset: Where to begin, in bytes.
+
+    Attributes:
+        offset: Where the next call goes on.
+    """
+
+    def __init__(self, record: JobRecord, offset: int = 0) -> None:
         self._path = record.events_file
-        self._offset = 0
+        self.offset = offset
 
     def read(self) -> list[Event]:
         """Events that have been added since the last call: not all at once, so call it until there are none."""
         events: list[Event] = []
         with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
-            file.seek(self._offset)
+            file.seek(self.offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                self._offset += len(line)
+                self.offset += len(line)
                 with contextlib.suppress(ValueError, TypeError):  # a line that a full disk has torn
                     events.append(Event.from_dict(json.loads(line)))
                     if len(events) >= _AT_ONCE:
@@ -143,7 +151,8 @@ class _EventTail:
         return events
 
 
-def _metric_of(event: Event) -> Metric | None:
+def metric_of(event: Event) -> Metric | None:
+    """Return the metric that an event is; None if it is something else."""
     name, value = event.data.get("name"), event.data.get("value")
     if event.kind != "metric" or not isinstance(name, str) or not isinstance(value, int | float):
         return None

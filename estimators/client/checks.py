@@ -13,9 +13,9 @@ from pathlib import Path
 import container
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.names import nearest, unknown
-from container.contract.strategies import DISCOVERED_BY_CALLER, FRAMEWORKS, ElasticHorovod, ParameterServer
+from container.contract.strategies import DISCOVERED_BY_CALLER, FRAMEWORKS, Elastic, ParameterServer
 from estimators.backends.base import Backend
-from estimators.backends.local import agent_channels, is_s3, local_path
+from estimators.backends.local import agent_channels, is_s3, local_path, piped
 from estimators.job import faults, fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import FailurePolicy
@@ -46,6 +46,22 @@ def check_local(spec: TrainingJobSpec) -> None:
             )
 
 
+def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:
+    """Check that a job that is to wait for its turn runs on this machine.
+
+    Raises:
+        UnsupportedError: its hosts are other machines.
+    """
+    if options.queue is None:
+        return
+    hosts = fleets.capabilities(spec.instance_type)
+    if not hosts.shared_machine and not hosts.simulated:
+        raise UnsupportedError(
+            f"RunOptions(queue={options.queue!r}): a queue divides this machine, and the hosts of instance_type="
+            f"{spec.instance_type!r} are others, which their own scheduler divides. Leave queue out."
+        )
+
+
 def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
     """Check what only an elastic job has.
 
@@ -55,20 +71,26 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
         UnsupportedError: the backend's hosts cannot come and go, or a channel cannot be dealt out anew.
     """
     strategy = spec.strategy
-    if not isinstance(strategy, ElasticHorovod):
+    if not isinstance(strategy, Elastic):
         return
     if not backend.elastic:
         raise UnsupportedError(
-            f"distribution: ElasticHorovod needs hosts that can come and go, which instance_type="
+            f"distribution: {type(strategy).__name__} needs hosts that can come and go, which instance_type="
             f"{spec.instance_type!r} does not have yet; {fleets.DEFAULT!r} has."
         )
     least, most = strategy.min_hosts, strategy.most_hosts(spec.instance_count)
     if not least <= spec.instance_count <= most and strategy.discovery is None:
         raise ConfigurationError(
             f"instance_count={spec.instance_count} is not within min_hosts={least} and max_hosts={most} of "
-            "ElasticHorovod."
+            f"{type(strategy).__name__}."
         )
+    of_pipes = piped(spec)
     for channel in spec.inputs:
+        if strategy.restarts and channel.name in of_pipes:
+            raise UnsupportedError(
+                f"channel {channel.name!r}: in Pipe mode what a worker has read is gone when it starts again; use "
+                f"input_mode='File' or 'FastFile' with {type(strategy).__name__}."
+            )
         s3 = channel.source.s3
         if s3 is not None and s3.distribution == "ShardedByS3Key":
             raise UnsupportedError(
@@ -76,15 +98,18 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
                 "distribution='FullyReplicated', of which cluster.fit() deals each record to one rank."
             )
     if strategy.discovery not in (None, DISCOVERED_BY_CALLER):
-        _check_discovery(Path(strategy.discovery))
+        _check_discovery(strategy)
     if strategy.exclusion is not None:
         file = Path(strategy.exclusion.rpartition(":")[0])
         if file.suffix == ".py" and not file.is_file():  # the rest the job's supervisor finds out, which runs it
-            raise ConfigurationError(f"ElasticHorovod(exclusion={strategy.exclusion!r}): there is no such file.")
+            raise ConfigurationError(
+                f"{type(strategy).__name__}(exclusion={strategy.exclusion!r}): there is no such file."
+            )
 
 
-def _check_discovery(path: Path) -> None:
-    said = f"ElasticHorovod(discovery={str(path)!r})"
+def _check_discovery(strategy: Elastic) -> None:
+    path = Path(strategy.discovery)
+    said = f"{type(strategy).__name__}(discovery={str(path)!r})"
     if not path.is_file():
         raise ConfigurationError(f"{said}: there is no such file.")
     try:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from estimators.client.estimator import Estimator
+from estimators.client.functions import packing
+from estimators.client.functions.remote import RemoteFunction
 from estimators.client.printing import in_jupyter, write_text
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import BackendError, ConfigurationError, JobUnreachableError, TrainingJobError
@@ -40,9 +42,10 @@ def compare(
     the others go on.
 
     Args:
-        what: Estimators; or jobs: handles, names or results (:class:`~estimators.Result`) or paths to a
-            ``result.json``; or one mapping from names to these. Estimators and jobs may be mixed. What
-            ``Estimator.attach(name)`` gave is that job, until one of its arguments is changed.
+        what: Estimators; or functions, each of which is the entry point of one: that of its ``@remote`` where it is
+            decorated, else one process of this machine; or jobs: handles, names or results
+            (:class:`~estimators.Result`) or paths to a ``result.json``; or one mapping from names to these. They may be
+            mixed. What ``Estimator.attach(name)`` gave is that job, until one of its arguments is changed.
         inputs: The channels of the estimators' jobs, as ``fit()`` takes them.
         repeat: How often each estimator runs.
         names: What the table calls each; those of the same name are one row.
@@ -105,12 +108,30 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
             given = [str(name) for name in names]
     if not things:
         raise ConfigurationError("compare() needs estimators or jobs; none was given.")
+    functions = [packing.name_of(thing) if _is_function(thing) else None for thing in things]
+    given = [
+        name or (function if functions.count(function) == 1 else None)  # one name would be one row
+        for name, function in zip(given, functions, strict=True)
+    ]
+    things = [_estimator_of(thing) if _is_function(thing) else thing for thing in things]
     for thing in things:
         if not isinstance(thing, Estimator | TrainingJob | Result | str | Path):
             raise ConfigurationError(
-                f"compare() takes estimators, jobs, their names and results; got {thing!r} ({type(thing).__name__})."
+                "compare() takes estimators, functions, jobs, their names and results; got "
+                f"{thing!r} ({type(thing).__name__})."
             )
     return [_attached_job(thing) for thing in things], list(given)
+
+
+def _is_function(thing: Any) -> bool:
+    return callable(thing) and not isinstance(thing, Estimator | TrainingJob | Result | str | Path)
+
+
+def _estimator_of(function: Any) -> Estimator:
+    if isinstance(function, RemoteFunction):
+        return function.estimator()
+    packing.check(function)
+    return Estimator(entry_point=function)
 
 
 def _attached_job(thing: Any) -> Any:

@@ -1,8 +1,12 @@
-"""A job as one process in the foreground, so that ``pdb`` and ``breakpoint()`` work: ``fleetfit train --debug``."""
+"""A job as one process in the foreground, so that ``pdb`` and ``breakpoint()`` work.
+
+By ``fleetfit train --debug`` and ``Estimator.debug()``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import signal
@@ -11,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import container
 from container.contract import pipes, variables
@@ -18,13 +23,40 @@ from container.contract.failures import Cause, Failure, describe_end
 from container.system import processes
 from estimators.backends import config, local, trees
 from estimators.backends.trees import write_tree
+from estimators.client.functions import values
 from estimators.client.launch import fill
 from estimators.client.prepared_job import Draft
+from estimators.client.printing import in_jupyter
 from estimators.job import fleets
-from estimators.job.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError, TrainingJobError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
+
+if TYPE_CHECKING:
+    from estimators.client.estimator import Estimator
+
+
+def run_estimator(estimator: Estimator, inputs: Any, job_name: str | None) -> Any:
+    """Run an estimator's entry point in this terminal; see ``Estimator.debug()``."""
+    if in_jupyter():
+        raise ConfigurationError(
+            "debug() needs a terminal, which a notebook is not; call the function itself, which is then alone in its "
+            "cluster, and %debug."
+        )
+    check(estimator.instance_type, "debug()")
+    alone = copy.copy(estimator)
+    alone.distribution, alone.instance_count = None, 1
+    draft = alone._draft(inputs, job_name)
+    draft.check()
+    record, code = run(draft)
+    failure = statuses.failure_of(record.read_status())
+    if code != 0 and failure is not None:
+        from estimators.client.training_job import TrainingJob
+
+        error = TrainingJobError(TrainingJob(record), failure)
+        raise error from values.debugged_exception(record)
+    return values.debugged_value(record) if values.is_function(record) else None
 
 
 def run(draft: Draft) -> tuple[JobRecord, int]:
@@ -131,15 +163,19 @@ def _in_foreground(command: list[str], env: dict[str, str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def check(instance_type: str) -> None:
+def check(instance_type: str | None, asked: str = "--debug") -> None:
     """Refuse a place where there is no foreground.
+
+    Args:
+        instance_type: Where the job is to run.
+        asked: What asks for it, for the message.
 
     Raises:
         ConfigurationError: it is not this machine's processes.
     """
     if not fleets.capabilities(instance_type).this_python:
         raise ConfigurationError(
-            f"--debug runs on this machine, in the foreground; instance_type {instance_type!r} does not. Leave it out."
+            f"{asked} runs on this machine, in the foreground; instance_type {instance_type!r} does not. Leave it out."
         )
 
 

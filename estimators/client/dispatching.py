@@ -12,8 +12,10 @@ supervisor. It ends when its input does, or when nobody has said anything for a 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import select
+import socket
 import sys
 import tarfile
 import threading
@@ -25,17 +27,17 @@ from typing import IO, Any
 from container import launchers
 from container.contract.messages import Decoder, Message, MessageError, decode, encode
 from estimators import backends
+from estimators.backends.dispatchers.base import LIMIT
 from estimators.backends.dispatchers.parcels import relocated
 from estimators.client import checks, ipc_client, launch
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, FleetfitError, JobExistsError, JobNotFoundError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
-from estimators.records.record import HOME_VARIABLE, JobRecord, jobs_folder
+from estimators.records.private_files import HOME_VARIABLE
+from estimators.records.record import JobRecord, jobs_folder
 from estimators.records.replication import Changes
 
-#: The longest message, in bytes; as in :mod:`estimators.backends.dispatchers.ssh`.
-_LIMIT = 16 << 20
 #: How often the record is looked at, in seconds.
 _LOOK_S = 0.1
 #: How often something is said, and after how long without a word from the other end this ends, in seconds.
@@ -73,7 +75,7 @@ class Speaker:
         Raises:
             OSError: nobody reads any more.
         """
-        data = memoryview(encode(message, _LIMIT))
+        data = memoryview(encode(message, LIMIT))
         with self._lock:
             while data:
                 data = data[os.write(self._descriptor, data) :]
@@ -95,15 +97,19 @@ def submit(source: IO[bytes], speaker: Speaker) -> int:
     return 0
 
 
-def take(source: IO[bytes]) -> JobRecord:
+def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> JobRecord:
     """Read a parcel, make the record that it is, and start its supervisor.
+
+    Args:
+        source: The parcel.
+        tied: What the job ends with, as of :func:`estimators.client.launch.start`.
 
     Raises:
         FleetfitError: the job cannot run here.
         OSError: the parcel cannot be kept.
     """
     try:
-        header = decode(source.readline(_LIMIT))
+        header = decode(source.readline(LIMIT))
     except MessageError as error:
         raise ConfigurationError(f"what came is no job: {error}.") from None
     name, jobs = str(header["name"]), jobs_folder()
@@ -128,7 +134,7 @@ def take(source: IO[bytes]) -> JobRecord:
         record.publish(name)
         _check(spec, options)
         launch.hand_over(record, spec, options)
-        launch.start(record, _environment(header))
+        launch.start(record, _environment(header), tied)
     except BaseException:
         record.discard()
         raise
@@ -183,7 +189,7 @@ class _Listener(threading.Thread):
         self._name = name
         self._descriptor = descriptor
         self._speaker = speaker
-        self._decoder = Decoder(_LIMIT)
+        self._decoder = Decoder(LIMIT)
         self._heard = time.monotonic()
         self.have: Message = {}
         self.begun = threading.Event()
@@ -229,17 +235,30 @@ def follow(name: str, descriptor: int, speaker: Speaker) -> int:
     listener.start()
     listener.begun.wait()
     try:
-        return _tell(name, listener.have, speaker)
+        tell(name, listener.have, speaker)
     except OSError:
         return 1  # nobody hears it
+    return 0
 
 
-def _tell(name: str, have: Message, speaker: Speaker) -> int:
+def tell(name: str, have: Mapping[str, Any], speaker: Speaker, seconds: float = math.inf) -> None:
+    """Say what is new of a job until it is over, or the time is.
+
+    Args:
+        name: The job.
+        have: What the copy has.
+        speaker: Where to.
+        seconds: For how long at most.
+
+    Raises:
+        OSError: nobody reads any more.
+    """
+    until = time.monotonic() + seconds
     try:
         record = JobRecord.open(name)
     except JobNotFoundError as error:
         speaker.say({"op": "missing", "error": str(error)})
-        return 0
+        return
     speaker.say(
         {
             "op": "job",
@@ -250,13 +269,13 @@ def _tell(name: str, have: Message, speaker: Speaker) -> int:
     )
     changes = Changes(record, have)
     said = time.monotonic()
-    while True:
+    while time.monotonic() < until:
         for message in changes.read():
             speaker.say(message)
             said = time.monotonic()
         if changes.complete:
             speaker.say({"op": "end"})
-            return 0
+            return
         if time.monotonic() - said > _BEAT_S:
             speaker.say({"op": "beat"})
             said = time.monotonic()

@@ -27,7 +27,7 @@ from estimators.job.settings import Settings
 
 if TYPE_CHECKING:
     from estimators.client.analytics import TrainingJobAnalytics
-    from estimators.client.planning import ClusterPlan
+    from estimators.client.cluster_plan import ClusterPlan
     from estimators.results.result import Result
 
 E = TypeVar("E", bound="Estimator")
@@ -306,6 +306,26 @@ class Estimator:
         """
         return self._draft(inputs, job_name).plan()
 
+    def debug(self, inputs: Any = None, job_name: str | None = None) -> Any:
+        """Run the entry point as one process in this terminal, so that ``breakpoint()`` and ``pdb`` work.
+
+        It is a job of one host and without a strategy, whatever the estimator has, and nothing of it is supervised.
+
+        Args:
+            inputs: As for :meth:`fit`.
+            job_name: As for :meth:`fit`.
+
+        Returns:
+            What the entry point returned if it is a function, else None.
+
+        Raises:
+            ConfigurationError: something is wrong, or there is no terminal, as in a notebook.
+            TrainingJobError: it failed; raised from the function's own exception, if it raised one.
+        """
+        from estimators.client import debugging
+
+        return debugging.run_estimator(self, inputs, job_name)
+
     @classmethod
     def attach(
         cls: type[E],
@@ -495,8 +515,8 @@ class PyTorch(Estimator):
         hyperparameters: Become arguments of the script.
         image_uri: The container image.
         distribution: ``TorchDistributed(processes_per_host=2)`` or SageMaker's ``{"torch_distributed": {"enabled":
-            True}}`` starts the script as torchrun does; ``MPI(…)`` and ``ElasticHorovod(…)`` are for scripts with
-            ``horovod.torch``.
+            True}}`` starts the script as torchrun does; ``ElasticTorchDistributed(…)`` does so with hosts that come
+            and go; ``MPI(…)`` and ``ElasticHorovod(…)`` are for scripts with ``horovod.torch``.
         **arguments: As :class:`Estimator`'s.
     """
 

@@ -1,4 +1,4 @@
-"""``ElasticHorovod(discovery=function)``: the caller's process tells the supervisor which hosts there are."""
+"""``discovery=function`` of an elastic strategy: the caller's process tells the supervisor which hosts there are."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def lines(answer: Any) -> str:
         return "".join(f"{name}:{int(slots)}\n" for name, slots in answer.items())
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise ConfigurationError(
-            "ElasticHorovod(discovery=…): the function must return names, or a dict from names to slots; "
-            f"got {answer!r}."
+            f"discovery=…: the function must return names, or a dict from names to slots; got {answer!r}."
         )
     return "".join(f"{name}\n" for name in answer)
 
@@ -56,7 +55,7 @@ def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool
             except Exception as error:  # noqa: BLE001 - the user's function may raise anything; the job goes on
                 if repr(error) != warned:
                     warned = repr(error)
-                    warnings.warn(f"ElasticHorovod(discovery=…) raised {error!r}; nothing changes.", stacklevel=1)
+                    warnings.warn(f"discovery=… raised {error!r}; nothing changes.", stacklevel=1)
             else:
                 if text != last:
                     new = record / f"{DISCOVERED}.new"

@@ -22,6 +22,11 @@ from estimators.records.record import JobRecord
 _RETRY_SECONDS = 0.02
 
 
+#: How long an answer may take of a supervisor on this machine, and of one at a dispatcher, which may have to start a
+#: program there for the question.
+_NEAR_SECONDS, _FAR_SECONDS = 5.0, 60.0
+
+
 def stop_message(grace: float | None, reason: str) -> dict[str, Any]:
     """Ask to end the job.
 
@@ -32,7 +37,7 @@ def stop_message(grace: float | None, reason: str) -> dict[str, Any]:
     return {"op": "stop", "grace": grace, "reason": reason}
 
 
-def request(record: JobRecord, message: dict[str, Any], timeout: float = 5.0) -> dict[str, Any]:
+def request(record: JobRecord, message: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
     """Send a message to the supervisor of a job and return its answer.
 
     Waits for a supervisor that is just starting.
@@ -40,11 +45,13 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float = 5.0) ->
     Args:
         record: The job's record.
         message: What to ask.
-        timeout: Seconds for everything.
+        timeout: Seconds for everything; default: 5, or 60 where the question goes on to a dispatcher.
 
     Raises:
         JobUnreachableError: the job has no supervisor any more, or it does not answer in time.
     """
+    if timeout is None:
+        timeout = _FAR_SECONDS if record.read_options().get("dispatcher") is not None else _NEAR_SECONDS
     deadline = time.monotonic() + timeout
     while True:
         try:

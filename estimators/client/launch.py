@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -16,14 +17,16 @@ from container.contract import variables
 from container.contract.failures import Cause, Failure
 from container.contract.wire import Event
 from estimators import backends
+from estimators.backends import dispatchers
 from estimators.client.checks import check_local
 from estimators.client.ipc_client import Tie
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
-from estimators.job.failure_policy import Ending, Kind
+from estimators.job.failure_policy import EndedBy, Ending
 from estimators.job.fleets import capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
-from estimators.records.record import JobRecord, explained, open_private
+from estimators.records.private_files import explained, open_private
+from estimators.records.record import JobRecord
 
 if TYPE_CHECKING:
     from estimators.backends.base import HeadStart
@@ -48,6 +51,8 @@ sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))
 
 #: How long processes of an earlier supervisor may take to end, in seconds: two for processes, five for containers.
 _LEFTOVERS = 15.0
+#: How long the supervisor of a job that is over may still collect its provenance, in seconds, and a little more.
+_LINGERING = 40.0
 
 #: Supervisors that this process started and that may still run. They are kept so that they are reaped.
 _supervisors: list[subprocess.Popen[bytes]] = []
@@ -96,6 +101,7 @@ def launch(
         BackendError: the supervisor cannot be started.
     """
     now = time.time()
+    options = pinned(options)
     record = JobRecord.stage(spec.name, home)
     ours: socket.socket | None = None
     process: subprocess.Popen[bytes] | None = None
@@ -112,7 +118,8 @@ def launch(
                 descriptors = [theirs.fileno()]
                 arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(os.getpid())]
                 # Who does not wait may be gone before it is done.
-                head_start = backends.load(options.backend).head_start(spec, record.path)
+                if options.queue is None:  # who waits for a turn has not begun
+                    head_start = backends.load(options.backend).head_start(spec, record.path)
                 if head_start is not None:
                     arguments += ["--head-start-fd", str(head_start.fileno())]
                     descriptors.append(head_start.fileno())
@@ -131,6 +138,14 @@ def launch(
                 head_start.close()
             record.discard()
         raise
+
+
+def pinned(options: RunOptions) -> RunOptions:
+    """Return options whose dispatcher is the same one when the job is attached to."""
+    if options.dispatcher is None:
+        return options
+    reached = dispatchers.load(options.dispatcher).pinned(options.dispatcher_options)
+    return dataclasses.replace(options, dispatcher_options=reached)
 
 
 def resume(record: JobRecord, *, attached: bool = True) -> Started:
@@ -168,8 +183,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
         )
     check_local(spec)
     backends.load(options.backend).check(spec, options)
-    if not record.lock():
-        raise ConfigurationError(f"training job {record.name!r} is being resumed by another process.")
+    _take_over(record)
     ours: socket.socket | None = None
     try:
         await_leftovers(record)
@@ -196,6 +210,20 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
         raise
     finally:
         record.release()
+
+
+def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
+    """Take the lock of a job that is over, whose supervisor may still be collecting its provenance.
+
+    Raises:
+        ConfigurationError: another process goes on with the job.
+    """
+    until = time.monotonic() + seconds
+    while not record.lock():
+        _check_resumable(record, record.read_status())
+        if time.monotonic() > until:
+            raise ConfigurationError(f"training job {record.name!r} is being resumed by another process.")
+        time.sleep(0.02)
 
 
 def hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:
@@ -228,7 +256,7 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
             failure = statuses.failure_of(stored) or Failure(
                 cause=Cause.TIMEOUT, message=f"it was stopped ({stored.get('SecondaryStatus')})."
             )
-        endings.append(Ending(attempt=attempt, kind=Kind.FAILURE, failure=failure).to_dict())
+        endings.append(Ending(attempt=attempt, kind=EndedBy.FAILURE, failure=failure).to_dict())
     status = statuses.resumed(stored, now, attempt=attempt + 1, last_sign=last_sign)
     return statuses.with_own(status, attempts=endings, supervisor_pid=None)
 
@@ -289,17 +317,26 @@ def fill(record: JobRecord, spec: TrainingJobSpec, options: RunOptions, source: 
     record.write_json(record.provenance_file, caller_facts(source=code))
 
 
-def start(record: JobRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Hand a filled record, whose lock this process holds, to a supervisor without a tie.
+def start(
+    record: JobRecord, env: Mapping[str, str] | None = None, tied: tuple[socket.socket, int] | None = None
+) -> subprocess.Popen[bytes]:
+    """Hand a filled record, whose lock this process holds, to a supervisor.
 
     Args:
         record: The record; its lock is the supervisor's afterwards.
         env: The supervisor's environment, which the job's hosts inherit. Default: this process's.
+        tied: The supervisor's end of a connection to the process, by its pid, with which the job ends. Default: none.
 
     Raises:
         BackendError: the supervisor cannot be started.
     """
-    process = _start(record, ["--record", str(record.path), "--lock-fd", str(record.lock_fd)], [], env)
+    arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd)]
+    descriptors = []
+    if tied is not None:
+        theirs, pid = tied
+        arguments += ["--attached-fd", str(theirs.fileno()), "--caller-pid", str(pid)]
+        descriptors.append(theirs.fileno())
+    process = _start(record, arguments, descriptors, env)
     record.release()
     return process
 

@@ -46,15 +46,15 @@ def pane_for(job: TrainingJob) -> Pane | None:
     return None
 
 
-#: How long what a notebook's job has imported is kept for its next one, in seconds.
-_KEEP_SECONDS = 600
 _said: list[str] = []
 
 
 def keep(settings: Settings) -> Settings:
     """Return the settings of a notebook's job: unless they say otherwise, the next run of the cell finds it warm."""
     if settings.keep_alive_period_in_seconds is None and settings.capabilities.keeps_imports:
-        return dataclasses.replace(settings, keep_alive_period_in_seconds=_KEEP_SECONDS)
+        from estimators.backends.hosts import kept
+
+        return dataclasses.replace(settings, keep_alive_period_in_seconds=kept.SECONDS)
     return settings
 
 

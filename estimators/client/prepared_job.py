@@ -12,6 +12,7 @@ from container import launchers
 from container.contract import variables
 from estimators import backends
 from estimators.client import checks, planning, request_builder
+from estimators.client.cluster_plan import ClusterPlan
 from estimators.client.preflight import idle_devices, preflight
 from estimators.client.source import Source, resolve, resolve_function
 from estimators.job import validation
@@ -137,12 +138,12 @@ class Draft:
     def _options(self) -> RunOptions:
         return request_builder.build_options(self.settings)
 
-    def plan(self) -> planning.ClusterPlan:
+    def plan(self) -> ClusterPlan:
         """Return what would be started, as data; it is made once."""
         return self._plan
 
     @functools.cached_property
-    def _plan(self) -> planning.ClusterPlan:
+    def _plan(self) -> ClusterPlan:
         missing = tuple(f"it cannot be started like this: {problem}" for problem in self.problems)
         warnings = (*missing, *self.warnings)
         return planning.plan_cluster(self.spec, self._options, source=self.source, warnings=warnings)
@@ -166,6 +167,7 @@ class Draft:
         instance_type = self.spec.instance_type
         options = self._options
         backend = backends.load(options.backend)
+        checks.check_queue(self.spec, options)
         if options.dispatcher is not None:
             self._check_dispatched(options.dispatcher)
             return
@@ -234,6 +236,8 @@ def _source(settings: Settings, channels: Collection[str], tuned: Collection[str
     if callable(settings.entry_point):
         from estimators.client.functions import packing
 
+        if not settings.capabilities.this_python:
+            packing.check_image(settings.entry_point, settings.image_uri)
         packed = packing.pack(
             settings.entry_point,
             hyperparameters=settings.hyperparameters,

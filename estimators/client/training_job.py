@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
-from container.contract.names import shown
+from container.contract.names import shown, unknown
 from estimators.client import ipc_client, launch
 from estimators.client.callbacks import EventFeed, check_callbacks
 from estimators.client.interrupts import Interrupts
@@ -24,7 +24,7 @@ from estimators.job.errors import (
     TrainingJobError,
     UnsupportedError,
 )
-from estimators.job.metrics import metrics_frame
+from estimators.job.metrics import METRIC_KINDS, metrics_frame, system_metrics
 from estimators.job.request import TrainingJobSpec
 from estimators.records import outputs, ranks
 from estimators.records import status as statuses
@@ -179,9 +179,21 @@ class TrainingJob:
         """Seconds per phase: launch, import, rendezvous, first_step, training, teardown; None where unknown."""
         return phases(self.record.events())
 
-    def metrics(self) -> pandas.DataFrame:
-        """Every value of every metric: time, elapsed_s (since the job's creation), attempt, rank, name, value, host."""
-        return metrics_frame(self.record.events("metric"), start=self._status().get("CreationTime"))
+    def metrics(self, kind: str = "script") -> pandas.DataFrame:
+        """Every value of every metric: time, elapsed_s (since the job's creation), attempt, rank, name, value, host.
+
+        Args:
+            kind: ``"script"``: what the script reports; ``"system"``: what each rank uses of CPU and memory, and each
+                host of its network and GPUs.
+
+        Raises:
+            ConfigurationError: there is no such kind.
+        """
+        if kind not in METRIC_KINDS:
+            raise ConfigurationError(unknown("kind of metrics", kind, METRIC_KINDS))
+        events = self.record.events("metric" if kind == "script" else "resources")
+        found = events if kind == "script" else system_metrics(events)
+        return metrics_frame(found, start=self._status().get("CreationTime"))
 
     def result(self) -> Result:
         """Return what has come of the job so far; of a job that is over, as it was saved with it."""
@@ -450,7 +462,9 @@ class TrainingJob:
         if not answer.get("ok"):
             error = str(answer.get("error", answer))
             if error.startswith("unknown operation"):
-                error = "its hosts cannot come and go: the strategy is not ElasticHorovod."
+                error = (
+                    "its hosts cannot come and go: the strategy is neither ElasticHorovod nor ElasticTorchDistributed."
+                )
             raise ConfigurationError(f"training job {self.name!r}: {error}")
         return answer
 

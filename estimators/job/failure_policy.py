@@ -136,7 +136,7 @@ def read_options(cls: type[Any], values: Any, name: str) -> Any:
 # --- how an attempt ended ---
 
 
-class Kind(enum.Enum):
+class EndedBy(enum.Enum):
     """What an attempt ended by."""
 
     FAILURE = "failure"
@@ -158,7 +158,7 @@ class Ending:
     """
 
     attempt: int
-    kind: Kind
+    kind: EndedBy
     failure: Failure | None = None
     hosts: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ class Ending:
 
     def what(self) -> str:
         """What ended it, in a line."""
-        if self.kind is Kind.PREEMPTION:
+        if self.kind is EndedBy.PREEMPTION:
             return f"{', '.join(self.taken) or 'a host'} was interrupted"
         return " ".join(self.failure.summary().split()) if self.failure is not None else "it failed"
 
@@ -197,7 +197,7 @@ class Ending:
         failure = values.get("failure")
         return cls(
             attempt=int(values["attempt"]),
-            kind=Kind(values["kind"]),
+            kind=EndedBy(values["kind"]),
             failure=Failure.from_dict(failure) if failure else None,
             hosts=tuple(values.get("hosts") or ()),
             taken=tuple(values.get("taken") or ()),
@@ -243,7 +243,7 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
     """
     last = endings[-1]
     of_kind = [ending for ending in endings if ending.kind is last.kind]
-    if last.kind is Kind.PREEMPTION:
+    if last.kind is EndedBy.PREEMPTION:
         if policy.max_preemptions is not None and len(of_kind) > policy.max_preemptions:
             return Final(f"it was preempted {_times(len(of_kind))}, and max_preemptions is {policy.max_preemptions}.")
         return Again()
@@ -318,7 +318,7 @@ def in_a_row(endings: Sequence[Ending]) -> int:
     """Return how many attempts failed in a row, back to the last one that left a new checkpoint."""
     count = 0
     for ending in reversed(endings):
-        if ending.kind is not Kind.FAILURE:
+        if ending.kind is not EndedBy.FAILURE:
             break
         count += 1
         if ending.progressed:
@@ -337,7 +337,7 @@ def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") ->
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fleet:
+class PresentHosts:
     """Which of a job's hosts are there.
 
     Attributes:
@@ -348,11 +348,11 @@ class Fleet:
     hosts: tuple[str, ...]
     gone: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def without(self, host: str, *, until: float = math.inf) -> Fleet:
+    def without(self, host: str, *, until: float = math.inf) -> PresentHosts:
         """Return the fleet when a host is gone."""
         return dataclasses.replace(self, gone={**self.gone, host: until})
 
-    def returned(self, host: str) -> Fleet:
+    def returned(self, host: str) -> PresentHosts:
         """Return the fleet when a host is back."""
         return dataclasses.replace(self, gone={name: until for name, until in self.gone.items() if name != host})
 

@@ -61,9 +61,9 @@ class Fleet:
 
 
 #: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
-#: machines that ssh reaches; nodes of a Slurm or a Ray cluster; EC2.
+#: machines that ssh reaches; nodes of a Slurm or a Ray cluster; Spark's executors; EC2.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
-SSH, SLURM, RAY, EC2 = "ssh", "slurm", "ray", "ec2"
+SSH, SLURM, RAY, SPARK, EC2 = "ssh", "slurm", "ray", "spark", "ec2"
 
 #: What an estimator takes where it is told nothing.
 DEFAULT = PROCESSES
@@ -95,6 +95,10 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     RAY: Fleet(
         backend="estimators.backends.ray.provider:RayProvider",
+        capabilities=Capabilities(heartbeats=True, elastic=True),
+    ),
+    SPARK: Fleet(
+        backend="estimators.backends.spark.provider:SparkProvider",
         capabilities=Capabilities(heartbeats=True, elastic=True),
     ),
     EC2: Fleet(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,8 @@ _COMPRESSIONS = ("Gzip", "None")
 _WRAPPINGS = ("RecordIO", "None")
 _FILE_SYSTEMS = ("EFS", "FSxLustre")
 _ACCESS_MODES = ("ro", "rw")
+#: Data of other packages, by the package of its type, and what returns a channel of it: imported on use.
+_OF_PACKAGES = {"pyspark": "estimators.backends.spark.frames:config_of"}
 
 
 class ShuffleConfig:
@@ -167,7 +170,8 @@ def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
 
     Args:
         inputs: None; a path, a URI, a :class:`TrainingInput` or a :class:`FileSystemInput` (of this package or of the
-            SageMaker SDK), which become the channel ``training``; or a dict of channel names to these.
+            SageMaker SDK) or a DataFrame of Spark, which become the channel ``training``; or a dict of channel names
+            to these.
 
     Raises:
         ConfigurationError: it is something else.
@@ -221,7 +225,12 @@ def _channel(name: str, value: Any) -> Channel:
     if isinstance(value, str | os.PathLike):
         config = TrainingInput(value).config
     else:
-        config = getattr(value, "config", None)
+        maker = _OF_PACKAGES.get(type(value).__module__.partition(".")[0])
+        if maker is not None:
+            module, _, name_there = maker.partition(":")
+            config = getattr(importlib.import_module(module), name_there)(value)
+        else:
+            config = getattr(value, "config", None)
         if not isinstance(config, Mapping):
             raise ConfigurationError(
                 f"inputs: channel {name!r} is {shown(value)}; give a path, a URI, a TrainingInput or a FileSystemInput."

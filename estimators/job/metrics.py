@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract import diverging, wire
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 #: The columns of :func:`metrics_frame`.
 COLUMNS = ("time", "elapsed_s", "attempt", "rank", "name", "value", "host")
+
+#: Whose metrics there are.
+METRIC_KINDS = ("script", "system")
 
 #: The longest regex, in characters: SageMaker's limit.
 _MAX_REGEX = 500
@@ -310,6 +313,18 @@ def final_metrics(events: Iterable[Event]) -> list[dict[str, Any]]:
     for event in events:
         final.add(event)
     return final.to_list()
+
+
+def system_metrics(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield what hosts report of their resources as metrics: each number is one.
+
+    Args:
+        events: The job's events; those that are something else are left out.
+    """
+    for event in events:
+        for name, value in event.data.items() if event.kind == "resources" else ():
+            if isinstance(value, int | float):
+                yield dataclasses.replace(event, kind="metric", data={"name": name, "value": value})
 
 
 def metrics_frame(events: Iterable[Event], *, start: float | None = None) -> pandas.DataFrame:

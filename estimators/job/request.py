@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
-from estimators.job import bounds, fleets
+from estimators.job import bounds, fleets, queueing
 from estimators.job.errors import ConfigurationError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.faults import Fault, Interrupt
@@ -431,7 +432,7 @@ class TrainingJobSpec(_Shape):
         """The number of hosts."""
         return self.resources.instance_count or 1
 
-    @property
+    @functools.cached_property
     def hosts(self) -> tuple[str, ...]:
         """The hosts' names in rank order."""
         return self.present or tuple(f"{HOST_PREFIX}{number}" for number in range(1, self.instance_count + 1))
@@ -483,10 +484,10 @@ def _json_options(field: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ConfigurationError(f"RunOptions({field}=…) must be a dict with names as keys; got {shown(value)}.")
     try:
-        options: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False))
+        options: dict[str, Any] = json.loads(json.dumps(dict(value), allow_nan=False, default=os.fspath))
     except (TypeError, ValueError, RecursionError):
         raise ConfigurationError(
-            f"RunOptions({field}=…) must hold what JSON can: texts, numbers, lists, dicts; got {shown(value)}."
+            f"RunOptions({field}=…) must hold what JSON can: texts, paths, numbers, lists, dicts; got {shown(value)}."
         ) from None
     return options
 
@@ -521,8 +522,14 @@ class RunOptions:
         on_undistributed: ``warn`` or ``fail`` when the ranks of a strategy never join each other, or exchange nothing.
         on_nan: ``warn`` or ``fail`` when a reported metric is not a number, or a loss infinite.
         dispatcher: Where the job's supervisor runs, if not on this machine: ``user@host`` for a machine that ssh
-            reaches. The job then goes on without this machine.
+            reaches, ``ray`` for the head of a Ray cluster. The job then goes on without this machine.
         dispatcher_options: What only that dispatcher understands; it checks them itself.
+        queue: The queue of this machine in which the job waits for its turn; None starts it at once.
+        priority: Its priority there, from -1000 to 1000; higher ones go first.
+        needs: What it needs of the machine while it runs: ``cores``, ``gpus``, ``memory_gb``. Without them a core for
+            each rank, and every GPU that there is.
+        preemptible: Whether it makes room for a job of higher priority in its queue: its attempt ends as at a spot
+            interruption, with ``stop_grace`` to save, and another one follows when it is its turn again.
     """
 
     backend: str = fleets.DEFAULT
@@ -542,6 +549,10 @@ class RunOptions:
     on_nan: str = "warn"
     dispatcher: str | None = None
     dispatcher_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    queue: str | None = None
+    priority: int = 0
+    needs: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    preemptible: bool = False
 
     def __post_init__(self) -> None:
         for name in ("backend", "python"):
@@ -558,6 +569,15 @@ class RunOptions:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigurationError(f"RunOptions({name}=…) must be a string, got {shown(value)}.")
+        if self.queue is not None:
+            queueing.check_name(self.queue)
+        queueing.check_priority(self.priority)
+        object.__setattr__(self, "needs", queueing.check_needs(self.needs))
+        if not isinstance(self.preemptible, bool):
+            raise ConfigurationError(f"RunOptions(preemptible=…) must be True or False; got {shown(self.preemptible)}.")
+        for name in ("priority", "needs", "preemptible"):
+            if self.queue is None and getattr(self, name):
+                raise ConfigurationError(f"RunOptions({name}=…) is for jobs in a queue: add queue='default'.")
         for name in ("on_undistributed", "on_nan"):
             if getattr(self, name) not in NOTICED:
                 raise ConfigurationError(unknown(f"RunOptions({name}=…)", getattr(self, name), NOTICED))

@@ -5,6 +5,7 @@ What is hidden is only the showing: scripts get the values, and the record's fil
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,9 +51,15 @@ def mask_request(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mask_sequence(values: Sequence[Any]) -> list[Any]:
-    if all(isinstance(value, str) for value in values):
-        return mask_argv(list(values))
+    if set(map(type, values)) <= {str}:
+        return list(_mask_texts(tuple(values)))
     return [mask_value("", value) for value in values]
+
+
+@functools.lru_cache(maxsize=16)
+def _mask_texts(values: tuple[str, ...]) -> tuple[str, ...]:
+    # The list of all hosts is in the variables of each host, several times.
+    return tuple(mask_argv(values))
 
 
 def _mask_string(text: str) -> str:

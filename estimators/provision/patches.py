@@ -1,4 +1,5 @@
-"""The source changes that let Horovod 0.28.1 build and run with TensorFlow 2.21, and survive what elastic jobs meet.
+"""The source changes that let Horovod 0.28.1 build and run with TensorFlow 2.21 and today's PyTorch, and survive what
+elastic jobs meet.
 
 Raise :data:`REVISION` with every change here: it is part of the wheel's version and of its key in the cache.
 """
@@ -275,6 +276,34 @@ def _telling_losses():
     ),
 )
 
+# They change nothing of a wheel without PyTorch.
+_TORCH_EDITS = (
+    Edit(
+        path="horovod/torch/CMakeLists.txt",
+        before="    set(CMAKE_CXX_STANDARD 14)\n",
+        after="    set(CMAKE_CXX_STANDARD 20)\n    set(Pytorch_CXX17 TRUE PARENT_SCOPE)\n",
+        reason="PyTorch's headers are C++17 since 2.1, and C++20 since 2.13 at the latest.",
+    ),
+    Edit(
+        path="horovod/torch/CMakeLists.txt",
+        before="        list(APPEND PYTORCH_LINKER_LIBS gloo)\n",
+        after="        list(APPEND PYTORCH_LINKER_LIBS compatible17_gloo)\n",
+        reason="What C++17 defines in a header, a Gloo of C++11 defines once more: they cannot be linked.",
+    ),
+    Edit(
+        path="CMakeLists.txt",
+        before="if(HAVE_GLOO AND (DEFINED Tensorflow_CXX17 AND Tensorflow_CXX17))\n",
+        after="if(HAVE_GLOO AND (Tensorflow_CXX17 OR Pytorch_CXX17))\n",
+        reason="As above, where TensorFlow has not asked for that Gloo.",
+    ),
+    Edit(
+        path="CMakeLists.txt",
+        before="    if (Tensorflow_CXX11)\n        target_compile_definitions(compatible17_gloo",
+        after="    if (Tensorflow_CXX11 OR Pytorch_CXX11)\n        target_compile_definitions(compatible17_gloo",
+        reason="As above: without TensorFlow it would be compiled for the old ABI.",
+    ),
+)
+
 HOROVOD_EDITS = (
     Edit(
         path="horovod/tensorflow/xla_mpi_ops.cc",
@@ -329,6 +358,7 @@ from horovod.tensorflow import elastic
     ),
     *_MEETING_EDITS,
     *_LOSS_EDITS,
+    *_TORCH_EDITS,
 )
 
 

@@ -78,7 +78,7 @@ def of_environment(
             "Make the environment with `FLEETFIT_TENSORFLOW=gpu`, then build the image from it.",
         )
     cache = WheelCache(root=cache_root())
-    own = cache.find(str(horovod.BuildKey.of(installation)))
+    own = horovod.cached(installation, cache)
     if own is None and horovod_too:
         raise ProvisionError(
             "There is no Horovod wheel for this environment in the cache",

@@ -23,7 +23,9 @@ from container.contract.wire import Piece, rank_of, split_pieces
 from container.system.files import names_in
 from estimators.job.errors import RecordError
 from estimators.records import ranks
-from estimators.records.record import JobRecord, explained, log_stem, open_private, process_of, times_file
+from estimators.records.log_files import log_stem, process_of, times_file
+from estimators.records.private_files import explained, open_private
+from estimators.records.record import JobRecord
 
 _TIME = struct.Struct("<QQ")  # time_ns, end offset
 
@@ -236,6 +238,15 @@ class LogReader:
         while lines := self.poll(final=final):
             yield lines
 
+    def skip(self, kept: int) -> int:
+        """Pass over the beginning of each process's log, but for its last pieces; returns how many were passed over.
+
+        Args:
+            kept: How many pieces of each process are left to read.
+        """
+        self._discover()
+        return sum(log.skip(kept) for log in self._logs.values())
+
     def locate(self, *, final: bool = False) -> list[Span]:
         """Do as :meth:`poll` does, and return where the pieces are instead of what they say."""
         self._discover()
@@ -323,6 +334,16 @@ class ProcessLog:
         ends = [end for _, end in _TIME.iter_unpack(_whole(read_part(self._times, 0)))]
         self._pieces = bisect.bisect_right(ends, offset)
         self._offset = offset
+
+    def skip(self, kept: int) -> int:
+        """Go on where only the last pieces on record are left; returns how many were passed over."""
+        passed = size_of(self._times) // _TIME.size - kept - self._pieces
+        if passed <= 0:
+            return 0
+        last = read_part(self._times, (self._pieces + passed - 1) * _TIME.size, _TIME.size)
+        self._time_ns, self._offset = _TIME.unpack(last)
+        self._pieces += passed
+        return passed
 
     def look(self) -> tuple[list[tuple[int, int]], bool]:
         """Return time and end of the next pieces, and whether there are more behind them."""

@@ -26,22 +26,18 @@ from container.contract.layout import MLTree
 from container.contract.membership import natural_key
 from container.contract.names import nearest, shown
 from container.contract.wire import Event
-from container.system import files, locks
+from container.system import locks
 from container.system.removing import remove_tree
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
+from estimators.records.log_files import log_stem, process_of
+from estimators.records.private_files import HOME_VARIABLE, explained, open_private, replace_json, reserve, tail
 
-#: Names the folder that holds jobs. Default ``~/.fleetfit``.
-HOME_VARIABLE = "FLEETFIT_HOME"
-
-#: SageMaker's pattern for TrainingJobName.
 #: In a record: the hosts that a function of the caller has named, one a line, for the supervisor to read.
 DISCOVERED = "discovered"
+#: SageMaker's pattern for TrainingJobName.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-
-#: Given back to the file system when it is full, so that the last status can still be written.
-_RESERVE_BYTES = 256 << 10
 
 
 class JobRecord:
@@ -99,7 +95,7 @@ class JobRecord:
         jobs = jobs_folder(home)
         path = jobs / name
         aside = jobs / f".{name}.{os.urandom(6).hex()}"
-        with _explained(path, "create"):
+        with explained(path, "create"):
             try:
                 jobs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 jobs.mkdir(mode=0o700, exist_ok=True)
@@ -110,9 +106,9 @@ class JobRecord:
             aside.mkdir(mode=0o700)
             lock_fd = None
             try:
-                lock_fd = _open(aside / "lock", os.O_RDWR | os.O_CREAT)
+                lock_fd = open_private(aside / "lock", os.O_RDWR | os.O_CREAT)
                 fcntl.flock(lock_fd, fcntl.LOCK_EX)
-                _reserve(aside / ".reserve")
+                reserve(aside / ".reserve")
                 for folder in ("hosts", "output", "checkpoints"):
                     (aside / folder).mkdir(mode=0o700)
             except BaseException:
@@ -130,7 +126,7 @@ class JobRecord:
             RecordError: the folder cannot be written.
         """
         path = self.path.with_name(name)
-        with _explained(path, "create"):
+        with explained(path, "create"):
             try:
                 os.rename(self.path, path)  # which fails where a record is already: none is empty
             except OSError as error:
@@ -182,11 +178,9 @@ class JobRecord:
         Raises:
             RecordError: the record is gone, or cannot be written.
         """
-        with _explained(self.lock_file, "open"):
-            descriptor = _open(self.lock_file, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        with explained(self.lock_file, "open"):
+            descriptor = open_private(self.lock_file, os.O_RDWR | os.O_CREAT)
+        if not locks.take_from_askers(descriptor):
             os.close(descriptor)
             return False
         self.lock_fd = descriptor
@@ -385,7 +379,7 @@ class JobRecord:
             return statuses.unfollowed(stored)
         when = self.last_sign()
         stored = stored or statuses.new_status({"TrainingJobName": self.name}, when)
-        return statuses.lost(stored, when, _tail(self.supervisor_log))
+        return statuses.lost(stored, when, tail(self.supervisor_log))
 
     def last_sign(self) -> float:
         """Return when the record was last written to, in seconds since the epoch."""
@@ -412,35 +406,35 @@ class JobRecord:
             return
         if self._torn:
             lines = b"\n" + lines
-        with _explained(self.events_file, "write"):
+        with explained(self.events_file, "write"):
             if self._events_fd is None:
-                self._events_fd = _open(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+                self._events_fd = open_private(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self._torn = True  # until all of it is written; an empty line does no harm
             view = memoryview(lines)
             while view:
                 view = view[os.write(self._events_fd, view) :]
             self._torn = False
 
-    def events(self, kind: str | None = None) -> Iterator[Event]:
+    def events(self, *kinds: str) -> Iterator[Event]:
         """Yield the events on record in the order of their arrival, without torn lines.
 
         Args:
-            kind: Only those of this kind.
+            kinds: Only those of these kinds; default: all.
         """
-        mark = json.dumps(kind).encode() if kind is not None else b""
+        marks = [json.dumps(kind).encode() for kind in kinds] or [b""]
         try:
             file = self.events_file.open("rb")
         except FileNotFoundError:
             return
         with file:
             for line in file:
-                if mark not in line:  # saves parsing the others
+                if not any(mark in line for mark in marks):  # saves parsing the others
                     continue
                 try:
                     event = Event.from_dict(json.loads(line))
                 except (ValueError, TypeError):
                     continue
-                if kind is None or event.kind == kind:
+                if not kinds or event.kind in kinds:
                     yield event
 
     # --- JSON files ---
@@ -451,15 +445,7 @@ class JobRecord:
         Raises:
             RecordError: it cannot be written.
         """
-        data = json.dumps(value, indent=1).encode() + b"\n"
-        with _explained(path, "write"):
-            while True:
-                try:
-                    files.replace(path, data)
-                    return
-                except OSError as error:
-                    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _give_back(self.path / ".reserve"):
-                        raise
+        replace_json(path, value, self.path / ".reserve")
 
     def read_json(self, path: Path) -> Any:
         """Read a JSON file of the record; None when it does not exist.
@@ -468,7 +454,7 @@ class JobRecord:
             RecordError: it cannot be read.
         """
         try:
-            with _explained(path, "read"):
+            with explained(path, "read"):
                 return json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
@@ -501,122 +487,9 @@ def job_names(home: str | Path | None = None) -> list[str]:
     return sorted(name for name in _subfolders(jobs_folder(home)) if _NAME.fullmatch(name))
 
 
-# --- logs: names of files ---
-
-_PLAIN = re.compile(rb"[A-Za-z0-9._]")
-
-
-def log_stem(process: str | None) -> str:
-    """Return a process's name as part of a file name: ``rank-3`` for ``rank 3``; :func:`process_of` reads it back.
-
-    A space becomes a dash; what else is not a letter, digit, dot or underscore becomes ``%XX``.
-    """
-    if process is None:
-        return "toolkit"
-    stem = "".join(
-        "-" if byte == 0x20 else chr(byte) if _PLAIN.match(bytes([byte])) else f"%{byte:02X}"
-        for byte in process.encode("utf-8", "surrogateescape")
-    )
-    if stem == "toolkit" or not stem or stem.startswith("."):
-        return f"%{ord(stem[0]):02X}{stem[1:]}" if stem else "%"
-    return stem
-
-
-def process_of(stem: str) -> str | None:
-    """Return the process whose file name has this stem; None for the toolkit itself."""
-    if stem == "toolkit":
-        return None
-    if stem == "%":
-        return ""
-    spaced = stem.replace("-", " ").encode()
-    plain = re.sub(rb"%([0-9A-F]{2})", lambda match: bytes([int(match.group(1), 16)]), spaced)
-    return plain.decode("utf-8", "surrogateescape")
-
-
-def times_file(log_file: Path) -> Path:
-    """Return the file of times beside a log: 16-byte little-endian records (time in ns since the epoch, end offset)."""
-    return log_file.with_suffix(".times")
-
-
-# --- file primitives ---
-
-
-def open_private(path: Path, flags: int) -> int:
-    """Open or create a file that only the user may read; not inherited by children."""
-    return _open(path, flags)
-
-
-@contextlib.contextmanager
-def explained(path: Path, verb: str) -> Iterator[None]:
-    """Turn a full disk, a missing permission and the like into a :class:`RecordError` that names file and remedy.
-
-    FileNotFoundError passes through: callers know what it means to them.
-    """
-    with _explained(path, verb):
-        yield
-
-
-def _open(path: Path, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-@contextlib.contextmanager
-def _explained(path: Path, verb: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        text = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            remedy = "Free some space (`fleetfit clean --free 5G` removes the oldest jobs)"
-        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            remedy = "Make the folder writable for you"
-        else:
-            remedy = "Look at the folder"
-        raise RecordError(
-            f"cannot {verb} {path}: {text}. {remedy}, or set {HOME_VARIABLE} to a folder on another disk."
-        ) from error
-
-
-def _reserve(path: Path) -> None:
-    descriptor = _open(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        os.posix_fallocate(descriptor, 0, _RESERVE_BYTES)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        # This file system cannot reserve space; the record then does without.
-    finally:
-        os.close(descriptor)
-
-
-def _give_back(reserve: Path) -> bool:
-    """Free half of what is reserved: others may be quicker to take it, so not all of it at once."""
-    try:
-        size = reserve.stat().st_size
-        if size < 8192:
-            reserve.unlink()
-        else:
-            os.truncate(reserve, size // 2)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def _subfolders(path: Path) -> list[str]:
     try:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _tail(path: Path, size: int = 4000) -> str:
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - size))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -22,7 +22,8 @@ from typing import Any
 from container.contract.messages import Message
 from estimators.job.errors import RecordError
 from estimators.records import status as statuses
-from estimators.records.record import JobRecord, explained, open_private
+from estimators.records.private_files import explained, open_private
+from estimators.records.record import JobRecord
 
 #: How many bytes a message carries at most; they grow by a third on the way.
 _PIECE = 256 << 10

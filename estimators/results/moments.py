@@ -10,7 +10,7 @@ from estimators.records.elastic_events import Restores, committed, number, resto
 from estimators.results.result import Moment
 
 #: Kinds of events that moments are made of.
-KINDS = frozenset(("resized", "host_excluded", "commit", "restored"))
+KINDS = frozenset(("resized", "host_excluded", "commit", "restored", "restarted"))
 
 
 def moments(events: Iterable[Event], created: float | None) -> tuple[Moment, ...]:
@@ -38,6 +38,9 @@ def _told(event: Event) -> list[tuple[str, str]]:
         return [("committed", committed(data))]
     if event.kind == "restored":
         return [("restored", restored(data))]
+    if event.kind == "restarted":
+        reason = data.get("reason")
+        return [("restarted", f"all workers start again{f': {reason}' if reason else ''}")]
     if event.kind == "host_excluded":
         return [("excluded", f"{data.get('name')} is left out for {data.get('seconds')} s")]
     before, size = number(data, "before"), number(data, "size")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 #: Strategies that reduce gradients over the ranks.
-_SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod", "torch_distributed")
+_SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod", "torch_distributed", "elastic_torch_distributed")
 
 #: The phases until the slowest rank has made its first step.
 UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")
@@ -60,7 +60,7 @@ class Moment:
     """Something that happened to an elastic job.
 
     Attributes:
-        kind: ``joined``, ``left``, ``resized``, ``excluded``, ``committed`` or ``restored``.
+        kind: ``joined``, ``left``, ``resized``, ``excluded``, ``committed``, ``restored`` or ``restarted``.
         elapsed_s: Seconds since the job's creation.
         text: In words.
     """

@@ -22,7 +22,7 @@ from estimators.job.secrets import MASK
 from estimators.service.errors import ServiceError
 from estimators.service.records import Job, Jobs
 from estimators.service.settings import ACCOUNT
-from estimators.service.streams import Event, LogStream, Streams
+from estimators.service.streams import LogEvent, LogStream, Streams
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 
@@ -66,7 +66,7 @@ class _Opened:
         self._mask = mask
         self.count = stream.extend(over=job.over)
 
-    def events(self, start: int, stop: int) -> list[Event]:
+    def events(self, start: int, stop: int) -> list[LogEvent]:
         """Events with the job's secrets masked."""
         found = self._stream.read(start, stop, most_bytes=_MOST_BYTES)
         if self._mask is None:
@@ -74,7 +74,7 @@ class _Opened:
         whole = "\n".join([event.text for event in found])
         if self._mask(whole) == whole:
             return found
-        return [Event(time, self._mask(text)) for time, text in found]
+        return [LogEvent(time, self._mask(text)) for time, text in found]
 
     def between(self, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:
         """The numbers of the events in a time: from ``start_ms`` on, before ``end_ms``."""
@@ -188,7 +188,7 @@ class Logs:
 
     def _all(
         self, opened: _Opened, places: Mapping[str, int], request: Mapping[str, Any]
-    ) -> Iterator[tuple[str, int, Event]]:
+    ) -> Iterator[tuple[str, int, LogEvent]]:
         first, last = opened.between(request.get("startTime"), request.get("endTime"))
         place = places.get(opened.name, 0)
         number = max(first, place if isinstance(place, int) else 0)
@@ -268,9 +268,9 @@ class Logs:
         return described
 
 
-def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[Event], int]:
+def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], int]:
     """The last events before ``stop``, as many as fit into an answer, and the number of the first of them."""
-    events: list[Event] = []
+    events: list[LogEvent] = []
     size = 0
     while stop > start:
         portion = opened.events(max(start, stop - 500), stop)
@@ -288,11 +288,11 @@ def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[Event], int
     return events[::-1], stop
 
 
-def _event(event: Event) -> dict[str, Any]:
+def _event(event: LogEvent) -> dict[str, Any]:
     return {"timestamp": event.time_ms, "message": event.text, "ingestionTime": event.time_ms}
 
 
-def _event_id(stream: str, number: int, event: Event) -> str:
+def _event_id(stream: str, number: int, event: LogEvent) -> str:
     """56 digits, no two alike: ``aws logs tail`` leaves out events whose id it has seen at the same time."""
     mark = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
     return f"{event.time_ms:016d}{mark:020d}{number:020d}"

@@ -32,7 +32,7 @@ _KEPT = 4096
 _LOCKS = [threading.Lock() for _ in range(64)]
 
 
-class Event(NamedTuple):
+class LogEvent(NamedTuple):
     """One event.
 
     Attributes:
@@ -128,7 +128,7 @@ class LogStream:
 
     # --- reading ---
 
-    def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20) -> list[Event]:
+    def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20) -> list[LogEvent]:
         """Return the events ``start`` … ``stop - 1``, or as many of the first as fit in ``most_bytes``."""
         spans: list[Span] = []
         total = 0
@@ -138,11 +138,11 @@ class LogStream:
                 break
             spans.append((time_ms, self._sources[source], offset, offset + length))
         texts = {log: (self._label(log), *read) for log, read in read_spans(spans).items()}
-        events: list[Event] = []
+        events: list[LogEvent] = []
         for time_ms, log, start, end in spans:
             label, first, data = texts[log]
             line = data[start - first : end - first].rstrip(b"\r\n").decode("utf-8", "replace")
-            events.append(Event(time_ms, label + line))
+            events.append(LogEvent(time_ms, label + line))
         return events
 
     def _events(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:

@@ -20,6 +20,7 @@ from estimators.client import checks
 from estimators.job import fleets, instances, validation
 from estimators.job.errors import ConfigurationError, FleetfitError, UnsupportedError
 from estimators.job.metrics import parse_metric_definitions
+from estimators.job.queueing import check_name
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.service.errors import ServiceError, invalid
 
@@ -89,14 +90,18 @@ class Local:
         images: Patterns of image names -> images of this machine, the first that matches counts.
         without: Members of :data:`REFUSED` that jobs may have all the same, and then run without.
         python: The interpreter of processes.
+        queue: The queue of this machine in which they wait for their turn; None for none.
     """
 
     backend: str = "process"
     images: tuple[tuple[str, str], ...] = ()
     without: frozenset[str] = frozenset()
     python: str = dataclasses.field(default_factory=lambda: sys.executable)
+    queue: str | None = None
 
     def __post_init__(self) -> None:
+        if self.queue is not None:
+            check_name(self.queue)
         if self.backend not in BACKENDS:
             raise ConfigurationError(unknown("backend", self.backend, BACKENDS))
         for member in self.without:
@@ -161,6 +166,7 @@ def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec
             python=local.python,
             warnings=tuple(_warnings(request, local)),
             asked_instance_type=request["ResourceConfig"]["InstanceType"],
+            queue=local.queue,
         )
         _check(spec, options)
     except ServiceError:

@@ -21,22 +21,8 @@ from estimators.tuning import analytics, running
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.ranges import LISTS
 from estimators.tuning.record import TuningRecord, is_terminal, tuning_names
+from estimators.tuning.request import resources_of, trial_request_of
 
-#: Members of a training job's definition that a training job's request has under the same name.
-_SHARED = (
-    "AlgorithmSpecification",
-    "CheckpointConfig",
-    "EnableInterContainerTrafficEncryption",
-    "EnableManagedSpotTraining",
-    "EnableNetworkIsolation",
-    "Environment",
-    "InputDataConfig",
-    "OutputDataConfig",
-    "RetryStrategy",
-    "RoleArn",
-    "StoppingCondition",
-    "VpcConfig",
-)
 _SORTED = {
     "Name": lambda status: status["HyperParameterTuningJobName"],
     "CreationTime": lambda status: (status["CreationTime"], status["HyperParameterTuningJobName"]),
@@ -87,7 +73,8 @@ class TuningJobs:
             tuning = TuningSpec.from_config(
                 name, request["HyperParameterTuningJobConfig"], request.get("WarmStartConfig")
             )
-            asked = _training_request(name, definition, tuning, request.get("Tags"))
+            running.check_possible(tuning, self._jobs.home)
+            asked = trial_request_of(name, definition, tuning, request.get("Tags"))
             spec, options = translate(asked, self._local)
 
             def fill(record: TuningRecord) -> None:
@@ -130,7 +117,7 @@ class TuningJobs:
             "EnableManagedSpotTraining": False,
             **definition,
             "AlgorithmSpecification": algorithm,
-            "ResourceConfig": _resources(definition),  # which the SDK's attach() looks for
+            "ResourceConfig": resources_of(definition),  # which the SDK's attach() looks for
         }
         if "BestTrainingJob" in answer:
             answer["BestTrainingJob"] = self._with_arn(answer["BestTrainingJob"])
@@ -212,31 +199,6 @@ class TuningJobs:
 
     def _with_arn(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         return {**summary, "TrainingJobArn": self._jobs.arn(summary["TrainingJobName"])}
-
-
-def _training_request(
-    name: str, definition: Mapping[str, Any], tuning: TuningSpec, tags: list[Mapping[str, str]] | None
-) -> dict[str, Any]:
-    """Return the CreateTrainingJob request that every trial of a tuning job has but for its hyperparameters."""
-    request = {member: definition[member] for member in _SHARED if definition.get(member) is not None}
-    request["ResourceConfig"] = _resources(definition)
-    tuned = tuning.ranges
-    static = definition.get("StaticHyperParameters") or {}
-    request["HyperParameters"] = {key: value for key, value in static.items() if key not in tuned}
-    request["TrainingJobName"] = name
-    if tags:
-        request["Tags"] = tags
-    return request
-
-
-def _resources(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hosts of every trial: those asked for, or the first choice of several."""
-    flexible = definition.get("HyperParameterTuningResourceConfig")
-    if definition.get("ResourceConfig") is not None or flexible is None:
-        return dict(definition.get("ResourceConfig") or {})
-    first = (flexible.get("InstanceConfigs") or [flexible])[0]
-    members = ("InstanceType", "InstanceCount", "VolumeSizeInGB")
-    return {member: first[member] for member in members if member in first}
 
 
 def _matches(status: Mapping[str, Any], request: Mapping[str, Any]) -> bool:

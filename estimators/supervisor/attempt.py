@@ -38,6 +38,7 @@ class Attempt:
         ranks: Where each rank runs.
         told_to_stop: Whether its ranks were told to save and end.
         terminated: The first host whose toolkit has got SIGTERM.
+        is_bounded: Whether the others' end has a limit, since one has ended.
     """
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, checkpoints: Path) -> None:
@@ -49,6 +50,7 @@ class Attempt:
         self.ranks: dict[int, str] = {}
         self.told_to_stop = False
         self.terminated: str | None = None
+        self.is_bounded = False
         self._loop = loop
         self._timers: list[Timer] = []
         self._cancelled = False

@@ -11,7 +11,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from container.contract.failures import Cause, Failure
-from estimators.job.failure_policy import Again, Ending, FailurePolicy, Final, Fleet, Kind, decide, with_attempts
+from estimators.job.failure_policy import (
+    Again,
+    EndedBy,
+    Ending,
+    FailurePolicy,
+    Final,
+    PresentHosts,
+    decide,
+    with_attempts,
+)
 from estimators.supervisor.clocks import RunClock
 
 #: How often a job is started when its servers find their ports taken.
@@ -47,7 +56,7 @@ class Attempts:
         self, policy: FailurePolicy, hosts: tuple[str, ...], *, earlier: Iterable[Ending] = (), number: int = 0
     ) -> None:
         self.policy = policy
-        self.fleet = Fleet(hosts=hosts)
+        self.fleet = PresentHosts(hosts=hosts)
         self.clock = RunClock()
         self.number = number
         self.hosts = hosts
@@ -88,10 +97,10 @@ class Attempts:
         seconds = self.clock.current(now)
         self.clock = self.clock.stopped(now)
         if self.taken or failure is None:
-            ending = self._ending(Kind.PREEMPTION, seconds, taken=tuple(self.taken))
+            ending = self._ending(EndedBy.PREEMPTION, seconds, taken=tuple(self.taken))
             failure = None
         else:
-            ending = self._ending(Kind.FAILURE, seconds, failure=failure)
+            ending = self._ending(EndedBy.FAILURE, seconds, failure=failure)
             if failure.cause is Cause.PORT_TAKEN and self._port_attempts + 1 < _PORT_ATTEMPTS:
                 self._port_attempts += 1
                 return Wait(now, None)
@@ -122,7 +131,7 @@ class Attempts:
     # --- within ---
 
     def _ending(
-        self, kind: Kind, seconds: float, *, failure: Failure | None = None, taken: tuple[str, ...] = ()
+        self, kind: EndedBy, seconds: float, *, failure: Failure | None = None, taken: tuple[str, ...] = ()
     ) -> Ending:
         return Ending(
             attempt=self.number,

@@ -24,7 +24,7 @@ from estimators import backends
 from estimators.backends.base import Backend, HostEnd, ManagedService, ServiceCallbacks
 from estimators.backends.trees import checkpoints
 from estimators.job.errors import ConfigurationError, RecordError
-from estimators.job.failure_policy import Ending, Kind
+from estimators.job.failure_policy import EndedBy, Ending
 from estimators.job.faults import Fault, Kill
 from estimators.job.fleets import capabilities
 from estimators.job.log_redaction import text_mask
@@ -46,6 +46,7 @@ from estimators.supervisor.neighbours import with_neighbours
 from estimators.supervisor.preemption import GangHosts
 from estimators.supervisor.remote_status import Mirror
 from estimators.supervisor.streams import HostStreams, longest_silence
+from estimators.supervisor.turn import Turn
 
 #: How long the supervisor stays for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
@@ -113,6 +114,7 @@ class Supervisor:
         self._next_timer: Timer | None = None  # for the next attempt
         self._wait_until = 0.0
         self._run_timer: Timer | None = None  # max_run
+        self._turn: Turn | None = None  # its place in a queue
         self._linger = _PROVENANCE_TIMEOUT
         self._timers: list[Timer] = []
         self._backend: Backend = backend(
@@ -199,6 +201,42 @@ class Supervisor:
             self._journal.event("resume", attempts=self._attempts.to_list())
         if self._job.spot and self._job.stopping.max_wait_s and not self._is_managed:
             self._timers.append(self._loop.call_later(self._job.stopping.max_wait_s, self._max_wait_reached))
+        if self._options.queue is not None and not self._mirror.resumed:
+            self._turn = Turn(
+                self._loop,
+                self._record,
+                self._job,
+                self._options,
+                self._wait_for_turn,
+                self._turn_comes,
+                self._make_room,
+            )
+            try:
+                self._turn.begin()
+            except RecordError as error:
+                self._record_failed(error)
+            return
+        self._begin()
+
+    def _wait_for_turn(self, text: str) -> None:
+        self._secondary(SecondaryStatus.PENDING.value, text)
+        self.say(text)
+
+    def _turn_comes(self) -> None:
+        if self._stage is Stage.WAITING:
+            self._start_next()
+        else:
+            self._begin()
+
+    def _make_room(self) -> bool:
+        """End the attempt for a more urgent job; another one follows when it is the job's turn again."""
+        if self._stage is not Stage.RUNNING or not self._backend.running or self._attempts.taken:
+            return False  # it is ending, or about to start
+        self.tell("preempted_in_queue", self.hosts[0], "the job makes room for a more urgent one of its queue")
+        self.preempt(self.hosts[0], self._options.stop_grace)
+        return True
+
+    def _begin(self) -> None:
         self._start_attempt(self._attempts.number)
         if self._mirror.resumed:
             self._attempt.reported = self._mirror.recall()
@@ -377,8 +415,9 @@ class Supervisor:
             self._all_hosts_ended()
         elif self._stage.is_ending and not self._backend.running:
             self._finish()  # the others were never started
-        elif end.exit_code != 0 and not self._stage.is_stopping and not self._attempts.taken:
+        elif end.exit_code != 0 and not (self._attempt.is_bounded or self._stage.is_stopping or self._attempts.taken):
             # The others end by themselves, since the hosts are connected; this bounds it.
+            self._attempt.is_bounded = True
             self._attempt.later(_END_TIMEOUT, self._backend.end_now)
 
     def interrupted(self, host: str, notice_s: float) -> None:
@@ -476,7 +515,7 @@ class Supervisor:
     def _await_next(self, wait: Wait) -> None:
         """Another attempt follows, when its time has come."""
         now = time.monotonic()
-        preempted = wait.ending is not None and wait.ending.kind is Kind.PREEMPTION
+        preempted = wait.ending is not None and wait.ending.kind is EndedBy.PREEMPTION
         reason = wait.ending.what() if wait.ending is not None else ""
         if self._attempt.failure is not None and not preempted:
             reason = self._attempt.failure.summary()
@@ -493,11 +532,18 @@ class Supervisor:
         self._wait_until = wait.until
         self._move(Happening.RETRY)
         self._next_timer = self._loop.call_later(seconds, self._start_next)
+        if self._turn is not None:
+            try:
+                self._turn.again()
+            except RecordError as error:
+                self._record_failed(error)
 
     def _start_next(self) -> None:
         """Another attempt, on the hosts that are there, with other ports and a new rendezvous."""
         if self._stage is not Stage.WAITING or self._next_timer is None:
             return
+        if self._turn is not None and not self._turn.has_come:
+            return  # it is called when the job's turn comes
         self._next_timer.cancel()
         wait = self._attempts.wait(now := time.monotonic())
         if isinstance(wait, Failure):
@@ -650,6 +696,8 @@ class Supervisor:
             self._journal.warn(f"chaos: {fault} was not injected: the job ended before its moment came.")
         self._loop.end_descendants(spare=self._backend.protected)
         self._backend.cleanup()
+        if self._turn is not None:
+            self._turn.end()
         for warning in self._misplaced_models():
             self._journal.warn(warning)
             self.say(f"warning: {warning}")

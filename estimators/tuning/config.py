@@ -13,6 +13,7 @@ from typing import Any
 from container.contract.names import shown, unknown
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.tuning import ranges as tuning_ranges
+from estimators.tuning.fleet import SharedFleetConfig
 
 #: SageMaker's strategies, and ours.
 SAGEMAKER_STRATEGIES = ("Bayesian", "Random", "Hyperband", "Grid")
@@ -242,6 +243,8 @@ class TuningSpec:
         warm_start: The request's ``WarmStartConfig``.
         population: Of the strategy PBT, as :class:`PopulationConfig` has it.
         max_failures: So many failed trials end it; None: only if its first five all fail.
+        shared_fleet: The hosts that the trials share, as :class:`SharedFleetConfig` has it; ``max_runtime_s`` is its
+            deadline.
     """
 
     name: str
@@ -261,6 +264,7 @@ class TuningSpec:
     warm_start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     population: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_failures: int | None = None
+    shared_fleet: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.objective, str) or not self.objective:
@@ -304,6 +308,28 @@ class TuningSpec:
         elif self.max_jobs is None:
             raise ConfigurationError(f"max_jobs is needed with the strategy {self.strategy}.")
         self._check_completion()
+        if self.shared_fleet:
+            self._check_fleet()
+
+    @property
+    def fleet(self) -> SharedFleetConfig | None:
+        """The fleet that trials share, if they do."""
+        return SharedFleetConfig(**self.shared_fleet) if self.shared_fleet else None
+
+    @property
+    def parallel(self) -> int:
+        """How many trials run at once at most; of a shared fleet, as many as it has room for unless it is said."""
+        fleet = self.fleet
+        return fleet.hosts if fleet is not None and self.max_parallel_jobs == 1 else self.max_parallel_jobs
+
+    def _check_fleet(self) -> None:
+        if self.max_runtime_s is None:
+            raise ConfigurationError("shared_fleet: give the deadline, max_runtime_in_seconds.")
+        if self.strategy == "PBT" or self.goal is not None:
+            what = "strategy PBT" if self.strategy == "PBT" else f"objective {self.objective!r}"
+            raise ConfigurationError(
+                f"shared_fleet is not for the {what}: the last values of trials that run decide who gets hosts."
+            )
 
     @property
     def goal(self) -> Goal | None:

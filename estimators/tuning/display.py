@@ -38,6 +38,21 @@ def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> 
     return visible(f"{count}  {row['state']:<9}  {told:<24}  {values}{why}{star}")
 
 
+def held_up_by(record: TuningRecord) -> str | None:
+    """Return why a study does not get on at the moment; None where it does."""
+    status = record.status()
+    own = status.get("Fleetfit", {})
+    if is_terminal(status):
+        return None
+    if own.get("waiting"):
+        return f"no trial is started: {own['waiting']} It goes on when there is room."
+    if own.get("not_shared"):
+        return f"hosts could not be moved: {own['not_shared']} It is tried again."
+    if own.get("unanswered"):
+        return f"{own['unanswered']} The tuning job goes on there, and this asks again."
+    return None
+
+
 def summary(record: TuningRecord) -> str:
     """Return how a study stands, in a line."""
     status, spec = record.status(), record.spec
@@ -71,7 +86,8 @@ def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[st
     """Return the titles and the texts of a table of trials."""
     spec = record.spec
     names = list(spec.ranges)
-    head = ["trial", "state", spec.objective, *names, "reports", "time"]
+    shared = ["hosts"] if spec.fleet is not None else []
+    head = ["trial", "state", spec.objective, *names, *shared, "reports", "time"]
     found = []
     for row in rows:
         value = row["value"] if row["value"] is not None else row["last"]
@@ -79,7 +95,8 @@ def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[st
         found.append(
             [
                 row["job"], row["state"], number_text(value) if value is not None else "–",
-                *(_value(row["values"].get(name, "")) for name in names), str(row["reports"] or "–"), took,
+                *(_value(row["values"].get(name, "")) for name in names),
+                *(str(row.get("hosts") or "–") for _ in shared), str(row["reports"] or "–"), took,
             ]
         )  # fmt: skip
     return head, found

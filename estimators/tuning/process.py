@@ -1,503 +1,33 @@
-"""The process of a tuning job, which :mod:`estimators.tuning.running` starts: it owns the study and starts the trials.
+"""The process of a tuning job, which :mod:`estimators.tuning.running` starts and which its record's lock belongs to.
 
-What it does it can do again: a trial is in the journal with its hyperparameters before its job is started, and the
-job's name follows from the trial's number. So whoever goes on after a SIGKILL finds every trial, those that have ended
-meanwhile among them.
+It runs a study of its own, or follows a tuning job of a managed service.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import random
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from optuna.trial import Trial, TrialState
-
-from container.contract.names import nearest
 from container.system import locks
-from estimators.client import launch
-from estimators.job.errors import FleetfitError, JobExistsError
-from estimators.records import status as statuses
-from estimators.records.record import JobRecord, jobs_folder
-from estimators.tuning import population, search, trials
-from estimators.tuning.config import Goal, TuningJobCompletionCriteriaConfig
+from estimators.job.errors import FleetfitError
+from estimators.records.private_files import give_back, is_full
 from estimators.tuning.record import TuningRecord, is_terminal
 
-#: Between two looks at the trials' records, in seconds.
-_PACE = 0.03
 #: A lock that is held for longer, in seconds, is another process's of the same tuning job.
-_LOOKS = 1.0
-#: The first so many trials all failing end the study.
-_FIRST_FAILURES = 5
-#: Converged: so many trials in a row without an improvement by this share.
-_CONVERGED_AFTER = 10
-_CONVERGED_SHARE = 1e-3
-
-#: The states of a trial in the record.
-RUNNING, COMPLETED, PRUNED, FAILED, STOPPED = "Running", "Completed", "Pruned", "Failed", "Stopped"
-
-
-class Running:
-    """A trial whose job runs."""
-
-    def __init__(self, trial: Trial, record: JobRecord, objective: str, row: dict[str, Any]) -> None:
-        self.trial = trial
-        self.record = record
-        self.row = row
-        self.follower = trials.Follower(record, objective)
-        self.stamp: object = None
-        #: Why it has been told to stop.
-        self.stopping: str | None = None
-        self.revived = False
-        #: Of an objective that is a goal: after how many seconds of training it was reached.
-        self.reached: float | None = None
-
-
-class Tuning:
-    """One tuning job: the loop over its trials.
-
-    Args:
-        record: Its record, whose lock this process holds.
-    """
-
-    def __init__(self, record: TuningRecord) -> None:
-        self.record = record
-        self.spec = record.spec
-        self.goal = self.spec.goal
-        self.status = record.status()
-        self.created = float(self.status["CreationTime"])
-        self.study = search.open_study(record.journal, self.spec)
-        self.completion = TuningJobCompletionCriteriaConfig.from_job_desc(self.spec.completion)
-        self.rows: dict[int, dict[str, Any]] = {}
-        self.running: dict[int, Running] = {}
-        #: How it ends, once that is decided: the status, and why.
-        self.ending: tuple[str, str] | None = None
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def run(self) -> None:
-        """Run the tuning job to its end."""
-        self._adopt()
-        self._warm_start()
-        self._decide()
-        self._write()
-        while True:
-            changed = self._look()
-            if changed:
-                self._decide()
-            if self.ending is None and self._fill():
-                changed = True
-                self._decide()
-            if changed or (self.ending is None and self._told_to_end()):
-                self._write()
-            if self.ending is not None:
-                self._stop_trials(self.ending[1])
-                if not self.running:
-                    break
-            self._processes = [process for process in self._processes if process.poll() is None]
-            time.sleep(_PACE)
-        self._finish()
-
-    # --- trials ---
-
-    def _adopt(self) -> None:
-        """Find the trials of an earlier process of this tuning job again."""
-        kept = {row["number"]: row for row in self.record.trials()}
-        for frozen in self.study.get_trials(deepcopy=False):
-            if frozen.state == TrialState.WAITING or frozen.user_attrs.get("parent"):
-                continue
-            values: dict[str, str] = {}
-            if frozen.state == TrialState.RUNNING:
-                trial = Trial(self.study, frozen._trial_id)
-                values = search.suggest(trial, self.spec.parameter_ranges)
-            row = kept.get(frozen.number) or self._row(frozen.number, values, frozen.user_attrs)
-            self.rows[frozen.number] = row
-            if frozen.state == TrialState.RUNNING:
-                row["state"] = RUNNING
-                self._start(trial, row, reported=len(frozen.intermediate_values))
-            elif row["state"] == RUNNING:  # told to the study, and not yet written for readers
-                row.update(frozen.user_attrs.get("told", {"state": FAILED, "reason": "it is not on record"}))
-
-    def _enqueue_member(self) -> bool:
-        """Have the next trial of population-based training be the next member; returns whether its turn has come."""
-        place, size = len(self.rows), self.spec.members.size
-        generation, member = divmod(place, size)
-        if any(trial.state == TrialState.WAITING for trial in self.study.get_trials(deepcopy=False)):
-            return True
-        if generation == 0:
-            return True
-        rows = [self.rows[number] for number in sorted(self.rows)]
-        before = rows[(generation - 1) * size : generation * size]
-        if any(row["state"] == RUNNING for row in before):
-            return False
-        sign = 1.0 if self.spec.maximize else -1.0
-        values = [sign * row["value"] if row["value"] is not None else None for row in before]
-        draw = random.Random(f"{self.spec.random_seed}:{self.created}:{place}")
-        config = self.spec.members
-        found = population.successor(values, member, config, draw)
-        frozen = self.study.trials[before[found.origin]["number"]]
-        parameters = dict(frozen.params)
-        if found.changed:
-            parameters = population.changed(parameters, self.spec.parameter_ranges, config, draw)
-        self.study.enqueue_trial(parameters, user_attrs={"origin": before[found.origin]["job"]})
-        return True
-
-    def _row(self, number: int, values: dict[str, str], attributes: Mapping[str, Any]) -> dict[str, Any]:
-        if self.spec.strategy == "PBT":
-            config = self.spec.members
-            place = sum(other < number for other in self.rows)
-            values = {**values, config.resource: str((place // config.size + 1) * config.interval)}
-        return {
-            "number": number,
-            "job": trials.job_name(self.spec.name, self.created, number),
-            "origin": attributes.get("origin"),
-            "values": values,
-            "state": RUNNING,
-            "value": None,
-            "reason": None,
-            "created": time.time(),
-            "ended": None,
-            "last": None,
-            "reports": 0,
-        }
-
-    def _fill(self) -> bool:
-        changed = False
-        while len(self.running) < self.spec.max_parallel_jobs and len(self.rows) < self.spec.limit:
-            if self.ending is not None:
-                break
-            if self.spec.strategy == "Grid":
-                search.enqueue_grid_point(self.study, self.spec)
-            if self.spec.strategy == "PBT" and not self._enqueue_member():
-                break
-            trial = self.study.ask()
-            row = self._row(trial.number, search.suggest(trial, self.spec.parameter_ranges), trial.user_attrs)
-            self.rows[trial.number] = row
-            self._start(trial, row)
-            changed = True
-            self._decide()
-        return changed
-
-    def _start(self, trial: Trial, row: dict[str, Any], reported: int = 0) -> None:
-        """Start a trial's job, or find the one that an earlier process has started."""
-        home = self.record.home
-        record = JobRecord(jobs_folder(home) / row["job"])
-        if not record.path.is_dir():
-            try:
-                started = trials.start(self.record.template, row["job"], row["values"], home, row.get("origin"))
-                self._processes.append(started)
-            except JobExistsError:
-                pass
-            except FleetfitError as error:
-                self._tell(trial, row, FAILED, None, f"it could not be started: {error}")
-                return
-        running = self.running[trial.number] = Running(trial, record, self.spec.metric, row)
-        self._follow(running, reported)
-
-    def _look(self) -> bool:
-        """See what is new of the trials that run; returns whether there is anything."""
-        changed = False
-        for running in list(self.running.values()):
-            changed = self._follow(running) or changed
-            stamp = _stamp(running.record.status_file)
-            if stamp != running.stamp or not running.record.is_supervised():
-                running.stamp = stamp
-                stored = running.record.read_status()
-                if statuses.is_terminal(stored):
-                    self._follow(running)
-                    changed = self._ended(running, stored) or changed
-        return changed
-
-    def _follow(self, running: Running, reported: int = 0) -> bool:
-        """Tell the study what a trial has reported since, beyond what an earlier process has told it."""
-        begin = len(running.follower.values)
-        found = running.follower.poll()
-        for step, value in enumerate(found, start=begin + 1):
-            if step <= reported and self.goal is None:
-                continue
-            running.row.update(last=value if math.isfinite(value) else None, reports=step)
-            if self.goal is not None:
-                self._approach(running, self.goal, step, value)
-                continue
-            running.trial.report(value, step)
-            if self.spec.prunes and running.stopping is None and running.trial.should_prune():
-                running.stopping = f"pruned after {step} values of {self.spec.objective}"
-                trials.ask_to_stop(running.record, f"its trial of {self.spec.name} was no good")
-        return bool(found)
-
-    def _approach(self, running: Running, goal: Goal, step: int, value: float) -> None:
-        """See whether a trial has reached the goal; then it need not go on."""
-        if running.reached is not None or not goal.reached(value):
-            return
-        status = running.record.stored_status() or {}
-        began = float(status.get("TrainingStartTime") or running.row["created"])
-        running.reached = max(0.0, running.follower.times[step - 1] - began)
-        running.stopping = running.stopping or "it got there"
-        trials.ask_to_stop(running.record, f"it has reached what {self.spec.name} asks for")
-
-    def _ended(self, running: Running, status: dict[str, Any]) -> bool:
-        """Tell the study how a trial's job has ended."""
-        value = trials.final_value(status, self.spec.metric)
-        if value is None and running.follower.values:
-            value = running.follower.values[-1]
-        if self.goal is not None and running.reached is not None:
-            self._close(running, status, COMPLETED, running.reached, None)
-            return True
-        state = status["TrainingJobStatus"]
-        if state == "Failed" and self._revive(running):
-            return False
-        self._close(running, status, *self._outcome(running, status, value))
-        return True
-
-    def _close(
-        self, running: Running, status: dict[str, Any], state: str, value: float | None, reason: str | None
-    ) -> None:
-        row = running.row
-        del self.running[row["number"]]
-        row["status"] = status["TrainingJobStatus"]
-        row["started"] = status.get("TrainingStartTime")
-        row["ended"] = float(status.get("TrainingEndTime") or status.get("LastModifiedTime") or time.time())
-        self._tell(running.trial, row, state, value, reason)
-
-    def _outcome(
-        self, running: Running, status: dict[str, Any], value: float | None
-    ) -> tuple[str, float | None, str | None]:
-        """Return a trial's state, its value, and the reason why it has none or was stopped."""
-        state, goal = status["TrainingJobStatus"], self.goal
-        kept = value if goal is None else None  # the metric is no value of an objective that is a goal
-        if state == "Failed":
-            return FAILED, kept, _reason(status)
-        if state == "Stopped" and running.stopping is not None and (value is None or math.isfinite(value)):
-            pruned = running.stopping.startswith("pruned") and kept is not None
-            return (PRUNED if pruned else STOPPED), kept, running.stopping
-        if state == "Stopped" and (value is None or goal is not None or status.get("SecondaryStatus") == "Stopped"):
-            return STOPPED, kept, "it was stopped"
-        if value is None:
-            return FAILED, None, self._never_reported(running)
-        if goal is not None:
-            wanted = self.spec.objective.removeprefix("time_to:")
-            return FAILED, None, f"it never got to {wanted}; at last it was {value:g}"
-        if not math.isfinite(value):
-            return FAILED, None, f"{self.spec.metric} is {value}, which is no number."
-        return COMPLETED, value, None
-
-    def _never_reported(self, running: Running) -> str:
-        others = sorted(running.follower.others)
-        guess = nearest(self.spec.metric, others)
-        text = f"it never reported {self.spec.metric!r}"
-        if guess is not None:
-            return f"{text}; did you mean {guess!r}?"
-        told = f"it reported {', '.join(others[:8])}" if others else "it reported no metric at all"
-        return f"{text}: {told}. Report it with cluster.report(), or add a metric definition that finds it in the logs."
-
-    def _revive(self, running: Running) -> bool:
-        """Go on with a job whose supervisor was lost, as after a restart of the machine; once."""
-        if (
-            running.revived
-            or running.stopping is not None
-            or statuses.is_terminal(running.record.stored_status() or {})
-        ):
-            return False
-        running.revived = True
-        try:
-            launch.resume(JobRecord(running.record.path), attached=False)
-        except FleetfitError:
-            return False
-        return True
-
-    def _tell(self, trial: Trial, row: dict[str, Any], state: str, value: float | None, reason: str | None) -> None:
-        row.update(state=state, value=value if value is not None and math.isfinite(value) else None, reason=reason)
-        row["ended"] = row["ended"] or time.time()
-        told = {name: row.get(name) for name in ("state", "value", "reason", "values", "ended", "started", "status")}
-        trial.set_user_attr("told", told)
-        if state == COMPLETED:
-            self.study.tell(trial, value)
-        elif state == PRUNED:
-            self.study.tell(trial, state=TrialState.PRUNED)
-        else:
-            self.study.tell(trial, state=TrialState.FAIL)
-
-    def _stop_trials(self, reason: str) -> None:
-        for running in self.running.values():
-            if running.stopping is None:
-                running.stopping = reason
-                trials.ask_to_stop(running.record, reason)
-
-    # --- when it ends ---
-
-    def _told_to_end(self) -> bool:
-        """Return whether it has been asked to stop, or its time is over."""
-        if self.record.stop_file.exists():
-            self.ending = ("Stopped", "the tuning job was stopped")
-        elif self.spec.max_runtime_s is not None and time.time() - self.created > self.spec.max_runtime_s:
-            self.ending = ("Stopped", f"max_runtime_in_seconds={self.spec.max_runtime_s} is over")
-        return self.ending is not None
-
-    def _decide(self) -> None:
-        """Decide whether the tuning job is over."""
-        if self.ending is not None or self._told_to_end():
-            return
-        rows = sorted(self.rows.values(), key=lambda row: row["ended"] or math.inf)
-        over = [row for row in rows if row["state"] != RUNNING]
-        good = [row for row in over if row["state"] == COMPLETED]
-        failed = [row for row in over if row["state"] == FAILED]
-        useful = [row for row in self.rows.values() if row["value"] is not None or row["last"] is not None]
-        last = f" The last: {failed[-1]['job']}: {failed[-1]['reason']}" if failed else ""
-        never = next((row for row in failed if str(row["reason"]).startswith("it never reported")), None)
-        if never is not None and not useful:
-            self.ending = ("Failed", f"training job {never['job']}: {never['reason']}")
-        elif self.spec.max_failures is not None and len(failed) >= self.spec.max_failures:
-            self.ending = ("Failed", f"{len(failed)} trials failed (max_failures={self.spec.max_failures}).{last}")
-        elif not useful and len(failed) >= min(_FIRST_FAILURES, self.spec.limit):
-            self.ending = ("Failed", f"the first {len(failed)} trials all failed.{last}")
-        elif self._good_enough(good):
-            pass
-        elif len(over) >= self.spec.limit:
-            self.ending = ("Completed", "") if good else ("Failed", f"no trial completed.{last}")
-
-    def _good_enough(self, good: list[dict[str, Any]]) -> bool:
-        target = self.completion.target_objective_metric_value
-        patience = self.completion.max_number_of_training_jobs_not_improving
-        best: float | None = None
-        since = since_much = 0
-        for row in good:
-            value = row["value"]
-            if best is None or self.spec.better(value, best):
-                much = best is None or abs(value - best) > _CONVERGED_SHARE * max(abs(best), 1e-12)
-                best, since, since_much = value, 0, 0 if much else since_much + 1
-            else:
-                since, since_much = since + 1, since_much + 1
-        if best is None:
-            return False
-        if target is not None and (best == target or self.spec.better(best, target)):
-            self.ending = ("Completed", f"the target {target:g} is reached")
-        elif patience is not None and since >= patience:
-            self.ending = ("Completed", f"{since} trials in a row did not improve the best")
-        elif self.completion.complete_on_convergence and since_much >= max(_CONVERGED_AFTER, 2 * len(self.spec.ranges)):
-            self.status.setdefault("TuningJobCompletionDetails", {})["ConvergenceDetectedTime"] = time.time()
-            self.ending = ("Completed", "the trials have converged")
-        if patience is not None:
-            details = self.status.setdefault("TuningJobCompletionDetails", {})
-            details["NumberOfTrainingJobsObjectiveNotImproving"] = since
-        return self.ending is not None
-
-    # --- for readers ---
-
-    def _write(self) -> None:
-        rows = [self.rows[number] for number in sorted(self.rows)]
-        self.record.write("trials", {"trials": rows})
-        self.status.update(
-            HyperParameterTuningJobStatus="Stopping" if self._is_stopping() else "InProgress", **self._counters()
-        )
-        self._write_status()
-
-    def _is_stopping(self) -> bool:
-        return self.ending is not None and self.ending[0] == "Stopped"
-
-    def _counters(self) -> dict[str, Any]:
-        states = [row["state"] for row in self.rows.values()]
-        scored = [row for row in self.rows.values() if row["state"] != RUNNING and row["value"] is not None]
-        times = [row["ended"] - row["created"] for row in self.rows.values() if row["ended"] is not None]
-        good = [row for row in self.rows.values() if row["state"] == COMPLETED]
-        best = (max if self.spec.maximize else min)(good, key=lambda row: row["value"], default=None)
-        return {
-            "TrainingJobStatusCounters": {
-                "Completed": states.count(COMPLETED)
-                + sum(row["state"] == FAILED and row.get("status") == "Completed" for row in self.rows.values()),
-                "InProgress": states.count(RUNNING),
-                "RetryableError": 0,
-                "NonRetryableError": sum(
-                    row["state"] == FAILED and row.get("status") != "Completed" for row in self.rows.values()
-                ),
-                "Stopped": states.count(PRUNED) + states.count(STOPPED),
-            },
-            "ObjectiveStatusCounters": {
-                "Succeeded": len(scored),
-                "Pending": states.count(RUNNING),
-                "Failed": len(states) - states.count(RUNNING) - len(scored),
-            },
-            "ConsumedResources": {"RuntimeInSeconds": int(sum(times))},
-            "Fleetfit": {
-                **self.status.get("Fleetfit", {}),
-                "pid": os.getpid(),
-                "best": best["number"] if best is not None else None,
-            },
-        }
-
-    def _finish(self) -> None:
-        assert self.ending is not None
-        state, reason = self.ending
-        self.status.update(
-            HyperParameterTuningJobStatus=state, HyperParameterTuningEndTime=time.time(), **self._counters()
-        )
-        if state == "Failed":
-            self.status["FailureReason"] = reason[:1024]
-        self.status["Fleetfit"]["ended_because"] = reason
-        self.record.write("trials", {"trials": [self.rows[number] for number in sorted(self.rows)]})
-        self._write_status()
-
-    def _write_status(self) -> None:
-        self.status["LastModifiedTime"] = time.time()
-        self.record.write("status", self.status)
-
-    # --- warm start ---
-
-    def _warm_start(self) -> None:
-        """Give the study what earlier tuning jobs have found out, as far as it lies in this one's ranges; once."""
-        if not self.spec.warm_start or self.study.user_attrs.get("warm"):
-            return
-        import optuna
-
-        taken = 0
-        trial_like = optuna.study.create_study()  # whose distributions a trial of another study gets
-        for parent in self.spec.warm_start["ParentHyperParameterTuningJobs"]:
-            record = TuningRecord.open(parent["HyperParameterTuningJobName"], self.record.home)
-            for row in record.trials():
-                parameters = search.as_parameters(row["values"], self.spec.parameter_ranges)
-                if row["state"] != COMPLETED or parameters is None:
-                    continue
-                trial_like.enqueue_trial(parameters)
-                like = trial_like.ask()
-                search.suggest(like, self.spec.parameter_ranges)
-                self.study.add_trial(
-                    optuna.create_trial(
-                        params=like.params, distributions=like.distributions, value=row["value"],
-                        user_attrs={"parent": record.name},
-                    )
-                )  # fmt: skip
-                taken += 1
-        self.study.set_user_attr("warm", taken)
-
-
-def _reason(status: dict[str, Any]) -> str:
-    """Return why a job failed in a line: its message, and the last line of the log that comes with it."""
-    failure = statuses.failure_of(status)
-    if failure is None:
-        return "it failed"
-    said = (failure.traceback or failure.log_tail or "").strip().splitlines()
-    return f"{failure.message.rstrip('.')}: {said[-1].strip()}"[:500] if said else failure.message
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_mtime_ns, found.st_ino
+_LOOKS_S, _PACE_S = 1.0, 0.01
+#: How long a tuning job waits where the disk is full, in seconds.
+_AGAIN_S = 2.0
 
 
 def _take(path: Path) -> int | None:
     """Take the lock, or None where another process has it: for longer than readers do, who look whether it is free."""
-    until = time.monotonic() + _LOOKS
+    until = time.monotonic() + _LOOKS_S
     while (lock := locks.take(path)) is None and time.monotonic() < until:
-        time.sleep(_PACE / 3)
+        time.sleep(_PACE_S)
     return lock
 
 
@@ -512,8 +42,28 @@ def main(argv: list[str] | None = None) -> int:
     lock = _take(record.lock_file)
     if lock is None or is_terminal(record.status()):
         return 0
-    Tuning(record).run()
-    return 0
+    while True:
+        try:
+            _run(record)
+        except (OSError, FleetfitError) as error:
+            if not is_full(error):
+                raise
+            # What is on record is enough to go on from, once there is room: its trials go on meanwhile.
+            give_back(record.reserve_file)
+            time.sleep(_AGAIN_S)
+        else:
+            return 0
+
+
+def _run(record: TuningRecord) -> None:
+    if record.is_managed:
+        from estimators.tuning.managed import ManagedTuning
+
+        ManagedTuning(record).run()
+    else:
+        from estimators.tuning.study import Tuning
+
+        Tuning(record).run()
 
 
 if __name__ == "__main__":

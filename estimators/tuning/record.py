@@ -17,12 +17,18 @@ from typing import Any
 from container.contract.names import nearest, shown
 from container.system import files, locks
 from container.system.removing import remove_tree
+from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError
-from estimators.records.record import JobRecord, explained, jobs_folder
+from estimators.job.request import RunOptions
+from estimators.records.private_files import explained, replace_json, reserve
+from estimators.records.record import JobRecord, jobs_folder
 from estimators.tuning.config import TuningSpec
 
 #: SageMaker's pattern for the name of a tuning job.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,31}")
+
+#: The states of a trial.
+RUNNING, COMPLETED, PRUNED, FAILED, STOPPED = "Running", "Completed", "Pruned", "Failed", "Stopped"
 
 TERMINAL = ("Completed", "Failed", "Stopped")
 
@@ -63,6 +69,7 @@ class TuningRecord:
                 raise _taken(path)
             aside.mkdir(mode=0o700)
             (aside / "template").mkdir(mode=0o700)
+            reserve(cls(aside).reserve_file)
         return cls(aside)
 
     def publish(self, name: str) -> None:
@@ -130,9 +137,21 @@ class TuningRecord:
         return self.path / "lock"
 
     @property
+    def reserve_file(self) -> Path:
+        """Space of the disk that is kept for what has to be written when there is no other."""
+        return self.path / ".reserve"
+
+    @property
     def stop_file(self) -> Path:
         """There when the tuning job is to be stopped."""
         return self.path / "stop"
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the tuning job lives on a service of somebody else's, and is only followed from here."""
+        options = RunOptions.from_dict(self.template.read_options())
+        fleet = fleets.find(options.backend)
+        return fleet is not None and fleet.capabilities.managed
 
     def is_supervised(self) -> bool:
         """Return whether a process owns the study."""
@@ -148,9 +167,7 @@ class TuningRecord:
         Raises:
             RecordError: it cannot be written.
         """
-        path = self.path / f"{name}.json"
-        with explained(path, "write"):
-            files.write_json(path, value)
+        replace_json(self.path / f"{name}.json", value, self.reserve_file)
 
     @property
     def spec(self) -> TuningSpec:

@@ -12,7 +12,7 @@ from typing import Any
 
 from estimators.client import launch
 from estimators.job.errors import BackendError, JobUnreachableError, UnsupportedError
-from estimators.records.record import open_private
+from estimators.records.private_files import open_private
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
 
@@ -26,16 +26,23 @@ _TRIES = 3
 _processes: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
 
-def check_possible() -> None:
-    """Refuse to start a study without Optuna.
+def check_possible(spec: TuningSpec, home: str | Path | None = None) -> None:
+    """Refuse to start a study without Optuna, or without the tuning jobs that it is to start with.
+
+    Args:
+        spec: What is searched.
+        home: Instead of ``$FLEETFIT_HOME``.
 
     Raises:
         UnsupportedError: it is not installed.
+        JobNotFoundError: a parent of the warm start does not exist.
     """
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
         raise UnsupportedError("tuning needs Optuna: `fleetfit install tuning`, or pip install optuna.")
+    for parent in spec.warm_start.get("ParentHyperParameterTuningJobs", ()):
+        TuningRecord.open(parent["HyperParameterTuningJobName"], home)
 
 
 def create(
@@ -46,6 +53,7 @@ def create(
     request: Mapping[str, Any],
     home: str | Path | None = None,
     env: Mapping[str, str] | None = None,
+    own: Mapping[str, Any] | None = None,
 ) -> TuningRecord:
     """Put a tuning job on record and start its process.
 
@@ -56,17 +64,14 @@ def create(
         request: SageMaker's form of it all.
         home: Instead of ``$FLEETFIT_HOME``.
         env: The process's environment, which the trials inherit; default: this process's.
+        own: What else its process has to know.
 
     Raises:
-        ConfigurationError: the name is not possible, or a parent of the warm start has another form.
+        ConfigurationError: the name is not possible.
         JobExistsError: the name is taken.
-        JobNotFoundError: a parent of the warm start does not exist.
         RecordError: the record cannot be written.
         BackendError: the process cannot be started.
     """
-    check_possible()
-    for parent in spec.warm_start.get("ParentHyperParameterTuningJobs", ()):
-        TuningRecord.open(parent["HyperParameterTuningJobName"], home)
     record = TuningRecord.stage(spec.name, home)
     now = time.time()
     try:
@@ -83,7 +88,7 @@ def create(
                     ("Completed", "InProgress", "RetryableError", "NonRetryableError", "Stopped"), 0
                 ),
                 "ObjectiveStatusCounters": dict.fromkeys(("Succeeded", "Pending", "Failed"), 0),
-                "Fleetfit": {"pid": None},
+                "Fleetfit": {"pid": None, **(own or {})},
             },
         )
         fill(record)
@@ -137,15 +142,18 @@ def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
     start(record, env)
 
 
-def stop(record: TuningRecord) -> None:
+def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
     """Stop a tuning job: its trials are stopped, and it ends; does not wait. One that is over is left alone."""
     if not is_terminal(record.status()):
         record.ask_to_stop()
-        ensure(record)
+        ensure(record, env)
 
 
 def wait(
-    record: TuningRecord, changed: Callable[[], None] = lambda: None, timeout: float | None = None
+    record: TuningRecord,
+    changed: Callable[[], None] = lambda: None,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Wait until a tuning job is over.
 
@@ -153,6 +161,7 @@ def wait(
         record: Its record.
         changed: Called when there is something new on record.
         timeout: Seconds after which waiting is given up; the tuning job goes on.
+        env: The environment of its process, where another one has to be started.
 
     Returns:
         Its status.
@@ -179,7 +188,7 @@ def wait(
                     f"the process of tuning job {record.name!r} ends again and again; its log is {record.log}:\n"
                     f"{record.log_tail()}"
                 )
-            own = ensure(record)
+            own = ensure(record, env)
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError(f"tuning job {record.name!r} is still {now.get('HyperParameterTuningJobStatus')}.")
         time.sleep(POLL_SECONDS)

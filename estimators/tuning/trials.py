@@ -18,7 +18,8 @@ from estimators.client import ipc_client, launch
 from estimators.job.errors import JobUnreachableError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
-from estimators.records.record import JobRecord, explained, jobs_folder
+from estimators.records.private_files import explained
+from estimators.records.record import JobRecord, jobs_folder
 
 #: Begins the names of ranges that are not the script's hyperparameters, but say on what a trial runs.
 FLEET = "fleet."

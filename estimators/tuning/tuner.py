@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from container.contract.names import shown
+from container.contract.strategies import ElasticHorovod
 from estimators import backends
 from estimators.client import launch
-from estimators.client.attaching import settings_of
+from estimators.client.attaching import find_job, settings_of
 from estimators.client.estimator import Estimator, TensorFlow
 from estimators.client.prepared_job import Draft
 from estimators.client.printing import in_jupyter, write_text
@@ -22,12 +23,12 @@ from estimators.client.training_job import TrainingJob
 from estimators.job.errors import (
     ConfigurationError,
     JobExistsError,
+    JobNotFoundError,
     PreflightWarning,
     TuningJobError,
     UnsupportedError,
 )
 from estimators.job.naming import base_of_name
-from estimators.job.secrets import mask_request
 from estimators.tuning import ranges, running, trials
 from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
 from estimators.tuning.config import (
@@ -38,19 +39,20 @@ from estimators.tuning.config import (
     WarmStartConfig,
     WarmStartTypes,
 )
+from estimators.tuning.fleet import SharedFleetConfig
 from estimators.tuning.record import TuningRecord
-
-#: Members of a trial's request that a tuning job's definition does not have.
-_NOT_DEFINED = ("TrainingJobName", "HyperParameters", "Tags", "ExperimentConfig")
+from estimators.tuning.request import check_managed, request_of
 
 _NAME_ATTEMPTS = 20
+#: How many trials a shared fleet may begin where nobody says; its deadline comes first.
+_ENOUGH_JOBS = 10_000
 
 
 class HyperparameterTuner:
     """Searches hyperparameters: starts many training jobs of an estimator, and finds the best of them.
 
     Names, meanings and defaults are those of the SageMaker SDK 2.x, on every backend. Optuna chooses the
-    hyperparameters and stops trials that are no good.
+    hyperparameters and stops trials that are no good; on ``ml.*`` a tuning job of SageMaker's does.
 
     Args:
         estimator: What trains; its own hyperparameters are those of all trials.
@@ -61,8 +63,9 @@ class HyperparameterTuner:
         strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``; or ``ASHA`` or ``PBT``, which SageMaker does not
             have.
         objective_type: ``Maximize`` or ``Minimize``.
-        max_jobs: How many trials; 1 if not given, and all points of a grid.
-        max_parallel_jobs: How many at once.
+        max_jobs: How many trials; 1 if not given, all points of a grid, and as many as there is time for with a shared
+            fleet.
+        max_parallel_jobs: How many at once; with a shared fleet, if it is not given, as many as there is room for.
         max_runtime_in_seconds: Stop the tuning job after this long.
         tags: Tags of the trials' jobs.
         base_tuning_job_name: The base of its name; default: the estimator's.
@@ -75,6 +78,8 @@ class HyperparameterTuner:
         population_config: Of PBT, ours.
         max_failures: Ours: so many failed trials end the tuning job. None: failing trials do not, unless the first
             five all fail.
+        shared_fleet: Ours: the trials share so many hosts until ``max_runtime_in_seconds``, the deadline; the promising
+            ones get more of them. The estimator is to have ``ElasticHorovod(max_hosts=…)``.
         estimator_name, autotune, hyperparameters_to_keep_static: Of the SDK; refused by name where given.
 
     Raises:
@@ -112,6 +117,7 @@ class HyperparameterTuner:
         reduction_factor: int = 3,
         population_config: PopulationConfig | None = None,
         max_failures: int | None = None,
+        shared_fleet: SharedFleetConfig | None = None,
     ) -> None:
         if not isinstance(estimator, Estimator):
             raise ConfigurationError(f"HyperparameterTuner(estimator=…) must be an estimator; got {shown(estimator)}.")
@@ -129,7 +135,9 @@ class HyperparameterTuner:
         self.metric_definitions = metric_definitions
         self.strategy = strategy
         self.objective_type = objective_type
-        self.max_jobs = 1 if max_jobs is None and strategy != "Grid" else max_jobs
+        if max_jobs is None and strategy != "Grid":
+            max_jobs = 1 if shared_fleet is None else _ENOUGH_JOBS
+        self.max_jobs = max_jobs
         self.max_parallel_jobs = max_parallel_jobs
         self.max_runtime_in_seconds = max_runtime_in_seconds
         self.tags = tags
@@ -143,6 +151,7 @@ class HyperparameterTuner:
         self.reduction_factor = reduction_factor
         self.population_config = population_config
         self.max_failures = max_failures
+        self.shared_fleet = shared_fleet
         self.latest_tuning_job: TuningRecord | None = None
         self._spec("check")  # everything that can be wrong is said here
 
@@ -265,16 +274,16 @@ class HyperparameterTuner:
         spec = self._spec(name)
         estimator = self.estimator
         settings = estimator.settings
-        if settings.capabilities.managed:
-            raise UnsupportedError(
-                f"instance_type {settings.instance_type!r}: tuning jobs run on your own hosts so far; on SageMaker use "
-                "the SageMaker SDK's HyperparameterTuner."
-            )
+        managed = settings.capabilities.managed
+        self._check_shared()
+        if managed:
+            check_managed(spec, settings.instance_type)
+        else:
+            running.check_possible(spec)
         if self.strategy == "PBT" and settings.checkpoint_s3_uri is not None:
             raise UnsupportedError(
                 "strategy 'PBT': trials go on from checkpoints in each other's records; leave checkpoint_s3_uri out."
             )
-        running.check_possible()
         tuned = self._hyperparameter_ranges
         values = {key: value for key, value in settings.hyperparameters.items() if key not in tuned}
         changes: dict[str, Any] = {"hyperparameters": values}
@@ -287,6 +296,8 @@ class HyperparameterTuner:
             passes_model_dir=estimator._passes_model_dir, tuned=tuned,
         )  # fmt: skip
         draft.check()
+        if managed:
+            backends.load_service(draft.options.backend).check_tuning(draft.spec)
         for warning in draft.warnings:
             warnings.warn(warning, PreflightWarning, stacklevel=4)
 
@@ -333,7 +344,36 @@ class HyperparameterTuner:
             warm_start=warm.to_input_req() if warm is not None else {},
             population=dataclasses.asdict(population) if self.strategy == "PBT" else {},
             max_failures=self.max_failures,
+            shared_fleet=dataclasses.asdict(self.shared_fleet) if self.shared_fleet is not None else {},
         )
+
+    def _check_shared(self) -> None:
+        """Refuse a shared fleet to which trials cannot adapt."""
+        settings, fleet = self.estimator.settings, self.shared_fleet
+        if fleet is None:
+            return
+        strategy = settings.distribution
+        if not isinstance(strategy, ElasticHorovod):
+            named = type(strategy).__name__ if strategy is not None else "no distribution"
+            raise ConfigurationError(
+                f"shared_fleet: hosts move between trials, so the estimator needs ElasticHorovod(max_hosts=…); it has "
+                f"{named}."
+            )
+        if strategy.discovery is not None or strategy.spares:
+            raise ConfigurationError("shared_fleet decides which hosts a trial has: leave discovery and spares out.")
+        count = settings.instance_count or 1
+        if (strategy.max_hosts or count) <= count:
+            raise ConfigurationError(
+                f"shared_fleet: a trial begins with instance_count={count} hosts and could not have more; give "
+                "ElasticHorovod(max_hosts=…)."
+            )
+        if count > fleet.hosts:
+            raise ConfigurationError(
+                f"shared_fleet: a trial begins with instance_count={count} hosts, and the fleet has {fleet.hosts}."
+            )
+        names = [name for name in self._hyperparameter_ranges if name.startswith(trials.FLEET)]
+        if names:
+            raise ConfigurationError(f"shared_fleet decides how many hosts a trial has: leave out {', '.join(names)}.")
 
     def _name(self) -> str:
         base = self.base_tuning_job_name
@@ -356,7 +396,8 @@ class HyperparameterTuner:
         """Return the tuner of an earlier tuning job, also of another process. One that was killed goes on.
 
         Args:
-            tuning_job_name: Its name.
+            tuning_job_name: Its name. One that is not on record here is looked for on SageMaker, where a session is
+                given or a region is configured.
             sagemaker_session: For the estimator.
             job_details, estimator_cls: Of the SDK, without effect.
 
@@ -364,7 +405,12 @@ class HyperparameterTuner:
             JobNotFoundError: there is no such tuning job; the message has the nearest name.
         """
         del job_details, estimator_cls
-        record = TuningRecord.open(tuning_job_name)
+        try:
+            record = TuningRecord.open(tuning_job_name)
+        except JobNotFoundError as error:
+            from estimators.tuning import adopting
+
+            record = adopting.adopt(tuning_job_name, sagemaker_session, not_here=error)
         kind = {"TensorFlow": TensorFlow}.get(record.read("tuning").get("estimator"), Estimator)
         estimator = kind.__new__(kind)
         settings = settings_of(record.template, sagemaker_session, passes_model_dir=kind._passes_model_dir)
@@ -390,14 +436,23 @@ class HyperparameterTuner:
             reduction_factor=spec.reduction_factor,
             population_config=spec.members if spec.population else None,
             max_failures=spec.max_failures,
+            shared_fleet=spec.fleet,
         )
         if spec.max_resource is not None:
             from estimators.tuning.config import HyperbandStrategyConfig
 
             tuner.strategy_config = StrategyConfig(HyperbandStrategyConfig(spec.max_resource, spec.min_resource))
         tuner.latest_tuning_job = record
-        running.ensure(record)
+        running.ensure(record, tuner._env())
         return tuner
+
+    def _env(self) -> dict[str, str] | None:
+        """Return the environment of the tuning job's process where the user's session has to reach it."""
+        if not self.estimator.settings.capabilities.managed:
+            return None
+        from estimators.backends.sagemaker.aws import supervisor_environment
+
+        return supervisor_environment(self.estimator.settings.sagemaker_session)
 
     def _record(self) -> TuningRecord:
         if self.latest_tuning_job is None:
@@ -424,7 +479,7 @@ class HyperparameterTuner:
 
     def stop_tuning_job(self) -> None:
         """Stop the tuning job and its trials; does not wait. One that is over is left alone."""
-        running.stop(self._record())
+        running.stop(self._record(), self._env())
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait for the end of the tuning job, showing its trials as they end. If it was killed, it goes on.
@@ -440,7 +495,7 @@ class HyperparameterTuner:
         record = self._record()
         show = _Shown(record)
         try:
-            status = running.wait(record, show.changed, timeout)
+            status = running.wait(record, show.changed, timeout, env=self._env())
         except KeyboardInterrupt:
             write_text(sys.stderr, f"tuning job {record.name} goes on; stop_tuning_job() ends it.\n")
             raise
@@ -473,6 +528,9 @@ class HyperparameterTuner:
     def trials(self) -> list[TrainingJob]:
         """Return the handles of all trials' jobs that have been started."""
         record = self._record()
+        if record.is_managed:  # their records are made of what is there
+            session = self.estimator.settings.sagemaker_session
+            return [find_job(row["job"], session) for row in record.trials()]
         return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
 
     def deploy(self, *_: Any, **__: Any) -> Any:
@@ -525,27 +583,8 @@ class HyperparameterTuner:
             reduction_factor=self.reduction_factor,
             population_config=self.population_config,
             max_failures=self.max_failures,
+            shared_fleet=self.shared_fleet,
         )
-
-
-def request_of(spec: TuningSpec, trial_request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tuning job as SageMaker's CreateHyperParameterTuningJob request.
-
-    Args:
-        spec: What is searched.
-        trial_request: The CreateTrainingJob request of a trial.
-    """
-    definition = {name: value for name, value in trial_request.items() if name not in _NOT_DEFINED}
-    masked = mask_request({"HyperParameters": trial_request.get("HyperParameters") or {}})
-    definition["StaticHyperParameters"] = masked["HyperParameters"]
-    request = {
-        "HyperParameterTuningJobName": spec.name,
-        "HyperParameterTuningJobConfig": spec.to_config(),
-        "TrainingJobDefinition": definition,
-    }
-    if spec.warm_start:
-        request["WarmStartConfig"] = dict(spec.warm_start)
-    return request
 
 
 def _started(home: Path, row: Mapping[str, Any]) -> bool:
@@ -559,12 +598,18 @@ class _Shown:
         self._record = record
         self._seen: set[int] = set()
         self._handle: Any = None
+        self._told: str | None = None
 
     def changed(self) -> None:
+        from estimators.tuning.display import held_up_by, trial_line
+
+        held_up = held_up_by(self._record)
+        if held_up is not None and held_up != self._told:
+            write_text(sys.stderr, f"{held_up}\n")
+        self._told = held_up
         if in_jupyter(sys.stdout):
             self._in_notebook()
             return
-        from estimators.tuning.display import trial_line
 
         rows = self._record.trials()
         best = self._record.status().get("Fleetfit", {}).get("best")

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import chaos
 import fleet as fleets
 import places
 import pytest
 import slurm
-from homes import fleet, machines, nodes, slurm_cluster
+from homes import cloud, ec2, fleet, machines, nodes, slurm_cluster
 
-__all__ = ["fleet", "machines", "nodes", "slurm_cluster"]
+if TYPE_CHECKING:
+    import ec2_machines
+
+__all__ = ["cloud", "ec2", "fleet", "machines", "nodes", "slurm_cluster"]
 
 pytestmark = [
     pytest.mark.soak,
@@ -26,6 +30,7 @@ pytestmark = [
 def test_troubles_of_machines_end_right(
     slurm_cluster: slurm.Cluster,
     fleet: fleets.Fleet,
+    ec2: ec2_machines.Machines,
     home: Path,
     tmp_path: Path,
     count: Callable[[int], int],
@@ -40,16 +45,19 @@ def test_troubles_of_machines_end_right(
         folder.mkdir()
         if trouble.place == "slurm":
             make = places.on_slurm(slurm_cluster, folder, home)
+        elif trouble.place == "ec2":
+            make = places.on_ec2(ec2, folder, home)
         else:
             make = places.on_ssh(fleet, folder, home)
         try:
-            ended = chaos.Stage(fleet, make, folder).play(trouble)
+            ended = chaos.Stage(fleet, make, folder, ec2).play(trouble)
         except Exception as error:  # noqa: BLE001 - put on record
             problems.append(f"{number} of seed {seed}, {trouble}: {error!r}"[:600])
             break  # what is left would only spoil the next
         met.append(str(trouble))
         print(number, trouble, ended, flush=True)
         slurm_cluster.recover()
+        ec2.reset()
     parts = [tuple(name.split("-")) for name in met]
     record(
         "chaos-machines",

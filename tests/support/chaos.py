@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import clusters
+import ec2_machines
 import fleet as fleets
 from elastic_jobs import MEETING
 
-from estimators import MPI, CollectiveAllReduce, ElasticHorovod, TrainingJob
+from estimators import MPI, CollectiveAllReduce, ElasticHorovod, ParameterServer, TrainingJob
 from estimators.client.attaching import find_job
 
 #: After how many seconds a machine counts as lost that says nothing.
@@ -31,6 +32,7 @@ SILENCE_S = 3.0
 WAITS = """
 import sys, time
 import aid
+aid.mark(f"clock-{aid.RANK}", time.time())
 aid.mark(f"ready-{aid.RANK}")
 aid.wait_for("enough", 200)
 print("done", flush=True)
@@ -41,6 +43,7 @@ STRATEGIES: dict[str, Callable[[], Any]] = {
     "script": lambda: None,
     "mpi": lambda: MPI(processes_per_host=1),
     "collective": lambda: CollectiveAllReduce(),
+    "parameter_server": lambda: ParameterServer(cluster_spec="sagemaker"),
     "elastic": lambda: ElasticHorovod(min_hosts=1, max_hosts=2, warm=False, cooldown=(0.1, 0.5)),
 }
 #: Fault -> on whom it is tried.
@@ -50,7 +53,12 @@ FAULTS = {
     "cut": ("host", "dispatcher"),
     "slow": ("host", "dispatcher"),
     "full": ("host", "dispatcher", "caller"),
+    "clock": ("host", "dispatcher", "caller"),
 }
+PLACES = ("ssh", "slurm", "ec2")
+#: By how much a clock is off, in seconds, and what sets it off.
+OFF_S = 3600.0
+CLOCK = Path(__file__).parent / "machines" / "clock.c"
 
 #: A way to a machine on which everything takes 300 ms longer, and one piece in twenty a second, as those do that TCP
 #: has to send again. The kernel's own (netem) is not on every machine.
@@ -82,12 +90,17 @@ while True:
 """
 
 
+def places_of(fault: str, who: str) -> tuple[str, ...]:
+    """Where a fault can be tried: a dispatcher, and a way that is slow, are of machines that ssh reaches."""
+    return ("ssh",) if who == "dispatcher" or fault == "slow" else PLACES
+
+
 @dataclasses.dataclass(frozen=True)
 class Trouble:
     """What goes wrong with whom.
 
     Attributes:
-        place: Where the hosts are, ``ssh`` or ``slurm``.
+        place: Where the hosts are: ``ssh``, ``slurm`` or ``ec2``.
         who: ``host``, ``dispatcher`` or ``caller``.
         fault: One of :data:`FAULTS`.
         strategy: One of :data:`STRATEGIES`.
@@ -99,14 +112,12 @@ class Trouble:
     strategy: str
 
     @classmethod
-    def of(cls, seed: int, places: tuple[str, ...] = ("ssh", "slurm")) -> Trouble:
+    def of(cls, seed: int) -> Trouble:
         """Choose one."""
         choice = random.Random(seed)
         fault = choice.choice(list(FAULTS))
         who = choice.choice(FAULTS[fault])
-        # A cluster's commands, and a way that is slow, are the caller's own.
-        place = "ssh" if who == "dispatcher" or fault == "slow" else choice.choice(places)
-        return cls(place, who, fault, choice.choice(list(STRATEGIES)))
+        return cls(choice.choice(places_of(fault, who)), who, fault, choice.choice(list(STRATEGIES)))
 
     def __str__(self) -> str:
         return f"{self.place}-{self.who}-{self.fault}-{self.strategy}"
@@ -119,10 +130,13 @@ class Stage:
         fleet: The machines; the last is the dispatcher.
         make: Makes the estimators of a place; those of ssh name hosts.
         folder: For the files of one trouble.
+        ec2: The machines of EC2.
     """
 
-    def __init__(self, fleet: fleets.Fleet, make: clusters.Make, folder: Path) -> None:
-        self.fleet, self.make, self.folder = fleet, make, folder
+    def __init__(
+        self, fleet: fleets.Fleet, make: clusters.Make, folder: Path, ec2: ec2_machines.Machines | None = None
+    ) -> None:
+        self.fleet, self.make, self.folder, self.ec2 = fleet, make, folder, ec2
         self.dispatcher = fleet.machines[3]
         self._undo = contextlib.ExitStack()
 
@@ -147,15 +161,18 @@ class Stage:
         config = keys.client()
         if trouble.fault == "slow":
             config = self._slow(config, trouble)
+        python = self._other_clock() if trouble.fault == "clock" else sys.executable
+        given["silence"] = SILENCE_S
+        if trouble.who == "host":
+            given["python"] = python
         if trouble.place == "ssh":
             given |= {
-                "silence": SILENCE_S,
                 "hosts": [machine.address for machine in self.fleet.machines[:3]],
                 "ssh_config": str(config if trouble.who == "host" else keys.client()),
             }
         # The caller's own part is small where a dispatcher has the job, and everything where none has.
         if trouble.place == "ssh" and trouble.who != "host":
-            there = {"python": sys.executable, "ssh_config": str(config)}
+            there = {"python": python if trouble.who == "dispatcher" else sys.executable, "ssh_config": str(config)}
             options |= {"dispatcher": self.dispatcher.address, "dispatcher_options": there}
         options["backend_options"] = given
         options["start_timeout"] = 60.0
@@ -163,13 +180,18 @@ class Stage:
         environment = {"FLEETFIT_HOME": os.environ["FLEETFIT_HOME"]} if trouble.place != "ssh" else {}
         make._environment = environment
         script = ELASTIC if trouble.strategy == "elastic" else WAITS
-        return make.start(
-            textwrap.dedent(script),
-            hosts=2,
-            ready=2,
-            options=options,
-            distribution=STRATEGIES[trouble.strategy](),
-        )
+        with (
+            _clock_off(self._clock())
+            if (trouble.fault, trouble.who) == ("clock", "caller")
+            else contextlib.nullcontext()
+        ):
+            return make.start(
+                textwrap.dedent(script),
+                hosts=2,
+                ready=2,
+                options=options,
+                distribution=STRATEGIES[trouble.strategy](),
+            )
 
     # --- faults ---
 
@@ -179,6 +201,33 @@ class Stage:
         slow = self.fleet.folder / "ssh" / "slow"
         slow.write_text(f"Host *\n  ProxyCommand {sys.executable} {way} %h %p\n{config.read_text()}")
         return slow
+
+    def _clock(self) -> Path:
+        """Make what sets a clock off; Debian's libfaketime has every sleep of Python fail."""
+        made = self.make.marks.parent / "clock.so"
+        if not made.exists():
+            part = made.with_suffix(f".{os.getpid()}")
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(part), str(CLOCK), "-ldl"], check=True)
+            part.rename(made)
+        return made
+
+    def _other_clock(self) -> str:
+        """Make a Python whose clock is off, on the first machine that starts it."""
+        claim = self.make.marks.parent / f"off-{self.make.marks.name}"
+        python = claim.with_suffix(".python")
+        python.write_text(
+            f"""#!/bin/sh
+uname -n > {claim}.$$
+ln {claim}.$$ {claim} 2>/dev/null
+rm {claim}.$$
+if [ "$(cat {claim})" = "$(uname -n)" ]; then
+    export LD_PRELOAD={self._clock()}
+fi
+exec {sys.executable} "$@"
+"""
+        )
+        python.chmod(0o755)
+        return str(python)
 
     def _strike(self, job: TrainingJob, trouble: Trouble) -> None:
         machine = self._machine(trouble)
@@ -200,14 +249,21 @@ class Stage:
                 self._undo.enter_context(_full(job.record.home, None))
             else:
                 self._undo.enter_context(_full(Path("/tmp"), int(machine.temporary.parts[2])))
+        elif trouble.fault == "clock":
+            self._check_clocks(job, trouble)
 
-    def _machine(self, trouble: Trouble) -> fleets.Machine | None:
+    @property
+    def _machines(self) -> list[fleets.Machine | ec2_machines.Instance]:
+        """All machines that a job may be on."""
+        return [*self.fleet.machines, *(self.ec2.machines() if self.ec2 is not None else [])]
+
+    def _machine(self, trouble: Trouble) -> fleets.Machine | ec2_machines.Instance | None:
         """The machine that it is about; None for this one."""
         if trouble.who == "caller":
             return None
         if trouble.who == "dispatcher":
             return self.dispatcher
-        return next(one for one in self.fleet.machines if any(" train " in f"{line} " for line in one.processes()))
+        return next(one for one in self._machines if any(" train " in f"{line} " for line in one.processes()))
 
     def _pids(self, job: TrainingJob, trouble: Trouble) -> list[int]:
         machine = self._machine(trouble)
@@ -216,11 +272,22 @@ class Stage:
         own = int(job.describe()["Fleetfit"]["supervisor_pid"])
         return [own]
 
+    def _check_clocks(self, job: TrainingJob, trouble: Trouble) -> None:
+        """See that a clock is off, and only that one."""
+        if trouble.who == "host":
+            if trouble.strategy != "elastic":
+                clocks = sorted(float((self.make.marks / f"clock-{rank}").read_text()) for rank in range(2))
+                assert clocks[1] - clocks[0] > OFF_S / 2, clocks
+            return
+        dispatched = self.dispatcher.pids() if trouble.who == "dispatcher" else []
+        found = [process for pid in [*dispatched, *self._pids(job, trouble)] if (process := clusters.process(pid))]
+        assert any(process.environ.get("LD_PRELOAD") == str(self._clock()) for process in found)
+
     # --- what has to come of it ---
 
     def _await_end(self, job: TrainingJob, trouble: Trouble) -> str:
         """Let the job end, and see that it ends as it has to."""
-        keeps_going = trouble.fault in ("slow", "full") or (
+        keeps_going = trouble.fault in ("slow", "full", "clock") or (
             trouble.who == "caller" and (trouble.place == "ssh" or trouble.fault == "stop")
         )
         elastic_goes_on = trouble.strategy == "elastic" and trouble.who == "host"
@@ -262,6 +329,8 @@ class Stage:
 
     def _await_nothing(self, trouble: Trouble) -> None:
         clusters.until(lambda: not [line for one in self.fleet.machines for line in one.processes()], 40)
+        if self.ec2 is not None:
+            clusters.until(lambda: not self.ec2.server.running(), 60)
         for machine in self.fleet.machines:
             if trouble.fault == "full" or machine is self.dispatcher or trouble.fault in ("kill", "cut", "stop"):
                 machine.tidy()  # where everything was killed, nobody is left to remove files
@@ -288,6 +357,16 @@ def _full(place: Path, inside: int | None) -> Iterator[None]:
         yield
     finally:
         subprocess.run([*resize, "remount,size=1g", str(place)], check=True)
+
+
+@contextlib.contextmanager
+def _clock_off(clock: Path) -> Iterator[None]:
+    """Have the clock of what is started meanwhile be off."""
+    os.environ["LD_PRELOAD"] = str(clock)
+    try:
+        yield
+    finally:
+        del os.environ["LD_PRELOAD"]
 
 
 @contextlib.contextmanager

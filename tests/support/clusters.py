@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from container.contract import variables
 from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
 from estimators.backends.slurm import keeper
 from estimators.job.fleets import capabilities
@@ -291,6 +292,12 @@ class Process:
             return False
 
     @property
+    def is_kept(self) -> bool:
+        """Whether it is an importer for other tests' jobs as well."""
+        shared = os.environ.get(variables.KEEP_IMPORTERS)
+        return shared is not None and Path(self.imports).parent == Path(shared)
+
+    @property
     def host(self) -> str:
         """The host that it belongs to; of a remote shell, the one that it reaches."""
         if self.kind == "rsh":
@@ -434,7 +441,7 @@ class Snapshot:
         found = (process(pid) for pid in on_machines())
         # A host's agent, which ends after it, is of the machine; each test looks whether it went. So is an allocation.
         family += [one for one in found if one is not None and "agent" not in one.argv]
-        family = [one for one in family if not _is_slurms(one)]
+        family = [one for one in family if not _is_slurms(one) and not one.is_kept]
         collectors = {one for one in family if "provenance" in " ".join(one.argv)}
         collectors |= set(below(*(one.pid for one in collectors)))
         return {*family, *marked(self.job.name)} - collectors - forked
@@ -515,7 +522,7 @@ def kill_everything_of(home: Path) -> None:
     )
     for pid in order:
         one = process(pid)
-        if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid():
+        if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid() and not one.is_kept:
             supervises = any(
                 name in " ".join(one.argv) for name in ("estimators.supervisor.main", "estimators.tuning.process")
             )

@@ -6,7 +6,7 @@ made from ``tests/integration/docs/PROJECT``. What a block is run as is its lang
 - ``python``: executed; all of a document's blocks share one namespace, which ``prepare.py`` of the project may fill.
 - ``sh``: executed by bash; exported variables last.
 - ``console``: lines that begin with ``$ `` are executed by bash, each has to print the lines below it.
-- ``text``, ``dockerfile``: not executed.
+- ``text``, ``dockerfile``, ``yaml``: not executed.
 
 A comment above a block says more, one instruction a line:
 
@@ -40,7 +40,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECTS = ROOT / "tests" / "integration" / "docs"
-LANGUAGES = ("python", "sh", "console", "text", "dockerfile")
+LANGUAGES = ("python", "sh", "console", "text", "dockerfile", "yaml")
 VERBS = ("skip", "needs", "file", "script", "then", "fails", "until", "output")
 MARKER = "# DOCUMENTED"
 

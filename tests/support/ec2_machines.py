@@ -26,6 +26,52 @@ from moto.ec2.models import ec2_backends
 PROGRAM = Path(__file__).resolve().parent / "machines" / "instance.py"
 
 
+class Instance:
+    """A machine that runs, as :class:`fleet.Machine` is one.
+
+    Args:
+        machines: Its region.
+        name: The instance's id.
+    """
+
+    def __init__(self, machines: Machines, name: str) -> None:
+        self.name = name
+        self.namespace = machines._running[name][1]
+        self._machines = machines
+
+    def processes(self) -> list[str]:
+        """What runs on it, but for what ran from its start."""
+        return [f"{pid} {fleets._words(str(pid))}" for pid in self.pids()]
+
+    def pids(self) -> list[int]:
+        """The processes of :meth:`processes`."""
+        found = []
+        for pid in self._machines.processes(self.name):
+            words = fleets._words(str(pid))
+            if words and "instance.py" not in words and " -D -e -f " not in words:
+                found.append(pid)
+        return found
+
+    @property
+    def temporary(self) -> Path:
+        """Its folder for temporary files, from here."""
+        first = next(
+            pid
+            for pid in self._machines.processes(self.name)
+            if "instance.py" in (words := fleets._words(str(pid))) and "unshare" not in words
+        )
+        return Path(f"/proc/{first}/root/tmp")
+
+    def cut(self) -> None:
+        """Drop its link."""
+        _ip("link", "set", "eth0", "down", inside=self.namespace)
+
+    def mend(self) -> None:
+        """Have its link again, if it still runs."""
+        with contextlib.suppress(AssertionError):
+            _ip("link", "set", "eth0", "up", inside=self.namespace)
+
+
 class Machines:
     """A region with machines.
 
@@ -78,6 +124,10 @@ class Machines:
         """The instances whose machines run."""
         assert not self.failed, self.failed
         return [name for name, (process, _) in list(self._running.items()) if process.poll() is None]
+
+    def machines(self) -> list[Instance]:
+        """The machines that run."""
+        return [Instance(self, name) for name in self.alive()]
 
     def interrupt(self, instance: str, action: dict[str, str] | None = None) -> None:
         """Give an instance the notice of its interruption."""

@@ -143,7 +143,10 @@ class Machine:
     def tidy(self) -> None:
         """Remove what is there."""
         for path in self.temporary.iterdir():
-            shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """End it with everything on it."""

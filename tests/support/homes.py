@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import places
 import pytest
 import ray_cluster as rays
 import slurm
+import spark_session as sparks
 import sshd
 
 from estimators.job import fleets as table
@@ -97,6 +99,24 @@ def ray_cluster(raylets: rays.Cluster, home: Path, monkeypatch: pytest.MonkeyPat
     raylets.recover()
 
 
+@pytest.fixture(scope="session")
+def executors() -> Iterator[sparks.Session]:
+    """A session of Spark with executors of this machine; it is there in half a minute."""
+    made = sparks.shared()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def spark(executors: sparks.Session, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sparks.Session]:
+    """The session; after each test nothing of its jobs is left on its executors, and all of these are there."""
+    monkeypatch.setattr(clusters, "on_machines", executors.pids)
+    yield executors
+    clusters.kill_everything_of(home)
+    clusters.until(lambda: not executors.pids(), 10)
+    executors.wait()
+
+
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[ec2_machines.Machines]:
     """A region of EC2 with machines."""
@@ -129,10 +149,15 @@ def place(request: pytest.FixtureRequest) -> str:
 def make(place: str, tmp_path: Path, home: Path, request: pytest.FixtureRequest) -> clusters.Make:
     """Makes estimators whose code is given as text."""
     if place == places.PROCESS:
-        return clusters.Make(tmp_path)
+        # A variable of all ranks has their path, which has to be the same for what has been imported under it.
+        warm = "warm" in request.fixturenames
+        return clusters.Make(tmp_path, marks=Path(tempfile.gettempdir()) / "marks" if warm else None)
     if place == places.SLURM:
         return places.on_slurm(request.getfixturevalue("slurm_cluster"), tmp_path, home)
     if place == places.RAY:
         return places.on_ray(request.getfixturevalue("ray_cluster"), tmp_path, home)
+    if place == places.SPARK:
+        request.getfixturevalue("spark")
+        return places.on_spark(tmp_path, home)
     makes = places.on_ssh if place == places.SSH else places.on_fleet
     return makes(request.getfixturevalue("fleet"), tmp_path, home)

@@ -1,7 +1,8 @@
 """Where the tests of clusters run: as processes of this machine, and on machines with files of their own.
 
 Tests that make their jobs with ``make`` run in all places, on machines under the mark ``soak`` but for a sample. On
-those the jobs come by a provider of the tests' own, by ssh, by Slurm, and by Ray.
+those the jobs come by a provider of the tests' own, by ssh, by Slurm, and by Ray; on Spark's executors by
+``make test-spark``, all of them by ``make test-spark PYTEST="-m spark"``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sshd
 if TYPE_CHECKING:
     import ec2_machines
 
-PROCESS, FLEET, SSH, SLURM, RAY = "process", "machines", "ssh", "slurm", "ray"
+PROCESS, FLEET, SSH, SLURM, RAY, SPARK = "process", "machines", "ssh", "slurm", "ray", "spark"
 #: How many machines there are.
 MACHINES = 4
 
@@ -41,6 +42,7 @@ EVERYWHERE = frozenset(
         "test_resuming",
         "test_servers",
         "test_stop",
+        "test_torch_elastic",
         "test_undistributed",
     }
 )
@@ -64,6 +66,10 @@ SSH_SAMPLE = frozenset(
 SLURM_SAMPLE = frozenset({"test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks"})
 #: Likewise on Ray.
 RAY_SAMPLE = SLURM_SAMPLE
+#: Likewise on Spark, in the runs that have it.
+SPARK_SAMPLE = SSH_SAMPLE
+#: Those in which a job has as many hosts as it asks for: an elastic one on Ray has all nodes that there are.
+NOT_ON_RAY = frozenset({"test_torch_elastic.test_each_record_counts_once_whatever_dies_joins_or_leaves"})
 #: Those of what only processes of one machine have.
 PROCESS_ONLY = frozenset(
     {
@@ -94,7 +100,9 @@ def of(metafunc: pytest.Metafunc) -> list[object]:
     ):
         marks = [needs] if names & sample else [needs, pytest.mark.soak]
         chosen.append(pytest.param(place, marks=marks))
-    chosen.append(pytest.param(RAY, marks=[] if names & RAY_SAMPLE else [pytest.mark.soak]))
+    if not names & NOT_ON_RAY:
+        chosen.append(pytest.param(RAY, marks=[] if names & RAY_SAMPLE else [pytest.mark.soak]))
+    chosen.append(pytest.param(SPARK, marks=[pytest.mark.spark, *([] if names & SPARK_SAMPLE else [pytest.mark.soak])]))
     return chosen
 
 
@@ -141,6 +149,11 @@ def on_ray(cluster: rays.Cluster, folder: Path, home: Path, **more: object) -> c
         backend_options={"address": cluster.address, **more},
         environment={"FLEETFIT_HOME": str(home)},
     )
+
+
+def on_spark(folder: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on the executors of this process's session."""
+    return clusters.Make(folder, instance_type="spark", environment={"FLEETFIT_HOME": str(home)})
 
 
 def on_ec2(ec2: ec2_machines.Machines, folder: Path, home: Path, **options: object) -> clusters.Make:

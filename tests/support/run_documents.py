@@ -12,6 +12,8 @@ from pathlib import Path
 
 import documents
 
+from container.contract import variables
+
 #: What the shell that runs the tests may have set and a reader has not.
 _FOREIGN = ("SM_", "SAGEMAKER_", "TF_", "AWS_", "FLEETFIT_HOME", "COLUMNS")
 
@@ -36,6 +38,10 @@ def run_document(
     work, home = folder / "work", folder / "home"
     documents.lay_out(project_of(document), work)
     home.mkdir()
+    if kept := os.environ.get(variables.KEEP_IMPORTERS):
+        # Keras writes its settings at its first import; with another file nothing of what was imported is used again.
+        (Path(kept) / "keras").mkdir(exist_ok=True)
+        (home / ".keras").symlink_to(Path(kept) / "keras")
     shutil.copytree(digits, work / "data" / "digits")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     # Programs of this Python come first, as in an activated environment; caches are the user's own.

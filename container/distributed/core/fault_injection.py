@@ -22,8 +22,9 @@ class InjectedFaults:
         text = environ.get(variables.CHAOS)
         if text:
             try:
-                self._orders = [dict(order) for order in json.loads(text)]
-            except (ValueError, TypeError):
+                done = json.loads(environ.get(variables.CHAOS_DONE) or "[]")
+                self._orders = [dict(order) for order in json.loads(text) if order["id"] not in done]
+            except (KeyError, ValueError, TypeError):
                 self._orders = []
 
     @property

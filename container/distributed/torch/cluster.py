@@ -17,6 +17,7 @@ from container.distributed.core.fault_injection import InjectedFaults
 from container.distributed.core.notice import keep_listening, notice
 from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.torch.collectives import Collectives
+from container.distributed.torch.horovod import HorovodCollectives
 from container.distributed.torch.loader import Loader
 
 Value = TypeVar("Value")
@@ -26,7 +27,7 @@ _MODEL_FILE = "model.pth"
 
 _WHY_APART = (
     "The gradients are not added up over the ranks: wrap the model with cluster.model(), and call the wrapped one, not "
-    "the model within it."
+    "the model within it; under Horovod, let the optimizer that cluster.optimizer() returns make the steps."
 )
 
 
@@ -39,7 +40,7 @@ class TorchCluster:
         device: This rank's device, a ``torch.device``.
 
     Attributes:
-        strategy: The strategy's name: ``none`` or ``torch_distributed``.
+        strategy: The strategy's name: ``none``, ``torch_distributed`` or ``mpi``.
         host: This host's name, as in ``SM_CURRENT_HOST``.
         local_rank: The rank on this host, from 0.
         local_size: The number of ranks of this host.
@@ -101,9 +102,19 @@ class TorchCluster:
             options: Of ``DistributedDataParallel``, such as ``find_unused_parameters``.
 
         Returns:
-            The module in a ``DistributedDataParallel``; of one process, the module itself.
+            The module in a ``DistributedDataParallel``; of one process, and under Horovod, whose optimizer does that,
+            the module itself.
+
+        Raises:
+            TypeError: there are options, and Horovod has none.
         """
         model = model.to(self.device)
+        if isinstance(self.collectives, HorovodCollectives):
+            if options:
+                raise TypeError(
+                    f"model({', '.join(options)}=…): Horovod has no such option; leave it out under MPI(…)."
+                )
+            return self.collectives.model(model)
         if self.size == 1:
             return model
         from torch.nn.parallel import DistributedDataParallel
@@ -118,9 +129,14 @@ class TorchCluster:
         Ranks that train apart fail then, in words. Parameters that are sharded over the ranks (FSDP) are not compared.
 
         Args:
-            optimizer: A ``torch.optim.Optimizer``, which is returned.
+            optimizer: A ``torch.optim.Optimizer``.
             check: False where ranks are to have weights of their own.
+
+        Returns:
+            It; under Horovod its ``DistributedOptimizer``, which averages the gradients.
         """
+        if isinstance(self.collectives, HorovodCollectives):
+            optimizer = self.collectives.optimizer(optimizer)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if not check or self.size == 1 or any(_is_sharded(parameter) for parameter in parameters):
             return optimizer

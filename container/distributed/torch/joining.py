@@ -10,15 +10,16 @@ from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError, RefusedError
 from container.distributed.torch.cluster import TorchCluster
 from container.distributed.torch.collectives import Alone, Collectives, TorchCollectives
+from container.distributed.torch.horovod import HorovodCollectives
 
 
 def join(timeout: float) -> TorchCluster:
     """See :func:`container.distributed.init`."""
     surroundings = detect(os.environ)
-    if surroundings.kind not in (ClusterKind.NONE, ClusterKind.TORCH):
+    if surroundings.kind not in (ClusterKind.NONE, ClusterKind.TORCH, ClusterKind.HOROVOD):
         raise RefusedError(
             f"the job's strategy is {surroundings.kind.value}, for which container.distributed has no PyTorch: use "
-            "TorchDistributed(…), or call horovod.torch yourself under MPI(…) and ElasticHorovod(…)."
+            "TorchDistributed(…), ElasticTorchDistributed(…) or MPI(…), or call horovod.torch yourself."
         )
     try:
         import torch
@@ -32,6 +33,8 @@ def join(timeout: float) -> TorchCluster:
     collectives: Collectives = Alone()
     if surroundings.kind is ClusterKind.TORCH:
         collectives = _meet(surroundings, device, timeout)
+    elif surroundings.kind is ClusterKind.HOROVOD:
+        collectives = HorovodCollectives()
     events.emit("phase", name="rendezvous")
     return TorchCluster(surroundings, collectives, device)
 

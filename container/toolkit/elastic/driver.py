@@ -53,7 +53,7 @@ from container.system.connection import BlockingConnection
 _TELL_AGAIN = 1.0
 
 
-class Fleet(HostDiscovery):
+class ReportedWorkers(HostDiscovery):
     """What the supervisor last said: the workers that are there, each a host with one slot."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Driver(ElasticDriver):
     def __init__(
         self,
         rendezvous: Rendezvous,
-        fleet: Fleet,
+        fleet: ReportedWorkers,
         *,
         least: int,
         most: int,
@@ -326,7 +326,7 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="driver: %(message)s", stream=sys.stderr)
     logging.getLogger().setLevel(os.environ.get("FLEETFIT_ELASTIC_LOG", "ERROR"))
     supervisor = _Supervisor()
-    fleet = Fleet()
+    fleet = ReportedWorkers()
     rendezvous = Rendezvous(arguments.address)
     driver = Driver(
         rendezvous,

@@ -69,8 +69,12 @@ class ElasticRuntime(Runtime):
         gang.on_event = self._reported
         gang.on_activity = self._watch.note_activity
         self._event("phase", name="cluster_ready")
-        self._event("host_ready")
+        self._event("host_ready", **self._where(ports))
         self._watch.start(lambda: not self._stopping and self._outcome is None)
+
+    def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
+        """Return what the supervisor needs to know of this host beside that it is there."""
+        return {}
 
     def fail(self, failure: Failure) -> None:
         """This host cannot take part."""
@@ -122,12 +126,17 @@ class ElasticRuntime(Runtime):
             self._event("worker_ended", worker=worker, exit_code=None, signal=None, why="its place is taken")
             return
         self._workers[name] = worker
+        self._launch(name, slot, slots, "ready" if warm else "wait")
+
+    def _launch(self, name: str, slot: int, slots: int, place: str) -> None:
+        """Start a process, which gets its place later: before its script begins ("wait"), or when it asks for it."""
+        assert self._gang is not None
         plan = ProcessPlan(
             name=name,
             host=self._host,
             role=Role.RANK,
             argv=self._command,
-            environment={variables.PLACE: "ready" if warm else "wait", variables.LOCAL_SIZE: str(slots)},
+            environment={variables.PLACE: place, variables.LOCAL_SIZE: str(slots)},
             local_rank=slot,
         )
         try:
@@ -143,7 +152,7 @@ class ElasticRuntime(Runtime):
 
     def _instruct(self, worker: str, operation: str, message: Message) -> None:
         assert self._gang is not None
-        member = next((self._gang.members[name] for name, known in self._workers.items() if known == worker), None)
+        member = self._member(worker)
         if member is None or member.ended:
             return
         if operation == "place":
@@ -155,7 +164,12 @@ class ElasticRuntime(Runtime):
             member.told = True
             gang = self._gang
             gang.signal(member, signal.SIGTERM)
-            self._loop.call_later(_END_GRACE, lambda: gang.signal(member, signal.SIGKILL))
+            grace = float(message.get("grace", _END_GRACE))
+            self._loop.call_later(grace, lambda: gang.signal(member, signal.SIGKILL))
+
+    def _member(self, worker: str) -> Member | None:
+        assert self._gang is not None
+        return next((self._gang.members[name] for name, known in self._workers.items() if known == worker), None)
 
     # --- processes ---
 
@@ -185,10 +199,15 @@ class ElasticRuntime(Runtime):
             signal=member.signal,
             max_rss_kb=member.max_rss_kb,
             failure=failure.to_dict() if failure is not None else None,
+            **self._more_of_end(member),
         )
         self._gang.release_one(member)
         if self._stopping:
             self._check_stopped()
+
+    def _more_of_end(self, member: Member) -> dict[str, Any]:
+        """Return what else is told of a worker's end."""
+        return {}
 
     def _check_stopped(self) -> None:
         assert self._gang is not None

@@ -148,7 +148,9 @@ class Importer:
     def _ask(self, *, anew: bool) -> None:
         """Ask the machine's importer; start it where there is none, or it is known not to do."""
         with _locked(self._folder) as folder, contextlib.ExitStack() as stack:
-            sock = None if anew else _connect(self._request["place"])
+            # Another of the job's hosts may have started one meanwhile, instead of what refused both.
+            refused = anew and _pid(self._request["place"]) in (None, self.pid)
+            sock = None if refused else _connect(self._request["place"])
             fresh = sock is None
             if sock is None:
                 self.root = self._start(folder)
@@ -283,7 +285,12 @@ class Importer:
 #: How long the host's importer may take to end, in seconds.
 _END_S = 2.0
 #: What the importer does not import anything by, where it differs between hosts and between jobs.
-_PASSING = frozenset(("OLDPWD", "PWD", "SAGEMAKER_BASE_DIR", "TF_CONFIG", "TMPDIR", "XDG_SESSION_ID"))
+_PASSING = frozenset(
+    (
+        *("OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SAGEMAKER_BASE_DIR", "SHLVL", "TF_CONFIG", "TMPDIR"),
+        *("XDG_SESSION_ID", "_"),
+    )
+)
 _PASSING_PREFIXES = ("FLEETFIT_", "SM_", "SSH_C", "TRAINING_JOB_")
 #: What is set up before the imports, of the toolkit's.
 _SET_UP = (variables.EVIDENCE, variables.STACK_SIGNAL)

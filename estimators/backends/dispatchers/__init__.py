@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from estimators.backends.dispatchers.base import Dispatcher
 
 #: What a dispatcher is called -> its class, ``module:name``, imported on use. Everything else is ssh's.
-KINDS: dict[str, str] = {}
+KINDS = {"ray": "estimators.backends.dispatchers.ray:RayDispatcher"}
 _SSH = "estimators.backends.dispatchers.ssh:SshDispatcher"
 
 

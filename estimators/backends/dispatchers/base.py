@@ -8,7 +8,10 @@ end is our program ``estimators.client.dispatching``, which every kind of dispat
 from __future__ import annotations
 
 import abc
+import base64
 import dataclasses
+import json
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +21,12 @@ from container.system.loop import Loop
 
 #: The module of the program at the other end; see there for its commands.
 PROGRAM = "estimators.client.dispatching"
+#: What a parcel is called where it is a file.
+PARCEL = "parcel"
+#: The longest message either way, in bytes: what a copy has of a job of many hosts is a long one.
+LIMIT = 16 << 20
+#: What an environment there has beside what training needs, under the names of the packages' folders.
+PACKAGES = ("jinja2", "pandas", "psutil", "rich", "pip")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +59,11 @@ class Dispatcher(abc.ABC):
     def __init__(self, loop: Loop, place: str, options: Mapping[str, Any]) -> None:
         self.loop = loop
         self.place = place
+
+    @classmethod
+    def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return options that mean the same later, and in another process: what variables say now is in them."""
+        return options
 
     @classmethod
     @abc.abstractmethod
@@ -105,3 +119,13 @@ class Dispatcher(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Let go of the dispatcher; what runs there goes on."""
+
+
+def packed(message: Mapping[str, Any]) -> str:
+    """Return a message as an argument of a program."""
+    return base64.b64encode(zlib.compress(json.dumps(message).encode())).decode()
+
+
+def unpacked(argument: str) -> Message:
+    """Return the message that an argument is."""
+    return dict(json.loads(zlib.decompress(base64.b64decode(argument))))

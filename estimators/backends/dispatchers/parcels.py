@@ -10,15 +10,17 @@ import dataclasses
 import json
 import os
 import re
+import tarfile
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from container.contract import hyperparameters as codec
-from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod
+from container.contract.messages import encode
+from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
 from estimators import backends
-from estimators.backends.dispatchers.base import Parcel
+from estimators.backends.dispatchers.base import LIMIT, Parcel
 from estimators.backends.local import is_s3, local_path
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord, jobs_folder
@@ -51,10 +53,10 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
                 "record here, or name a place on S3."
             )
     strategy = spec.strategy
-    if isinstance(strategy, ElasticHorovod) and strategy.discovery == DISCOVERED_BY_CALLER:
+    if isinstance(strategy, Elastic) and strategy.discovery == DISCOVERED_BY_CALLER:
         found.append(
-            "ElasticHorovod(discovery=…) is a function of this process, which the job does not need otherwise; give a "
-            "script, which goes along."
+            f"{type(strategy).__name__}(discovery=…) is a function of this process, which the job does not need "
+            "otherwise; give a script, which goes along."
         )
     return found
 
@@ -105,13 +107,41 @@ _PASSED = ("AWS_", "S3_ENDPOINT_URL")
 def _attached(spec: TrainingJobSpec) -> Iterator[tuple[str, tuple[Path, str]]]:
     """Yield a hyperparameter's name, with the file here that it names and what follows that."""
     strategy = spec.strategy
-    if not isinstance(strategy, ElasticHorovod):
+    if not isinstance(strategy, Elastic):
         return
     if strategy.discovery not in (None, DISCOVERED_BY_CALLER) and os.path.exists(strategy.discovery):
         yield strategy.parameters["discovery"], (Path(strategy.discovery), "")
     file, colon, name = (strategy.exclusion or "").rpartition(":")
     if file.endswith(".py") and os.path.exists(file):
         yield strategy.parameters["exclusion"], (Path(file), colon + name)
+
+
+def write(stream: IO[bytes], parcel: Parcel) -> None:
+    """Write a parcel: its header, a line, and its files, a tar. What links lead to is in it; what is no file is not."""
+    stream.write(encode({"op": "parcel", **parcel.header}, LIMIT))
+    with tarfile.open(fileobj=stream, mode="w|") as archive:
+        for path, name in parcel.files:
+            for file, called in _files(path, name, ()):
+                info = tarfile.TarInfo(called)
+                found = file.stat()
+                info.mode = found.st_mode & 0o700
+                info.mtime = int(found.st_mtime)
+                if file.is_dir():
+                    info.type = tarfile.DIRTYPE
+                    archive.addfile(info)
+                    continue
+                with file.open("rb") as source:
+                    info.size = os.fstat(source.fileno()).st_size
+                    archive.addfile(info, source)
+
+
+def _files(path: Path, name: str, above: tuple[Path, ...]) -> Iterator[tuple[Path, str]]:
+    if path.is_file():
+        yield path, name
+    elif path.is_dir() and (real := path.resolve()) not in above:
+        yield path, name
+        for child in sorted(path.iterdir()):
+            yield from _files(child, f"{name}/{child.name}", (*above, real))
 
 
 def relocated(value: Any, old: str, new: str) -> Any:

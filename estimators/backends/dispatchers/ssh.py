@@ -9,34 +9,30 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tarfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from container.contract.messages import Message, encode
 from container.contract.names import shown, unknown
 from container.system.background import Background
 from container.system.connection import Reader
 from container.system.loop import Loop, Timer
-from estimators.backends.dispatchers.base import PROGRAM, Dispatcher, Parcel
+from estimators.backends.dispatchers import parcels
+from estimators.backends.dispatchers.base import LIMIT, PACKAGES, PROGRAM, Dispatcher, Parcel
 from estimators.backends.hosts import shipping
-from estimators.backends.hosts.environment import Environment
+from estimators.backends.hosts.environment import PythonEnvironment
 from estimators.backends.ssh.child import Child
 from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import Connection, Connections, Finished
+from estimators.backends.ssh.connection import Connections, Finished, SshConnection
 from estimators.backends.ssh.machines import parse
 from estimators.backends.ssh.starting import Program, Starting
 from estimators.job.errors import ConfigurationError, FleetfitError
 from estimators.provision.errors import ProvisionError
 from estimators.records.record import jobs_folder
 
-#: The longest message either way, in bytes: what a copy has of a job of many hosts is a long one.
-LIMIT = 16 << 20
 #: How often the program there is told that somebody still follows, in seconds; it ends after some of them.
 BEAT_S = 5.0
-#: What an environment there has beside what training needs, under the names of the packages' folders.
-PACKAGES = ("jinja2", "pandas", "psutil", "rich", "pip")
 #: How long after the end of what a connection carries its own end, and why, is told, in seconds.
 _WHY_S = 0.1
 
@@ -87,7 +83,7 @@ class SshDispatcher(Dispatcher):
         known = jobs_folder().parent / "dispatchers" / "known_hosts"
         self._connections = Connections(loop, SshSettings(known_hosts=known, config=self._options.ssh_config))
         self._background = Background(loop)
-        self._connection: Connection | None = None
+        self._connection: SshConnection | None = None
         self._children: list[Child] = []
         self._reader: Reader | None = None
         self._writer: int | None = None
@@ -117,10 +113,10 @@ class SshDispatcher(Dispatcher):
         """Start our program there."""
         options = self._options
 
-        def connected(connection: Connection) -> None:
+        def connected(connection: SshConnection) -> None:
             self._connection = connection
             try:
-                python = options.python or Environment.of(None, also=PACKAGES).name
+                python = options.python or PythonEnvironment.of(None, also=PACKAGES).name
             except ProvisionError as error:
                 text = " ".join(str(error).split())
                 failed(f"no environment can be made there: {text} Or name one: dispatcher_options={{'python': …}}")
@@ -289,34 +285,5 @@ def _write_all(descriptor: int, data: memoryview) -> None:
 
 
 def _send(descriptor: int, parcel: Parcel) -> None:
-    """Write a parcel's header, a line, and its files, a tar."""
     with os.fdopen(descriptor, "wb") as pipe:
-        pipe.write(encode({"op": "parcel", **parcel.header}, LIMIT))
-        write_files(pipe, parcel)
-
-
-def write_files(pipe: IO[bytes], parcel: Parcel) -> None:
-    """Write a parcel's files as a tar. What links lead to is in it; what is no file is left out."""
-    with tarfile.open(fileobj=pipe, mode="w|") as archive:
-        for path, name in parcel.files:
-            for file, called in _files(path, name, ()):
-                info = tarfile.TarInfo(called)
-                found = file.stat()
-                info.mode = found.st_mode & 0o700
-                info.mtime = int(found.st_mtime)
-                if file.is_dir():
-                    info.type = tarfile.DIRTYPE
-                    archive.addfile(info)
-                    continue
-                with file.open("rb") as source:
-                    info.size = os.fstat(source.fileno()).st_size
-                    archive.addfile(info, source)
-
-
-def _files(path: Path, name: str, above: tuple[Path, ...]) -> Iterator[tuple[Path, str]]:
-    if path.is_file():
-        yield path, name
-    elif path.is_dir() and (real := path.resolve()) not in above:
-        yield path, name
-        for child in sorted(path.iterdir()):
-            yield from _files(child, f"{name}/{child.name}", (*above, real))
+        parcels.write(pipe, parcel)

@@ -31,7 +31,7 @@ from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Ended, Engine, ImageFacts
 from estimators.backends.docker.engine_errors import EngineError
 from estimators.backends.docker.exit_status import end_failure
-from estimators.backends.docker.head_start import Handed, HeadStart
+from estimators.backends.docker.head_start import ContainersHeadStart, Handed
 from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.network import Network
 from estimators.backends.docker.pooling import Pooling, end_in
@@ -115,9 +115,9 @@ class DockerBackend(Backend):
         return None if facts is None else dataclasses.asdict(facts)
 
     @classmethod
-    def head_start(cls, spec: TrainingJobSpec, record: Path) -> HeadStart | None:
+    def head_start(cls, spec: TrainingJobSpec, record: Path) -> ContainersHeadStart | None:
         """The network, but for kept containers, which have one."""
-        return None if spec.resources.keep_alive_s else HeadStart(spec, record)
+        return None if spec.resources.keep_alive_s else ContainersHeadStart(spec, record)
 
     @property
     def running(self) -> bool:

@@ -50,11 +50,13 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     labels = image.labels
     if launchers.of(spec.strategy).membership_changes:
         if not containers.runs_toolkit(spec, labels):
-            raise UnsupportedError(f"ElasticHorovod needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}.")
+            raise UnsupportedError(
+                f"{type(spec.strategy).__name__} needs fleetfit's toolkit, and {_without_toolkit(spec, labels)}."
+            )
         if spec.resources.keep_alive_s:
             raise UnsupportedError(
-                "ElasticHorovod with keep_alive_period_in_seconds is not supported: kept containers are as many as "
-                "the job began with. Leave it out."
+                f"{type(spec.strategy).__name__} with keep_alive_period_in_seconds is not supported: kept "
+                "containers are as many as the job began with. Leave it out."
             )
     if options.on_undistributed == "fail" and spec.strategy is not None and containers.TOOLKIT_LABEL not in labels:
         raise UnsupportedError(

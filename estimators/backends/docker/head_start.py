@@ -31,7 +31,7 @@ from estimators.job.request import TrainingJobSpec
 _PATIENCE = 120.0
 
 
-class HeadStart:
+class ContainersHeadStart:
     """The caller's side; see :class:`estimators.backends.base.HeadStart`.
 
     Args:

@@ -267,7 +267,11 @@ class Ec2Fleet:
         def failed(error: Exception) -> None:
             self._busy = False
             failure = failure_of(error)
-            if failure is not None and requests.kind_of(failure.code) is requests.Kind.PASSES and not self._too_late():
+            if (
+                failure is not None
+                and requests.kind_of(failure.code) is requests.ErrorMeaning.PASSES
+                and not self._too_late()
+            ):
                 self._since = self._since if self._since is not None else time.monotonic()
                 self._wait(f"EC2 does not answer as it should ({failure})")
                 return

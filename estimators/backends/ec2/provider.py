@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from container.contract.strategies import ElasticHorovod
+from container.contract.strategies import Elastic
 from container.system import folders, processes
 from container.system.loop import Loop
 from container.system.removing import remove_tree
@@ -27,7 +27,7 @@ from estimators.backends.hosts import shipping
 from estimators.backends.hosts.membership import MembershipSource
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.ssh.command import Destination, SshSettings
-from estimators.backends.ssh.connection import Connection, Connections, Finished
+from estimators.backends.ssh.connection import Connections, Finished, SshConnection
 from estimators.backends.ssh.machines import Machine
 from estimators.backends.ssh.provider import Failed, Ready, SshProvider
 from estimators.job import instances
@@ -64,7 +64,7 @@ class Ec2Provider(SshProvider):
         self._folder: Path | None = None
         self._there: dict[str, Host] = {}
         self._machines_of: dict[str, InstanceMachine] = {}  # host -> its machine
-        self._dialling: dict[str, Connection] = {}  # host -> the connection that is being made
+        self._dialling: dict[str, SshConnection] = {}  # host -> the connection that is being made
         self._noted = 0.0  # when costs were
         self._instances: dict[str, Instance] = {}  # host -> its instance
         self._booted: dict[str, float] = {}  # host -> until when it must answer
@@ -81,7 +81,7 @@ class Ec2Provider(SshProvider):
             options=given,
             types=instance_types(spec, given),
             spot=bool(spec.spot),
-            together=not isinstance(spec.strategy, ElasticHorovod),
+            together=not isinstance(spec.strategy, Elastic),
             waits=bool(spec.spot and spec.stopping.max_wait_s),
             events=Events(
                 say=lambda text: self.tell(text),
@@ -102,7 +102,7 @@ class Ec2Provider(SshProvider):
             return [str(error)]
         found = []
         strategy = spec.strategy
-        if isinstance(strategy, ElasticHorovod) and strategy.discovery is not None:
+        if isinstance(strategy, Elastic) and strategy.discovery is not None:
             found.append("EC2 itself says which hosts there are. Leave discovery out, or use instance_type='ssh'.")
         ranks = strategy.ranks_per_host if strategy is not None else 1
         for type_ in types:
@@ -176,11 +176,11 @@ class Ec2Provider(SshProvider):
         )
         return machine, ""
 
-    def connect(self, machine: Machine, ready: Callable[[Connection], None], failed: Failed) -> None:
+    def connect(self, machine: Machine, ready: Callable[[SshConnection], None], failed: Failed) -> None:
         """Connect to a machine that may still start; from then on its timer is moved on."""
         host = next(host for host, known in self._machines_of.items() if known is machine)
 
-        def connected(connection: Connection) -> None:
+        def connected(connection: SshConnection) -> None:
             self._dialling.pop(host, None)
             self._open[machine.name] = connection
             self._extend(connection, lambda: ready(connection), failed)
@@ -279,7 +279,7 @@ class Ec2Provider(SshProvider):
 
     # --- on a host ---
 
-    def _extend(self, connection: Connection, then: Callable[[], None], failed: Failed) -> None:
+    def _extend(self, connection: SshConnection, then: Callable[[], None], failed: Failed) -> None:
         """Move a host's timer on for as long as its connection is there."""
 
         def started(read: int, write: int) -> None:

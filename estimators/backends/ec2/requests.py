@@ -108,12 +108,12 @@ class Answer:
         """Return a shortage that waiting does not end, where all are such; else None."""
         if self.launched or not self.shortages:
             return None
-        if any(kind_of(shortage.code) is Kind.PASSES for shortage in self.shortages):
+        if any(kind_of(shortage.code) is ErrorMeaning.PASSES for shortage in self.shortages):
             return None
         return self.shortages[0]
 
 
-class Kind(enum.Enum):
+class ErrorMeaning(enum.Enum):
     """What an error code of EC2's means for who waits for hosts."""
 
     PASSES = "passes"
@@ -139,18 +139,18 @@ _QUOTAS = frozenset(
 )  # fmt: skip
 
 
-def kind_of(code: str) -> Kind:
+def kind_of(code: str) -> ErrorMeaning:
     """Say whether a failure passes by itself; codes that are not known do not."""
     if code in _PASSING:
-        return Kind.PASSES
-    return Kind.QUOTA if code in _QUOTAS else Kind.FINAL
+        return ErrorMeaning.PASSES
+    return ErrorMeaning.QUOTA if code in _QUOTAS else ErrorMeaning.FINAL
 
 
 def explain(shortage: Shortage) -> str:
     """Say why hosts cannot be had, and what to do."""
     text = f"{shortage}: {shortage.text}" if shortage.text else str(shortage)
     kind = kind_of(shortage.code)
-    if kind is Kind.QUOTA:
+    if kind is ErrorMeaning.QUOTA:
         return f"{text.rstrip('.')}. Ask for more under Service Quotas (EC2), end other instances, or name other types"
     if shortage.code.startswith("InvalidAMIID"):
         return f"{text.rstrip('.')}. Name an image of this region: backend_options={{'ami': …}}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import resource
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from container import launchers
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.here import LocalPlatform
     from estimators.backends.hosts.membership import MembershipSource
 
+#: Descriptors of the supervisor's own, and the most for each host that is elsewhere.
+_OWN_DESCRIPTORS, _DESCRIPTORS_OF_A_HOST = 256, 8
 #: From the word for it to SIGKILL when a job is ended without grace, in seconds.
 _KILL_AFTER = 0.5
 
@@ -47,6 +50,19 @@ def cluster_over(provider: type[HostProvider]) -> type[HostCluster]:
     return type(f"{provider.__name__}Cluster", (HostCluster,), members)
 
 
+def _allow_connections(hosts: int) -> None:
+    """Raise this process's limit of open descriptors for so many hosts, as far as it may be raised.
+
+    Each host has a connection of one or two, and a few while files are pushed to it; the usual limit is 1,024. It is
+    the hosts' agents that start ranks, so none inherits it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * hosts
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 class HostCluster(Backend):
     """Runs a job on hosts of a provider; see :class:`estimators.backends.base.Backend`."""
 
@@ -56,6 +72,8 @@ class HostCluster(Backend):
         self, loop: Loop, record: JobRecord, spec: TrainingJobSpec, options: RunOptions, callbacks: Callbacks
     ) -> None:
         super().__init__(loop, record, spec, options, callbacks)
+        if not self.provider_type.capabilities.shared_machine:
+            _allow_connections(spec.instance_count)
         self._provider = self.provide()
         self._provider.tell = self._tell
         self._provider.protected = self.protected
@@ -64,9 +82,11 @@ class HostCluster(Backend):
             heed(record.read_json(record.found_file) or {})
         self._here: LocalPlatform | None = None
         self._members: dict[str, _Member] = {}
+        self._training: set[_Member] = set()  # those whose end will be told: of many hosts nobody counts them anew
         self._token = ""
         self._attempt = 0
         self._ending = False
+        self._begun = False  # whether toolkits have been started in this attempt
         self._closed = False
         self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
         self._located: set[str] = set()  # the hosts of which that was ever said
@@ -127,14 +147,26 @@ class HostCluster(Backend):
     @property
     def running(self) -> bool:
         """Whether a toolkit runs, or its end is still to be told."""
-        return self._bringing or any(member.trains for member in self._members.values())
+        return self._bringing or bool(self._training)
+
+    def training(self, member: _Member) -> None:
+        """A host's toolkit is being started."""
+        self._training.add(member)
+
+    def trained(self, member: _Member) -> None:
+        """The end of a host's toolkit is known."""
+        self._training.discard(member)
+
+    def trains(self, member: _Member) -> bool:
+        """Whether the end of a host's toolkit will still be told."""
+        return member in self._training
 
     # --- starting ---
 
     def start(self, attempt: int) -> None:
         """Get the hosts that are lacking, bring everything to all of them, start the toolkits."""
         self._attempt = attempt
-        self._ending = False
+        self._ending = self._begun = False
         self._token = os.urandom(32).hex()
         if self._kill_timer is not None:
             self._kill_timer.cancel()  # it was for what an earlier attempt left
@@ -179,15 +211,20 @@ class HostCluster(Backend):
     def _train_apart(self, member: _Member) -> None:
         """Start the toolkit of a host that waits for no other: the first that runs may be one that was added."""
         if not self.running:
-            self.callbacks.secondary_status("Training", "")
+            self._say_training()
         member.train(f"{member.there.address}:0", listens=False)
 
+    def _say_training(self) -> None:
+        self._begun = True
+        self.callbacks.secondary_status("Training", "")
+
     def _tell(self, text: str) -> None:
+        """Show what is waited for while nothing trains: an elastic job that has lost all hosts stays in training."""
         if not self.running and not self._ending and not self._closed:
-            self.callbacks.secondary_status("Pending", text)
+            self.callbacks.secondary_status("Training" if self._begun else "Pending", text)
 
     def _start_toolkits(self, members: Sequence[_Member]) -> None:
-        self.callbacks.secondary_status("Training", "")
+        self._say_training()
         first = members[0]
 
         def start(port: int) -> None:
@@ -208,8 +245,9 @@ class HostCluster(Backend):
 
             def train() -> None:
                 if not (self._ending or self._closed):
+                    neighbours = self.neighbours()  # the same for all
                     for member in members:
-                        member.train(ways[member.name], listens=member is first)
+                        member.train(ways[member.name], listens=member is first, neighbours=neighbours)
 
             if first.platform.shared:
                 ways = {member.name: address for member in members}
@@ -273,6 +311,11 @@ class HostCluster(Backend):
         alone = launchers.of(self.spec.strategy).membership_changes or len(self.addresses) < 2
         return not alone and len(set(self.addresses.values())) == 1
 
+    def neighbours(self) -> dict[str, str]:
+        """Return the variables of a toolkit whose hosts are elsewhere that say where those are."""
+        shared = {variables.SHARED_MACHINE: "1"} if self.one_machine else {}
+        return {**shared, variables.ADDRESSES: json.dumps(self.addresses, separators=(",", ":"))}
+
     def fail(self, failure: Failure) -> None:
         """Something that every host needs has failed."""
         if not self._ending and not self._closed:
@@ -330,6 +373,20 @@ class HostCluster(Backend):
         """Bring the newest checkpoints to a host: it would go on from them if all that train were lost."""
         self._members[host].refresh_checkpoints(then)
 
+    def share_checkpoints(self, then: Then) -> None:
+        """Bring the newest checkpoint to every host: the first round brings it here, the second hands it out."""
+
+        def bring(member: _Member, then: Then) -> None:
+            if member.trains:
+                member.refresh_checkpoints(then)
+            else:
+                member.bring_saved(then)  # it has just ended, and may be the one that saved last
+
+        def round_of(then: Then) -> None:
+            each([member for member in self._members.values() if not member.lost], bring, then)
+
+        round_of(lambda: round_of(then))
+
     def lost(self, member: _Member, reason: str) -> None:
         """A host is gone."""
         if self._closed:
@@ -346,9 +403,9 @@ class HostCluster(Backend):
 
     def ended(self, member: _Member, end: HostEnd) -> None:
         """A host's toolkit has ended; everything that it printed was given."""
-        for other in self._members.values():
-            other.platform.host_ended(member.name)
         if not self.running:
+            for other in self._members.values():
+                other.platform.host_ended(member.name)
             self._bringing = True
 
             def brought() -> None:
@@ -358,6 +415,7 @@ class HostCluster(Backend):
             # Whether the attempt got anywhere, and so what follows it, is judged by what it has saved.
             each(list(self._members.values()), lambda one, then: one.bring_saved(then), brought)
             return
+        member.platform.host_ended(member.name)
         if launchers.of(self.spec.strategy).membership_changes and not member.platform.shared:
             member.finish(lambda failure: member.release())  # another host may need what it has
         self.callbacks.host_ended(end)
@@ -469,7 +527,6 @@ class _Member:
         noticed: Whether it will be taken away.
         preparing: Whether it is being prepared.
         toolkit: Its training process, when that was started.
-        trains: Whether the end of that will still be told.
     """
 
     def __init__(self, cluster: HostCluster, name: str, *, joins: bool = False) -> None:
@@ -482,10 +539,14 @@ class _Member:
         self.noticed = False
         self.preparing = False
         self.toolkit: HostProcess | None = None
-        self.trains = False
         self._finished = False
         self._finishing: list[Done] | None = None
         self._refreshing: list[Then] = []
+
+    @property
+    def trains(self) -> bool:
+        """Whether the end of its training process will still be told."""
+        return self._cluster.trains(self)
 
     @property
     def there(self) -> Host:
@@ -523,6 +584,7 @@ class _Member:
             self._finish_is_over(Failure(cause=Cause.HOST_LOST, message=text, host=self.name))
         self.platform.lost()
         self._cluster.lost(self, reason)
+        self._refreshed()
 
     def _has_notice(self, seconds: float) -> None:
         if not self.lost and not self.noticed:
@@ -537,8 +599,14 @@ class _Member:
 
     # --- training ---
 
-    def train(self, control_address: str, *, listens: bool) -> None:
-        """Start the toolkit."""
+    def train(self, control_address: str, *, listens: bool, neighbours: Mapping[str, str] | None = None) -> None:
+        """Start the toolkit.
+
+        Args:
+            control_address: Where algo-1's listens.
+            listens: Whether it is that one.
+            neighbours: What :meth:`HostCluster.neighbours` says, where it is known.
+        """
         cluster, host, platform = self._cluster, self.there, self.platform
         spec, options = cluster.spec, cluster.options
         platform.start_syncs()
@@ -555,15 +623,15 @@ class _Member:
             variables.JOB_MARK: spec.name,
             **config.failure_environment(spec, options, cluster.attempt),
         }
-        if spec.resources.keep_alive_s:
-            env[variables.KEEP_ALIVE] = f"{spec.resources.keep_alive_s}"
-            env[variables.KEPT_FOR] = kept.whose(cluster.record.home)
-        if platform.shared or cluster.one_machine:
+        keep_s, whose = kept.for_whom(spec, cluster.record.home)
+        if keep_s:
+            env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
+        if platform.shared:
             env[variables.SHARED_MACHINE] = "1"
-        if not platform.shared:
-            env[variables.ADDRESSES] = json.dumps(cluster.addresses, separators=(",", ":"))
+        else:
+            env |= cluster.neighbours() if neighbours is None else neighbours
         self.preparing = False
-        self.trains = True
+        cluster.training(self)
         cluster.callbacks.output(self.name, b"")  # from here on it has to show that it is alive
         self.toolkit = host.run(
             [host.facts.python, "-I", f"{host.facts.package}/__main__.py", "train"],
@@ -596,7 +664,8 @@ class _Member:
 
     def trained(self) -> None:
         """Its end is known."""
-        self.trains = self.joins = False
+        self._cluster.trained(self)
+        self.joins = False
 
     # --- beside it ---
 
@@ -609,8 +678,12 @@ class _Member:
 
     def save_checkpoints(self, then: Then) -> None:
         """Have all that was saved brought, before another attempt begins with it."""
-        self.bring_saved(then)
-        self.platform.forget_saved()
+
+        def brought() -> None:
+            self.platform.forget_saved()
+            then()
+
+        self.bring_saved(brought)
 
     def refresh_checkpoints(self, then: Then) -> None:
         """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""
@@ -624,12 +697,17 @@ class _Member:
         def over() -> None:
             if not self.lost and self.trains:
                 self.platform.start_syncs()
-            waiting, self._refreshing = self._refreshing, []
-            for callback in waiting:
-                callback()
+            self._refreshed()
 
         # What brings its own checkpoints ends first: it would take those that come for the host's.
-        self.save_checkpoints(lambda: over() if self.lost else self.platform.restore(over))
+        # One that is about to leave needs nothing any more.
+        self.save_checkpoints(lambda: self.platform.restore(over) if self.trains and not self.lost else over())
+
+    def _refreshed(self) -> None:
+        """Let those go on that wait for the host's checkpoints: it has them, or it is gone."""
+        waiting, self._refreshing = self._refreshing, []
+        for then in waiting:
+            then()
 
     def abort(self) -> None:
         """Kill what is left of it, but for what brings what was saved."""
@@ -662,3 +740,4 @@ class _Member:
             self.lost = True
             host.close()
             self._cluster.provider.release(host)
+            self._refreshed()

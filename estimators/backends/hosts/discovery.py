@@ -11,7 +11,7 @@ from pathlib import Path
 
 from container.system import processes
 from container.system.loop import Loop
-from estimators.backends.hosts.membership import Membership, News
+from estimators.backends.hosts.membership import MembershipListener, News
 
 #: How often a script is run, and how long it may take, in seconds.
 SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
@@ -76,7 +76,7 @@ class Discovery:
         self._seen: tuple[int, int, int] | None = None
         self._pid: int | None = None
 
-    def start(self, membership: Membership) -> None:
+    def start(self, membership: MembershipListener) -> None:
         """Look for the first time, and then again and again."""
         self._news = News(membership, hopeless_after=None if self._may_come_later else HOPELESS_S)
         self._look()

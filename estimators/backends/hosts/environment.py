@@ -91,7 +91,7 @@ class HostError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Environment:
+class PythonEnvironment:
     """What is to be on a host.
 
     Attributes:
@@ -107,7 +107,7 @@ class Environment:
     wheels: wheelhouse.Wheels
 
     @classmethod
-    def of(cls, requirements: Sequence[str] | None, also: Sequence[str] = ()) -> Environment:
+    def of(cls, requirements: Sequence[str] | None, also: Sequence[str] = ()) -> PythonEnvironment:
         """Say what an environment with these requirements is; None: with what is installed here.
 
         Args:
@@ -179,7 +179,7 @@ class Shell:
         return process.returncode, lines
 
 
-def prepare(shell: Shell, environment: Environment, say: Callable[[str], None]) -> None:
+def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], None]) -> None:
     """Make the environment on a host, unless it is there.
 
     Args:
@@ -251,7 +251,7 @@ class _Found:
     free: int | None
 
 
-def _look(shell: Shell, environment: Environment) -> _Found:
+def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     code, lines = shell.run(_LOOK, environment.name, environment.python, uv.VERSION)
     _check(code, lines, "it could not be looked at")
     known: dict[str, list[str]] = {}
@@ -345,7 +345,7 @@ def main() -> int:
     """
     asked = json.load(sys.stdin)
     try:
-        environment = Environment.of(asked.get("requirements"), asked.get("also") or ())
+        environment = PythonEnvironment.of(asked.get("requirements"), asked.get("also") or ())
         prepare(Shell(asked["words"]), environment, lambda text: print(text, flush=True))
     except HostError as error:
         print(error, file=sys.stderr)

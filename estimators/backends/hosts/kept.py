@@ -15,9 +15,14 @@ import signal
 import time
 from pathlib import Path
 
+from container.contract import variables
 from container.system import folders, importers
 from estimators.backends.base import Leftover
+from estimators.job.fleets import capabilities
+from estimators.job.request import TrainingJobSpec
 
+#: How long something is kept where a job does not say it, but whoever starts it wants it, in seconds.
+SECONDS = 600
 #: How long one that is told to end may take, in seconds.
 _END_S = 2.0
 
@@ -52,11 +57,20 @@ def whose(home: Path) -> str:
     return hashlib.blake2b(os.fsencode(home.resolve()), digest_size=4).hexdigest()
 
 
+def for_whom(spec: TrainingJobSpec, home: Path) -> tuple[int, str]:
+    """Return for how many seconds what a job imports is kept, and for whose jobs: see :data:`variables.KEPT_FOR`."""
+    folder = os.environ.get(variables.KEEP_IMPORTERS)
+    if spec.resources.keep_alive_s is None and folder and capabilities(spec.instance_type).keeps_imports:
+        return SECONDS, os.path.abspath(folder)
+    return spec.resources.keep_alive_s or 0, whose(home)
+
+
 def find(home: Path) -> list[Kept]:
-    """Return what is kept for jobs of a home on this machine."""
+    """Return what is kept on this machine for jobs of a home, and in the folder that the environment names."""
+    shared = os.environ.get(variables.KEEP_IMPORTERS)
+    places = [folders.of_importers(whose(home)), *([Path(shared)] if shared else [])]
     return [
-        Kept(one.pid, one.packages, one.until, _size(one.pid))
-        for one in importers.noted(folders.of_importers(whose(home)))
+        Kept(one.pid, one.packages, one.until, _size(one.pid)) for place in places for one in importers.noted(place)
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 Places = Mapping[str, int | None]
 
 
-class Membership(Protocol):
+class MembershipListener(Protocol):
     """An elastic job, as a source speaks to it: in the supervisor's loop, once it was started."""
 
     def places(self, found: Places) -> None:
@@ -47,7 +47,7 @@ class MembershipSource(Protocol):
     decides: bool
     title: str
 
-    def start(self, membership: Membership) -> None:
+    def start(self, membership: MembershipListener) -> None:
         """Begin to tell: everything at first, then each change. It may tell before this returns."""
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class News:
         hopeless_after: Seconds from now without any answer after which a problem is hopeless; None: never.
     """
 
-    def __init__(self, membership: Membership, *, hopeless_after: float | None = None) -> None:
+    def __init__(self, membership: MembershipListener, *, hopeless_after: float | None = None) -> None:
         self._membership = membership
         self._hopeless_after = hopeless_after
         self._began = time.monotonic()
@@ -76,7 +76,7 @@ class News:
         return self._known is not None
 
     def places(self, found: Places) -> None:
-        """See :meth:`Membership.places`; an answer ends the problem that there was."""
+        """See :meth:`MembershipListener.places`; an answer ends the problem that there was."""
         self._said = ""
         self._leaving &= set(found)
         if found != self._known:
@@ -84,13 +84,13 @@ class News:
             self._membership.places(self._known)
 
     def leaving(self, name: str, seconds: float) -> None:
-        """See :meth:`Membership.leaving`; each place's is told once until that has gone."""
+        """See :meth:`MembershipListener.leaving`; each place's is told once until that has gone."""
         if name not in self._leaving:
             self._leaving.add(name)
             self._membership.leaving(name, seconds)
 
     def problem(self, text: str) -> None:
-        """See :meth:`Membership.problem` and :meth:`Membership.hopeless`."""
+        """See :meth:`MembershipListener.problem` and :meth:`MembershipListener.hopeless`."""
         if text != self._said:
             self._said = text
             self._membership.problem(text)
@@ -127,7 +127,7 @@ class Polled:
         self.title = title
         self.decides = decides
 
-    def start(self, membership: Membership) -> None:
+    def start(self, membership: MembershipListener) -> None:
         """See :class:`MembershipSource`."""
         self._news = News(membership)
         self._look()

@@ -432,7 +432,8 @@ class Sync:
             then(self.failure)
             return
         self._waiting.append(then)
-        self.process.close_input()
+        if len(self._waiting) == 1:
+            self.process.close_input()
 
 
 def agent_command(host: Host, words: Sequence[str]) -> list[str]:

@@ -74,7 +74,7 @@ class RemoteHost:
         self._processes: dict[int, _Process] = {}
         self._answers: dict[int, Callable[[Message], None]] = {}
         self._link = Link(loop, read, write, self._received, self._lost)
-        self._transfers = Transfers(loop, self._link, Background(loop), lambda: Path(folders.root()))
+        self._transfers = Transfers(loop, self._link, Background.of(loop), lambda: Path(folders.root()))
         self._link.send({"op": "hello", "root": root, "silence": silence, "signals": on_signal is not None})
         self._beat()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 from pathlib import Path
 
@@ -13,14 +14,25 @@ OLDEST = (2, 49)
 _INSTALL = "pip install 'fleetfit[ray]'"
 
 
-def refusal() -> str | None:
-    """Return why Ray cannot be used in this environment, with the remedy; None if it can."""
+#: What the client of Ray's Jobs API needs, which Ray itself does not bring.
+_OF_JOBS = ("aiohttp", "requests")
+
+
+def refusal(*, jobs: bool = False) -> str | None:
+    """Return why Ray cannot be used in this environment, with the remedy; None if it can.
+
+    Args:
+        jobs: Whether jobs are to be submitted with the Jobs API.
+    """
     version = _version()
     if version is None:
         return f"Ray is not installed here; {_INSTALL}."
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < OLDEST:
         wanted = ".".join(map(str, OLDEST))
         return f"Ray {version} is installed here, and {wanted} or newer is needed, the cluster's own: {_INSTALL}."
+    lacking = [name for name in _OF_JOBS if jobs and importlib.util.find_spec(name) is None]
+    if lacking:
+        return f"Ray's client for jobs needs {' and '.join(lacking)}, which is not installed here; {_INSTALL}."
     return None
 
 

@@ -25,24 +25,27 @@ node only after fourteen seconds.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
-import hmac
-import io
 import json
 import os
 import queue
-import secrets
 import signal
 import socket
-import subprocess
 import sys
-import tarfile
-import tempfile
 import threading
 import time
 from typing import Any
+
+if __name__ == "__main__":  # a program of its own
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    sys.path.append(os.path.join(os.path.dirname(sys.path[-1]), "hosts"))
+    import joining  # type: ignore[import-not-found]
+    import shortage  # type: ignore[import-not-found]
+else:
+    from estimators.backends.hosts import joining
+    from estimators.backends.ray import shortage
+
+start_agent = joining.start_agent
 
 #: From one look at what is waited for to the next, in seconds; Ray takes whole ones only.
 _LOOK_S = 1.0
@@ -54,17 +57,16 @@ _RELEASE_S, _LEAVE_S = 3.0, 3.0
 _AVOID_S, _SLOW_S = 20.0, 5.0
 #: From one look at the nodes to the next; the notice of a node that is drained without a deadline, in seconds.
 _WATCH_S, _NOTICE_S = 0.25, 30.0
+#: How long one question is held that is asked of the cluster, in seconds, and the pause after one that failed.
+_HOLD_S, _AGAIN_S = 20.0, 5.0
 #: For how many hosts room is waited for at once.
 _STANDING = 16
 #: The label by which Ray knows nodes.
 _NODE = "ray.io/node-id"
 #: Ray's own variables, and what it sets for its workers, which a script would take for something else.
 _RAYS = ("PYTHONBREAKPOINT", "SPT_NOENV", "OMP_NUM_THREADS")
-#: Starts an agent that is nobody's child: Ray kills its workers' children when these end, and the agent tidies up.
-_ORPHAN = 'exec 3<&0; "$@" <&3 3<&- &'
 
-
-# --- in the actor, on a node: standard library only ---
+# --- in the actor, on a node: standard library only, with what :mod:`estimators.backends.hosts.joining` has ---
 
 
 class HostActor:
@@ -81,35 +83,12 @@ class HostActor:
         """
         import ray
 
-        python = asked["python"] or sys.executable
-        try:
-            version = _version_of(python) if asked["python"] else ".".join(map(str, sys.version_info[:3]))
-            package = _unpack(asked["code"], code)
-            connection = _connect(asked["address"], asked["port"], asked["identity"], asked["key"])
-        except OSError as error:
-            return {"error": str(error)}
-        own, theirs = socket.socketpair()
         rays = {name for name in os.environ if name.startswith("RAY_") or name in _RAYS} - {*asked["kept"]}
         env = {name: value for name, value in os.environ.items() if name not in rays}
-        words = [python, "-I", os.path.join(package, "container", "__main__.py"), "agent", "host"]
-        words += ["--lifeline", str(theirs.fileno())]
         try:
-            subprocess.run(
-                ["sh", "-c", _ORPHAN, "sh", *words],
-                stdin=connection.fileno(),
-                stdout=connection.fileno(),
-                pass_fds=[theirs.fileno()],
-                env=env,
-                cwd="/",
-                start_new_session=True,
-                check=True,
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
-            return {"error": f"the agent could not be started: {error}"}
-        finally:
-            connection.close()
-            theirs.close()
-        self._agent = own
+            self._agent, version = start_agent(asked, code, env)
+        except OSError as error:
+            return {"error": str(error)}
         return {"ip": ray.util.get_node_ip_address(), "python_version": version}
 
     def wait(self) -> None:
@@ -122,77 +101,18 @@ class HostActor:
         ray.actor.exit_actor()
 
 
-def _version_of(python: str) -> str:
-    try:
-        words = [python, "-I", "-c", "import platform; print(platform.python_version())"]
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that is there") from None
+class DrainWatch:
+    """Tells from within the cluster which nodes are about to be taken: Ray's client cannot ask for that."""
 
-
-def _unpack(name: str, archive: bytes) -> str:
-    """Return the folder of our code on this node, which is unpacked there once."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    problem: OSError | None = None
-    for place in (
-        os.path.join(cache, "fleetfit", "hosts"),
-        os.path.join(tempfile.gettempdir(), f"fleetfit-{os.getuid()}"),  # where there is no home to write to
-    ):
-        target = os.path.join(place, name)
-        try:
-            os.makedirs(place, mode=0o700, exist_ok=True)
-            if os.stat(place).st_uid != os.getuid():
-                raise OSError(f"{place} belongs to somebody else")
-            if os.path.isdir(target):
-                return target
-            with tempfile.TemporaryDirectory(prefix=".code-", dir=place, ignore_cleanup_errors=True) as folder:
-                with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-                    tar.extractall(folder)
-                with contextlib.suppress(FileExistsError, NotADirectoryError):
-                    os.rename(folder, target)
-        except OSError as error:
-            if os.path.isdir(target):  # another host of this node was quicker
-                return target
-            problem = error
-        else:
-            return target
-    raise OSError(f"our code could not be brought there: {problem}")
-
-
-def _connect(address: str, port: int, identity: str, key: str) -> socket.socket:
-    """Connect to the supervisor, and have each end prove that it is the right one; see :mod:`.arrivals`."""
-    secret = base64.b64decode(key)
-    try:
-        connection = socket.create_connection((address, port), timeout=_REACH_S)
-    except OSError as error:
-        raise OSError(
-            f"it does not reach the machine of fit() at {address}:{port} ({error}); let it, name another address with "
-            "backend_options={'caller_address': …}, or call fit() on a machine of the cluster"
-        ) from None
-    try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        theirs, own = _exactly(connection, 32), secrets.token_bytes(32)
-        shown = hmac.new(secret, b"host" + theirs + own, hashlib.sha256).digest()
-        connection.sendall(base64.b64decode(identity) + own + shown)
-        expected = hmac.new(secret, b"supervisor" + own + theirs, hashlib.sha256).digest()
-        if not hmac.compare_digest(_exactly(connection, 32), expected):
-            raise OSError("something else answers there")
-    except OSError as error:
-        connection.close()
-        raise OSError(f"the machine of fit() at {address}:{port} did not take it: {error}") from None
-    connection.settimeout(None)
-    return connection
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        if not more:
-            raise OSError("it closed the connection")
-        data += more
-    return data
+    def changed(self, known: dict[str, float]) -> dict[str, float]:
+        """Return when each node is taken, by the clock, as soon as that is not ``known``, or after a while."""
+        until = time.monotonic() + _HOLD_S
+        while True:
+            now = time.time()
+            found = {node: now + seconds for node, seconds in _drained().items()}
+            if found.keys() != known.keys() or time.monotonic() > until:
+                return {**found, **{node: at for node, at in known.items() if node in found}}
+            time.sleep(_WATCH_S)
 
 
 # --- in the driver ---
@@ -211,6 +131,7 @@ class Driver:
         self._code: dict[str, Any] = {}
         self._archive: Any = None
         self._client = False
+        self._taken_at: dict[str, float] = {}  # of Ray's client: nodes that are drained -> when they go, by the clock
         self._followed: dict[str, Any] | None = None
         #: Nodes that have been told, in their order, and the room that is kept there until a host has it.
         self._places: dict[str, Any] = {}
@@ -256,6 +177,7 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it
             self.say("refused", reason=f"Ray cannot be imported: {error}")
             return
+        ray.cloudpickle.register_pickle_by_value(joining)  # nodes have it not
         given, self._code = asked["address"], asked["code"]
         address = given or os.environ.get("RAY_ADDRESS") or "auto"
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -276,7 +198,7 @@ class Driver:
             if isinstance(error, ConnectionError) and error.errno is None:  # something listens there
                 server = "a client server of Ray's has" if address.startswith("ray://") else "a head of Ray's has"
                 remedy = f"; {server} to be at that port, and RAY_AUTH_MODE=token where it asks for Ray's token"
-            self.say("refused", reason=f"there is no Ray at {address!r}: {_line(error)}{remedy}")
+            self.say("refused", reason=f"there is no Ray at {address!r}: {shortage.line_of(error)}{remedy}")
             return
         with open(self._code["fd"], "rb") as file:
             self._archive = ray.put(file.read())
@@ -284,6 +206,27 @@ class Driver:
         own = _own_address(address) if self._client else ray.util.get_node_ip_address()
         self.say("connected", node_ip=own, address=_address(context, address), started=started, version=ray.__version__)
         self._begin(self._watch)
+        if self._client:
+            self._begin(self._watch_from_within)
+
+    def _watch_from_within(self) -> None:
+        """Have an actor tell of drained nodes."""
+        import ray
+
+        while True:
+            try:
+                watch = ray.remote(DrainWatch).options(num_cpus=0, max_restarts=-1).remote()
+                while True:
+                    self._taken_at = ray.get(watch.changed.remote(self._taken_at))
+            except Exception:  # noqa: BLE001 - its node is gone, say
+                time.sleep(_AGAIN_S)
+
+    def _drained(self) -> dict[str, float]:
+        """Return the nodes that are about to be taken, and in how many seconds."""
+        if not self._client:
+            return _drained()
+        now = time.time()
+        return {node: max(0.0, at - now) for node, at in self._taken_at.items()}
 
     def _watch(self) -> None:
         """Tell hosts that their nodes will be taken, and which nodes there are for an elastic job."""
@@ -293,7 +236,7 @@ class Driver:
             time.sleep(max(_WATCH_S, 20 * took))  # a table of thousands of nodes takes long to read
             began = time.monotonic()
             with contextlib.suppress(Exception):  # a head that is restarted answers later
-                drained = {} if self._client else _drained()  # for which Ray's client cannot ask
+                drained = self._drained()
                 for host in list(self._hosts.values()):
                     if host.node in drained and host.identity not in noticed:
                         noticed.add(host.identity)
@@ -367,7 +310,7 @@ class Driver:
                 self._start(asked, hosts, *placed)
         except Exception as error:  # noqa: BLE001 - Ray's own, which are many
             for host in hosts:
-                self.say("failed", host=host.identity, reason=_line(error))
+                self.say("failed", host=host.identity, reason=shortage.line_of(error))
 
     def _place(self, asked: dict[str, Any], hosts: list[_Host]) -> tuple[Any, list[int]] | None:
         """Have Ray find room.
@@ -497,7 +440,7 @@ class Driver:
             said = ray.get(ref)
             error = said.pop("error", None)
         except Exception as raised:  # noqa: BLE001 - Ray's own, which are many
-            error = _line(raised)
+            error = shortage.line_of(raised)
         if error is not None:
             with contextlib.suppress(Exception):
                 ray.kill(host.actor)  # it may be well, and would keep what it has
@@ -508,7 +451,8 @@ class Driver:
         try:
             ray.get(host.actor.wait.remote())
         except Exception as raised:  # noqa: BLE001 - the same
-            self.say("ended", host=host.identity, reason="" if "exit_actor" in str(raised) else _line(raised))
+            reason = "" if "exit_actor" in str(raised) else shortage.line_of(raised)
+            self.say("ended", host=host.identity, reason=reason)
         finally:
             host.over.set()
 
@@ -530,33 +474,15 @@ class Driver:
         """Say what is lacking."""
         import ray
 
-        bundle = asked["bundle"]
-        shown = _amounts(bundle)
-        if asked["group"]:
-            return f"placement group {asked['group']} is not there yet"
-        nodes = [node for node in ray.nodes() if node["Alive"] and _has_labels(node, asked["labels"])]
-        wanted = f"{count} × {{{shown}}} ({asked['strategy']})" if count > 1 else f"{{{shown}}}"
-        if asked["labels"] and not nodes:
-            return f"Ray has no node yet with the labels {asked['labels']}; {wanted} is waited for"
-        able = [node for node in nodes if _fits(bundle, node["Resources"])]
-        apart = count + len(self._taken) if asked["apart"] else 1
-        most = {name: max((node["Resources"].get(name, 0) for node in nodes), default=0) for name in bundle}
-        lacking = [
-            f"{name} {amount:g} (the most that one has is {most[name]:g})"
-            for name, amount in bundle.items()
-            if most[name] < amount
-        ]
-        if lacking:
-            return f"Ray has no node yet with {', '.join(lacking)}; {wanted} is waited for"
-        if len(able) < apart:
-            return (
-                f"Ray has {len(able)} of {apart} nodes for {wanted}; more have to join, or its autoscaler to bring them"
-            )
-        free = self._free()
-        room = [node for node in able if free is None or _fits(bundle, free.get(node["NodeID"], {}))]
-        if free is None:
-            return f"{wanted} is waited for; free are {_amounts(ray.available_resources())}"
-        return f"{wanted} is waited for: {len(room)} of {len(able)} nodes of that size have it free"
+        found: str = shortage.reason(
+            asked,
+            count,
+            [node for node in ray.nodes() if node["Alive"]],
+            taken=len(self._taken),
+            free=self._free,
+            available=ray.available_resources,
+        )
+        return found
 
     def _free(self) -> dict[str, dict[str, float]] | None:
         if self._client:
@@ -607,30 +533,6 @@ def _node_of(name: str) -> str:
         if node["Alive"] and name in (node["NodeID"], node["NodeManagerAddress"], node["NodeManagerHostname"]):
             return str(node["NodeID"])
     return name
-
-
-def _fits(bundle: dict[str, float], there: dict[str, float]) -> bool:
-    return all(there.get(name, 0) >= amount for name, amount in bundle.items())
-
-
-def _has_labels(node: dict[str, Any], labels: dict[str, str]) -> bool:
-    """Whether a node has plain labels; of the operators of Ray's selectors nothing is said."""
-    own = node.get("Labels") or {}
-    plain = {name: value for name, value in labels.items() if not value.startswith(("!", "in("))}
-    return all(own.get(name) == value for name, value in plain.items())
-
-
-def _amounts(bundle: dict[str, float]) -> str:
-    names = [name for name in bundle if not name.startswith(("node:", "bundle_group", "object_store"))]
-    return ", ".join(f"{name}: {bundle[name]:g}" for name in sorted(names) if "_group_" not in name)
-
-
-def _line(error: BaseException) -> str:
-    """Return an error of Ray's as one line: the last of a traceback, the first of others that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return lines[-1] if "Traceback" in str(error) else " ".join(lines)[:500]
 
 
 def _look_for(address: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import json
 import os
 import re
 import sys
@@ -13,15 +12,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from container.contract.strategies import MPI, ElasticHorovod
-from container.system import processes
+from container.contract.strategies import MPI, Elastic
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
-from estimators.backends.hosts.membership import Membership, MembershipSource, News
+from estimators.backends.hosts.arrivals import Arrivals
+from estimators.backends.hosts.cluster_client import ClusterClient
+from estimators.backends.hosts.membership import MembershipListener, MembershipSource, News
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ray import diagnosis
-from estimators.backends.ray.arrivals import Arrivals
 from estimators.backends.ray.options import STRATEGIES, RayOptions
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
@@ -35,8 +34,6 @@ Event = dict[str, Any]
 _WHY_S = 0.1
 #: What stands before a line of Ray's own logs: time, level, process, file.
 _LOGGED = re.compile(r"^\[[^\]]* [A-Z] [^\]]*\] (?:\([^)]*\) )?\S+\.\w+:\d+: ", re.MULTILINE)
-#: How much is kept of what the driver complains of, in bytes.
-_KEPT = 4096
 #: After how long another driver is started where one was killed, in seconds; twice as long each time, up to the other:
 #: one that looks for a cluster that is gone takes half a second of a processor.
 _AGAIN_S, _AT_LAST_S = 1.0, 30.0
@@ -76,7 +73,7 @@ class RayProvider:
             given = RayOptions.of(options.backend_options)
         except ConfigurationError as error:
             return [str(error)]
-        if isinstance(spec.strategy, ElasticHorovod) and spec.strategy.spares and given.follow_nodes:
+        if isinstance(spec.strategy, Elastic) and spec.strategy.spares and given.follow_nodes:
             return [
                 "a job that has a host at every node has none to spare. Leave spares out, or take "
                 "backend_options={'follow_nodes': False}."
@@ -167,7 +164,7 @@ class RayProvider:
     def placed(self) -> bool:
         """Whether somebody says which node is which host's."""
         strategy = self.spec.strategy
-        return self.follows or (isinstance(strategy, ElasticHorovod) and strategy.discovery is not None)
+        return self.follows or (isinstance(strategy, Elastic) and strategy.discovery is not None)
 
     def told(self, event: Event) -> None:
         """The driver says something of no host."""
@@ -182,7 +179,7 @@ class RayProvider:
     @property
     def elastic(self) -> bool:
         """Whether hosts come and go one by one: Ray keeps the bundles of one group together."""
-        return isinstance(self.spec.strategy, ElasticHorovod)
+        return isinstance(self.spec.strategy, Elastic)
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -351,7 +348,7 @@ class _NodeTable:
         self._known: list[str] = []
         self._pause = _AGAIN_S
 
-    def start(self, membership: Membership) -> None:
+    def start(self, membership: MembershipListener) -> None:
         """Begin to tell."""
         self._news = News(membership, hopeless_after=0.0)
         self._provider.driver.follow()
@@ -399,53 +396,34 @@ class _Driver:
     """The program that speaks with Ray (:mod:`.driver`), in the job's supervisor.
 
     Attributes:
-        over: Whether it has ended, or could not join the cluster.
         caller_address: Where the nodes reach this machine.
     """
 
     def __init__(self, provider: RayProvider) -> None:
         self._provider = provider
         self._loop = provider.loop
-        self.over = False
         self.caller_address = ""
         self._arrivals: Arrivals | None = None
         self._hosts: dict[str, _Wanted] = {}  # by identity
         self._queued: list[list[_Wanted]] = []
-        self._said = b""
-        self._complaint = b""
         self._local = False
         self._follows = False
-        input_read, self._write = os.pipe()
-        self._read, output_write = os.pipe()
-        self._errors, errors_write = os.pipe()
-        code = shipping.code()
-        archive = os.memfd_create("code")  # longer than what a pipe takes at once
-        os.write(archive, code.archive())
-        os.lseek(archive, 0, os.SEEK_SET)
-        env = {name: value for name, value in os.environ.items() if name not in _OF_A_WORKER}
-        try:
-            pid = processes.spawn(
-                [sys.executable, "-I", str(Path(__file__).with_name("driver.py"))],
-                env=env,
-                cwd="/",
-                stdin=input_read,
-                stdout=output_write,
-                stderr=errors_write,
-                pass_fds=[archive],
-                death_signal=0,  # its input ends with us, and then it leaves the cluster in order
-                new_session=True,
-            )
-        finally:
-            for fd in (input_read, output_write, errors_write, archive):
-                os.close(fd)
-        os.set_blocking(self._read, False)
-        provider.protected.add(pid)
-        self._loop.on_child(pid, lambda status: provider.protected.discard(pid))
-        self._loop.add_reader(self._read, self._readable)
-        os.set_blocking(self._errors, False)
-        self._loop.add_reader(self._errors, self._complained)
+        self._program = ClusterClient(
+            provider.loop,
+            Path(__file__).with_name("driver.py"),
+            self._take,
+            self._ended,
+            protected=provider.protected,
+            env={name: value for name, value in os.environ.items() if name not in _OF_A_WORKER},
+            logged=_LOGGED,
+        )
         cpus = max(os.cpu_count() or 1, int(provider.bundle.get("CPU", 0) * len(provider.spec.hosts) + 0.999))
-        self._send(op="connect", address=provider.address, cpus=cpus, code={"name": code.name, "fd": archive})
+        self._program.send(op="connect", address=provider.address, cpus=cpus, code=self._program.code)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or could not join the cluster."""
+        return self._program.over
 
     def acquire(self, group: list[_Wanted]) -> None:
         """Ask for hosts that are to be had together, when the cluster has been joined."""
@@ -460,7 +438,7 @@ class _Driver:
             self._hosts[one.identity] = one
             hosts.append({"name": one.name, "identity": one.identity, "key": base64.b64encode(key).decode()})
         strategy = options.strategy or ("PACK" if self._local else STRATEGIES[0])
-        self._send(
+        self._program.send(
             op="acquire",
             hosts=hosts,
             bundle=provider.bundle,
@@ -482,65 +460,27 @@ class _Driver:
             return
         provider = self._provider
         strategy = provider.spec.strategy
-        assert isinstance(strategy, ElasticHorovod)
+        assert isinstance(strategy, Elastic)
         most = strategy.most_hosts(provider.planned)
-        self._send(op="follow", most=most, bundle=provider.bundle, labels=dict(provider.options.labels))
+        self._program.send(op="follow", most=most, bundle=provider.bundle, labels=dict(provider.options.labels))
 
     def release(self, wanted: _Wanted) -> None:
         """A host is not needed any more."""
         if self._hosts.pop(wanted.identity, None) is not None:
             if self._arrivals is not None:
                 self._arrivals.forget(base64.b64decode(wanted.identity))
-            self._send(op="release", host=wanted.identity, lost=wanted.lost)
+            self._program.send(op="release", host=wanted.identity, lost=wanted.lost)
 
     def close(self) -> None:
         """Have it leave the cluster; it does so by itself, and nobody has to wait."""
-        self._forget()
+        self._program.close()
+        if self._arrivals is not None:
+            self._arrivals.close()
 
-    # --- the program ---
-
-    def _send(self, **message: Any) -> None:
-        if self.over:
-            return
-        data = json.dumps(message).encode() + b"\n"
-        try:
-            while data:  # it reads at once: there is no need to wait in the loop
-                data = data[os.write(self._write, data) :]
-        except OSError:
-            pass  # its end is told by what it says
-
-    def _readable(self) -> None:
-        try:
-            data = os.read(self._read, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.call_later(_WHY_S, self._ended)
-            self._loop.remove_reader(self._read)
-            return
-        *lines, self._said = (self._said + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
-
-    def _complained(self) -> None:
-        try:
-            data = os.read(self._errors, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self._loop.remove_reader(self._errors)
-        self._complaint = (self._complaint + data)[-_KEPT:]
-
-    def _ended(self) -> None:
-        """It has ended without being told to; what it said last is perhaps why."""
-        text = _LOGGED.sub("", self._complaint.decode("utf-8", "replace"))
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        said = f": {lines[-1].rstrip('.')}" if lines else ""
-        self._fail(f"the process that speaks with Ray has ended unexpectedly{said}")
+    def _ended(self, said: str) -> None:
+        self._fail(f"the process that speaks with Ray has ended unexpectedly{f': {said}' if said else ''}")
 
     def _take(self, event: Event) -> None:
-        if self.over:
-            return
         if event["event"] == "refused":
             self._fail(event["reason"])
         elif event["event"] == "connected":
@@ -588,23 +528,13 @@ class _Driver:
                 )
 
     def _fail(self, reason: str) -> None:
-        self._forget()
+        self.close()
         waiting = [*itertools.chain.from_iterable(self._queued), *self._hosts.values()]
         self._queued = []
         self._hosts.clear()
         for one in waiting:
             one.fail(reason)
         self._provider.told({"event": "refused", "reason": reason})
-
-    def _forget(self) -> None:
-        if not self.over:
-            self.over = True
-            for fd in (self._read, self._errors):
-                self._loop.remove_reader(fd)
-            for fd in (self._read, self._errors, self._write):
-                os.close(fd)
-            if self._arrivals is not None:
-                self._arrivals.close()
 
 
 def _processes(spec: TrainingJobSpec) -> int:

@@ -34,6 +34,7 @@ from estimators.backends.sagemaker.logs import Line, LogFollower
 from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.backends.sagemaker.pace import Pace
 from estimators.backends.sagemaker.place import Place
+from estimators.backends.sagemaker.tuning import SageMakerTuning
 from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records import status as statuses
@@ -110,6 +111,16 @@ class SageMakerBackend(ManagedService):
         """Refuse what SageMaker or the image cannot do."""
         SageMakerOptions.of(options.backend_options)
         shipping.check(spec, options)
+
+    @classmethod
+    def check_tuning(cls, spec: TrainingJobSpec) -> None:
+        """Refuse what the trials of SageMaker's tuning jobs cannot have."""
+        SageMakerTuning.check(spec)
+
+    @classmethod
+    def tuning_service(cls, options: RunOptions) -> SageMakerTuning:
+        """SageMaker's tuning jobs."""
+        return SageMakerTuning(options)
 
     @property
     def running(self) -> bool:

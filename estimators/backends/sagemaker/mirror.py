@@ -46,13 +46,13 @@ def status_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 def request_of(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The CreateTrainingJob request that an answer describes."""
     members = service_model.load_shapes()[service_model.ROOT_SHAPE]["members"]
-    request = {name: _given(name, plain(value)) for name, value in answer.items() if name in members}
+    request = {name: given(name, plain(value)) for name, value in answer.items() if name in members}
     return {name: value for name, value in request.items() if value not in (None, [], {})}
 
 
-def _given(name: str, value: Any) -> Any:
+def given(name: str, value: Any) -> Any:
     """A member without what was not given: answers have an empty key where there is none."""
-    if not isinstance(value, Mapping) or name in ("HyperParameters", "Environment"):
+    if not isinstance(value, Mapping) or name in ("HyperParameters", "StaticHyperParameters", "Environment"):
         return value
     return {key: item for key, item in value.items() if item not in (None, "", [], {})}
 

@@ -15,13 +15,14 @@ from container.system.loop import Loop
 from estimators.backends.slurm import keeper
 
 #: What an allocation runs by itself, on its first node. It ends, and the allocation with it, when the agent there does,
-#: or when none has come: so nothing is held by a job whose supervisor's machine is gone. SIGTERM is for the agents.
+#: or when none has come: so nothing is held by a job whose supervisor's machine is gone. SIGTERM is for the agents. The
+#: agent removes what it has opened, since Slurm may kill the script before it can.
 SCRIPT = """#!/bin/sh
 trap '' TERM
 f="/tmp/fleetfit-slurm-$(id -u)-$SLURM_JOB_ID"
 rm -f "$f"
 mkfifo -m 600 "$f" || exit 1
-(sleep 60; : > "$f") & waiting=$!
+(sleep 60; [ ! -p "$f" ] || : > "$f") & waiting=$!
 cat "$f" > /dev/null
 rm -f "$f"
 kill "$waiting"
@@ -33,7 +34,7 @@ AGENT = r"""
 if [ -n "$2" ]; then
   f="/tmp/fleetfit-slurm-$(id -u)-$2"; n=0
   until [ -p "$f" ] || [ "$n" -ge 200 ]; do sleep 0.05; n=$((n + 1)); done
-  exec 9> "$f"
+  [ ! -p "$f" ] || { exec 9> "$f"; rm -f "$f"; }
 fi
 for name in $(env | sed -n 's/^\(SLURM[A-Z0-9_]*\)=.*/\1/p'); do unset "$name"; done
 if ! command -v "$1" > /dev/null; then echo "there is no $1 on $(hostname)" >&2; exit 91; fi

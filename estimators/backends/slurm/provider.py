@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from container.contract.names import unknown
-from container.contract.strategies import ElasticHorovod
+from container.contract.strategies import Elastic
 from container.system import processes
 from container.system.loop import Loop
 from estimators.backends.hosts.provider import Finding, Host, Leftover, Placement
@@ -552,7 +552,7 @@ def _why(state: str, reason: str) -> str:
 
 def _apart(spec: TrainingJobSpec) -> bool:
     """Whether each host has an allocation of its own: Slurm ends a whole allocation with its first node."""
-    return isinstance(spec.strategy, ElasticHorovod)
+    return isinstance(spec.strategy, Elastic)
 
 
 def _own_address(address: str) -> str:

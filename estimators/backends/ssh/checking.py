@@ -11,7 +11,7 @@ from typing import Any
 
 from container.system.loop import Loop
 from estimators.backends.ssh.command import SshSettings
-from estimators.backends.ssh.connection import Connection, Connections, Finished
+from estimators.backends.ssh.connection import Connections, Finished, SshConnection
 from estimators.backends.ssh.machines import Machine
 
 #: How long a machine may take to answer, and one to reach another, in seconds.
@@ -213,7 +213,7 @@ class _Probe:
             os.close(read)
             os.close(write)
 
-    def _connected(self, connection: Connection) -> None:
+    def _connected(self, connection: SshConnection) -> None:
         self.report.address = self.report.machine.address or connection.address
         words = ["python3", "-I", "-c", _PROBE, self.report.address, self._python, f"{_REACH_S:g}"]
 

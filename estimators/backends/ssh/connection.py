@@ -65,19 +65,19 @@ class Connections:
         self.loop = loop
         self.settings = settings
         self._folder: Path | None = None
-        self._waiting: list[Connection] = []
-        self._connecting: set[Connection] = set()
-        self._open: set[Connection] = set()
+        self._waiting: list[SshConnection] = []
+        self._connecting: set[SshConnection] = set()
+        self._open: set[SshConnection] = set()
         self._number = 0
 
     def open(
         self,
         destination: Destination,
-        ready: Callable[[Connection], None],
+        ready: Callable[[SshConnection], None],
         failed: Callable[[str], None],
         *,
         patience: float = 0.0,
-    ) -> Connection:
+    ) -> SshConnection:
         """Connect to a machine; one of the two is called in the loop.
 
         Args:
@@ -94,7 +94,7 @@ class Connections:
             self.settings.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._folder = folders.make()
         self._number += 1
-        connection = Connection(self, destination, self._folder / str(self._number), ready, failed, patience)
+        connection = SshConnection(self, destination, self._folder / str(self._number), ready, failed, patience)
         self._waiting.append(connection)
         self.loop.call_later(0, self._next)
         return connection
@@ -105,18 +105,18 @@ class Connections:
             self._connecting.add(connection)
             connection.connect()
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: SshConnection) -> None:
         """Count an attempt as over: it came through, or waits to be made again."""
         self._connecting.discard(connection)
         self._open.add(connection)
         self._next()
 
-    def again(self, connection: Connection) -> None:
+    def again(self, connection: SshConnection) -> None:
         """Have an attempt made once more."""
         self._waiting.append(connection)
         self._next()
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: SshConnection) -> None:
         """Drop a connection that has ended."""
         self._open.discard(connection)
         self._connecting.discard(connection)
@@ -134,7 +134,7 @@ class Connections:
             self._folder = None
 
 
-class Connection:
+class SshConnection:
     """A machine that has accepted the login; see :meth:`Connections.open`.
 
     Attributes:
@@ -150,7 +150,7 @@ class Connection:
         connections: Connections,
         destination: Destination,
         socket: Path,
-        ready: Callable[[Connection], None],
+        ready: Callable[[SshConnection], None],
         failed: Callable[[str], None],
         patience: float,
     ) -> None:
@@ -161,7 +161,7 @@ class Connection:
         self._connections = connections
         self._loop = connections.loop
         self._socket = socket
-        self._ready: Callable[[Connection], None] | None = ready
+        self._ready: Callable[[SshConnection], None] | None = ready
         self._failed = failed
         self._until = time.monotonic() + patience if patience else None
         self._tries = 0

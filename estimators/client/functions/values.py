@@ -14,13 +14,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from container.contract import hyperparameters as codec
 from container.contract.failures import Failure
 from container.system.archive import extract
 from container.system.locations import is_s3
-from estimators.client.functions import runner
+from estimators.client.functions import packing, runner
 from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
 from estimators.records import outputs
 from estimators.records.record import JobRecord
+
+#: So much of an exception's line is looked for in a failure's reason, which may have been cut; in characters.
+_TOLD = 300
 
 
 class RemoteTraceback(Exception):
@@ -58,8 +62,11 @@ class _Said:
 
 
 def is_function(record: JobRecord) -> bool:
-    """Return whether a job's entry point was a function."""
-    return (record.source_dir / runner.FOLDER / runner.FUNCTION).is_file()
+    """Return whether a job's entry point was a function: by its program's name where the job was started elsewhere."""
+    if record.source_dir.is_dir():
+        return (record.source_dir / runner.FOLDER / runner.FUNCTION).is_file()
+    program = codec.decode_value((record.read_request().get("HyperParameters") or {}).get(codec.PROGRAM))
+    return isinstance(program, str) and packing.is_program(program)
 
 
 def description_of(record: JobRecord) -> dict[str, Any] | None:
@@ -122,19 +129,57 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
         record: The job's record.
         failure: What the job failed for: the exception is that of its rank.
     """
-    if failure is None or not failure.traceback:
+    # SageMaker gives the reason alone, without a traceback.
+    if failure is None:
         return None
-    named = [said for said in _tried(record) if said.name.startswith("error-")]
-    named.sort(key=lambda said: not said.name.endswith(f"-{failure.rank}.pkl"))
-    for said in named:
-        with contextlib.suppress(RecordError):
-            found = said.load()
-            # What an earlier attempt of the job has left is not what this one failed for.
-            if "error" in found and found["text"].rstrip().rpartition("\n")[2] in failure.traceback:
-                error: BaseException = found["error"]
-                error.__cause__ = RemoteTraceback(found["text"])
+    told = failure.traceback or failure.message
+    found = []
+    for said in _tried(record):
+        if said.name.startswith("error-"):
+            with contextlib.suppress(RecordError):
+                loaded = said.load()
+                # What an earlier attempt of the job has left is not what this one failed for.
+                if "error" in loaded and loaded["text"].rstrip().rpartition("\n")[2][:_TOLD] in told:
+                    found.append((not said.name.endswith(f"-{failure.rank}.pkl"), loaded["time"], loaded))
+    if not found:
+        return None
+    first = min(found, key=lambda item: item[:2])[2]
+    error: BaseException = first["error"]
+    error.__cause__ = RemoteTraceback(first["text"])
+    return error
+
+
+def debugged_value(record: JobRecord) -> Any:
+    """Return what the function returned that ran in the foreground, whose outputs were not packed.
+
+    Raises:
+        RecordError: it cannot be unpacked here.
+        FleetfitError: the value could not be packed there.
+    """
+    said = next((said.load() for said in _in_tree(record) if said.name == runner.VALUE), {"value": None})
+    if "problem" in said:
+        raise FleetfitError(f"the value of the function was lost: {said['problem']}.")
+    value = said["value"]
+    if isinstance(value, tuple) and len(value) == 3 and value[0] == "fleetfit:path":
+        tree = record.tree(record.hosts[0])
+        return (tree.model if value[1] == "model" else tree.output_data) / value[2]
+    return value
+
+
+def debugged_exception(record: JobRecord) -> BaseException | None:
+    """Return the exception of a function that ran in the foreground; its traceback is on the terminal."""
+    for said in _in_tree(record):
+        if said.name.startswith("error-"):
+            with contextlib.suppress(RecordError):
+                error: BaseException | None = said.load().get("error")
                 return error
     return None
+
+
+def _in_tree(record: JobRecord) -> list[_Said]:
+    """Return what a process in the foreground has left."""
+    folder = record.tree(record.hosts[0]).output_data / runner.RETURNED
+    return [_Said(path.name, path.read_bytes()) for path in sorted(folder.glob("*.pkl"))]
 
 
 def _tried(record: JobRecord) -> list[_Said]:

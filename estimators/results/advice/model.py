@@ -45,7 +45,7 @@ class Workload:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fleet:
+class Hardware:
     """Where it runs.
 
     Attributes:
@@ -132,7 +132,7 @@ class Prediction:
 def predict(
     strategy: str,
     workload: Workload,
-    fleet: Fleet,
+    fleet: Hardware,
     constants: Constants = GPU,
     *,
     fusion_bytes: float = FUSION_BYTES,
@@ -178,7 +178,7 @@ def predict(
     return _prediction(strategy, workload, fleet, waiting_s=waiting_s, exchange_s=exchange_s, limit=limit)
 
 
-def ring_seconds(total: float, fleet: Fleet, constants: Constants, share: float) -> float:
+def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: float) -> float:
     """Seconds of moving the data of a ring all-reduce: 2(N−1)/N · S ÷ B, at the slowest of its links."""
     slowest = fleet.local_bandwidth
     if fleet.hosts > 1:
@@ -186,7 +186,7 @@ def ring_seconds(total: float, fleet: Fleet, constants: Constants, share: float)
     return 2.0 * (fleet.size - 1) / fleet.size * total / slowest
 
 
-def ring_latency(fleet: Fleet, constants: Constants) -> float:
+def ring_latency(fleet: Hardware, constants: Constants) -> float:
     """Seconds of latency of one ring all-reduce: 2(H−1) messages between hosts, and 2(P−1) within one."""
     return (
         2.0 * (fleet.hosts - 1) * constants.latency_s + 2.0 * (fleet.processes_per_host - 1) * constants.local_latency_s
@@ -224,7 +224,7 @@ def _exposed(
     return max(0.0, now - window_s)
 
 
-def _servers(workload: Workload, fleet: Fleet, constants: Constants) -> Prediction:
+def _servers(workload: Workload, fleet: Hardware, constants: Constants) -> Prediction:
     """Return a worker's step, with one server on each host; the largest variable stays on one of them."""
     hosts, workers, per_host = fleet.hosts, fleet.size, fleet.processes_per_host
     rate = fleet.bandwidth * constants.server_share if hosts > 1 else fleet.local_bandwidth
@@ -250,7 +250,7 @@ def _servers(workload: Workload, fleet: Fleet, constants: Constants) -> Predicti
 
 
 def _prediction(
-    strategy: str, workload: Workload, fleet: Fleet, *, waiting_s: float, exchange_s: float, limit: str
+    strategy: str, workload: Workload, fleet: Hardware, *, waiting_s: float, exchange_s: float, limit: str
 ) -> Prediction:
     step_s = workload.compute_s + waiting_s + exchange_s
     return Prediction(

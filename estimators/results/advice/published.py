@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from estimators.results.advice.model import Constants, Fleet, Workload
+from estimators.results.advice.model import Constants, Hardware, Workload
 
 _FLOAT = 4
 
@@ -60,7 +60,7 @@ MODELS = {
 }
 
 #: 128 servers with 4 GPUs each and 25 Gbit/s.
-HOROVOD_FLEET = Fleet(hosts=128, processes_per_host=4, bandwidth=25e9 / 8, local_bandwidth=10e9)
+HOROVOD_FLEET = Hardware(hosts=128, processes_per_host=4, bandwidth=25e9 / 8, local_bandwidth=10e9)
 #: Horovod's scaling efficiency there.
 HOROVOD_EFFICIENCY = {"inception_v3": 0.90, "resnet101": 0.90, "vgg16": 0.68}
 #: RDMA leaves a ring more of the link than TCP does.
@@ -68,5 +68,5 @@ HOROVOD_CONSTANTS = Constants(ring_share=0.92)
 
 #: Of the parameter servers on the same machines: "lost half of the resources at 128 GPUs" (Sergeev, Del Balso:
 #: Horovod, arXiv 1802.05799, figure 1).
-SERVERS_FLEET = Fleet(hosts=32, processes_per_host=4, bandwidth=25e9 / 8, local_bandwidth=10e9)
+SERVERS_FLEET = Hardware(hosts=32, processes_per_host=4, bandwidth=25e9 / 8, local_bandwidth=10e9)
 SERVERS_EFFICIENCY = {"inception_v3": 0.5, "resnet101": 0.5}

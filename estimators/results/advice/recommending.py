@@ -12,7 +12,7 @@ from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
 from estimators.job.text import padded
 from estimators.results.advice import calibration as calibrations
-from estimators.results.advice.model import CPU, GPU, Constants, Fleet, Prediction, Workload, predict
+from estimators.results.advice.model import CPU, GPU, Constants, Hardware, Prediction, Workload, predict
 from estimators.results.advice.published import MODELS, KnownModel
 from estimators.results.result import Result
 from estimators.results.summary import bytes_text, dollars_text, percent_text, time_text
@@ -160,7 +160,7 @@ def recommend(
     Raises:
         ConfigurationError: something is missing, unknown or out of range; the message says what.
     """
-    workload = _workload(model, compute_s, batch_size)
+    workload = workload_of(model, compute_s, batch_size)
     known = instances.describe(instance_type) if instance_type is not None else None
     for name in strategies:
         if name not in STRATEGIES:
@@ -186,7 +186,7 @@ def recommend(
             f"known: {', '.join(instances.offered()[:4])} …"
         )
     assumed = constants or (GPU if kind == "gpu" else CPU)
-    fleet = Fleet(hosts=hosts, processes_per_host=per_host, bandwidth=(gbps or 80.0) * 1e9 / 8)
+    fleet = Hardware(hosts=hosts, processes_per_host=per_host, bandwidth=(gbps or 80.0) * 1e9 / 8)
     price = known.on_demand if known is not None else None
     options = [
         _option(name, workload, fleet, instance_type, price, assumed, calibration)
@@ -194,7 +194,7 @@ def recommend(
         if not (name == "parameter_server" and per_host > 1 and hosts == 1)
     ]
     for bigger in bigger_hosts(instance_type, hosts * per_host, kind) if hosts > 1 else ():
-        alone = Fleet(hosts=1, processes_per_host=fleet.size if kind == "gpu" else 1)
+        alone = Hardware(hosts=1, processes_per_host=fleet.size if kind == "gpu" else 1)
         scaled = workload if kind == "gpu" else _joined(workload, fleet.size)
         options += [
             _option(name, scaled, alone, bigger.name, bigger.on_demand, assumed, None)
@@ -228,7 +228,12 @@ def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list
     return [one for one in fit if one.name != mine.name][:1]
 
 
-def _workload(model: Any, compute_s: float | None, batch_size: int | None) -> Workload:
+def workload_of(model: Any, compute_s: float | None = None, batch_size: int | None = None) -> Workload:
+    """Return what a model that :func:`recommend` takes computes; see there.
+
+    Raises:
+        ConfigurationError: something is missing, unknown or out of range.
+    """
     if compute_s is not None and not (isinstance(compute_s, int | float) and 0 < compute_s < math.inf):
         raise ConfigurationError(f"recommend(compute_s=…) must be a number of seconds over 0, got {compute_s!r}.")
     if isinstance(model, Result):
@@ -287,7 +292,7 @@ def _joined(workload: Workload, processes: int) -> Workload:
 def _option(
     strategy: str,
     workload: Workload,
-    fleet: Fleet,
+    fleet: Hardware,
     instance_type: str | None,
     price: float | None,
     constants: Constants,
@@ -310,7 +315,9 @@ def _option(
     )
 
 
-def _calibrated(strategy: str, workload: Workload, fleet: Fleet, calibration: calibrations.Calibration) -> Prediction:
+def _calibrated(
+    strategy: str, workload: Workload, fleet: Hardware, calibration: calibrations.Calibration
+) -> Prediction:
     step_s = calibration.step_s(
         strategy, alone_s=workload.compute_s, gradient_bytes=workload.gradient_bytes, processes=fleet.size
     )

@@ -19,6 +19,7 @@ MARKS = {
     "left": ("v", 0.89),
     "excluded": ("x", 0.81),
     "restored": ("<", 0.73),
+    "restarted": ("<", 0.73),
     "committed": ("|", 0.02),
 }
 #: What is drawn if nothing is asked for, as far as it is there.

@@ -1,7 +1,8 @@
 """An elastic job's membership, in its supervisor: hosts and workers (:mod:`.members`) that come and go.
 
-Horovod's driver is told which workers there are, and says which get a place; it learns of a new one only when that has
-imported all it needs, so that the others go on training until then. What is decided is in :mod:`.deciding` and
+A driver is told which workers there are, and says which get a place: Horovod's (:mod:`.driver`), or that of workers
+which start again (:mod:`.restarting`). It learns of a new one only when that has imported all it needs, so that the
+others go on training until then. What is decided is in :mod:`.deciding` and
 :mod:`.policy`, without a clock; it is done in :mod:`.hosts` and :mod:`.workers`.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Callable
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
-from container.contract.strategies import ElasticHorovod
+from container.contract.strategies import Elastic, ElasticHorovod, ElasticTorchDistributed
 from container.contract.wire import Event
 from container.system.loop import Loop
 from estimators.backends import local
@@ -28,9 +29,10 @@ from estimators.supervisor.elastic.driver import Driver
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.hanging import Hanging
 from estimators.supervisor.elastic.hosts import HostControl
-from estimators.supervisor.elastic.members import ElasticJob, HostState, Roster, WorkerState
+from estimators.supervisor.elastic.members import ElasticJob, Roster, Worker, WorkerState
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import ExclusionPolicy, GrowingCooldown, Limits
+from estimators.supervisor.elastic.restarting import RestartingDriver
 from estimators.supervisor.elastic.session import Session
 from estimators.supervisor.elastic.wording import Wording
 from estimators.supervisor.elastic.workers import WorkerControl
@@ -49,6 +51,7 @@ class ElasticController:
         start_timeout: Seconds in which the first hosts must have come up.
         hang_timeout: Seconds without a sign of life of any worker after which the job fails; None waits for ever.
         planned_hosts: How many hosts the job was planned for, if this attempt does not begin with all of them.
+        restarts: How often workers have started in earlier attempts, where they start again in this one.
         exclusion: Decides how long a host is left out after a failure, over the strategy's cooldown.
         clock: Returns seconds on a clock that does not go back.
         make_driver: Starts Horovod's driver.
@@ -59,13 +62,14 @@ class ElasticController:
         loop: Loop,
         job: ElasticJob,
         backend: Backend,
-        strategy: ElasticHorovod,
+        strategy: Elastic,
         initial: tuple[str, ...],
         *,
         python: str,
         start_timeout: float,
         hang_timeout: float | None = None,
         planned_hosts: int | None = None,
+        restarts: int = 0,
         exclusion: ExclusionPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         make_driver: Callable[..., Driver] = Driver,
@@ -89,7 +93,7 @@ class ElasticController:
         )
         self._planned = strategy.planned_workers(planned_hosts)
         self._most_hosts = strategy.most_hosts(planned_hosts)
-        self.roster = Roster(initial, strategy.processes_per_host)
+        self.roster = Roster(initial, strategy.processes_per_host, restarts=strategy.restarts)
         self._session = Session(loop, job, backend, strategy, self.roster, limits, clock=clock)
         self._session.changed = self._offer
         self._wording = Wording(strategy, self.roster)
@@ -104,8 +108,12 @@ class ElasticController:
         self._offered: tuple[str, ...] = ()
         self._awaited = ""  # what was last said of whom it waits for, to begin
         self._driver_waits = False  # for enough workers, no longer than it may
+        self._complete = False
         self._grown_at: float | None = None
-        self._driver: Driver | None = None
+        self._driver: Driver | RestartingDriver | None = None
+        self._restarts = restarts
+        self._cause: Failure | None = None  # of the script's own, in a membership
+        self._is_sure = False  # whether that follows from no other
         self._hanging: Hanging | None = None
         if hang_timeout:
             self._hanging = Hanging(
@@ -143,7 +151,7 @@ class ElasticController:
             ConfigurationError: the strategy's own rule for failed hosts cannot be loaded.
         """
         strategy = spec.strategy
-        assert isinstance(strategy, ElasticHorovod)  # whose driver this speaks to
+        assert isinstance(strategy, Elastic)  # whose driver this speaks to
         return cls(
             loop,
             job,
@@ -154,6 +162,7 @@ class ElasticController:
             start_timeout=options.start_timeout,
             hang_timeout=spec.hang_timeout,
             planned_hosts=len(spec.hosts),
+            restarts=sum(_is_start(event) for event in backend.record.events()) if strategy.restarts else 0,
             exclusion=load_policy(strategy.exclusion) if strategy.exclusion is not None else None,
         )
 
@@ -202,6 +211,8 @@ class ElasticController:
         if (told := self._telling.line(event)) is not None:
             self._job.say(told)
         host = self.roster.hosts.get(event.host)
+        if self._complete and host is not None and event.kind == "host_ready":
+            self._session.instruct(host.name, "finish")  # it was on its way when the others ended
         if self.over or host is None:
             return
         if self._hanging is not None:
@@ -209,28 +220,63 @@ class ElasticController:
         worker = self.roster.workers.get(str(event.data.get("worker")))
         if event.kind == "data":
             self._workers.trains = True
+        elif event.kind == "chaos_step":
+            self._workers.injected.append(event.data.get("id"))
         elif event.kind == "host_ready":
+            host.address = str(event.data.get("address") or "")
+            host.ports = tuple(int(port) for port in event.data.get("ports") or ())
             if self._driver is None:
                 self._start_driver()
             self._hosts.is_up(host)
         elif event.kind == "worker_ready" and worker is not None:
             self._workers.take_ready(worker)
         elif event.kind == "worker_ended" and worker is not None:
-            failure, code = event.data.get("failure"), event.data.get("exit_code")
-            self._workers.ended(
-                worker,
-                int(code) if code is not None else 128 + int(event.data.get("signal") or signal.SIGKILL),
-                Failure.from_dict(failure) if isinstance(failure, dict) else None,
-            )
+            given, code = event.data.get("failure"), event.data.get("exit_code")
+            code = int(code) if code is not None else 128 + int(event.data.get("signal") or signal.SIGKILL)
+            failure = Failure.from_dict(given) if isinstance(given, dict) else None
+            if self.roster.restarts and worker.state.has_place and not worker.leaves and not event.data.get("waited"):
+                self._script_ended(worker, code, failure, consequence=bool(event.data.get("consequence")))
+            else:
+                # Who was told to end has left, even if its script calls that a success.
+                self._workers.ended(worker, code or (128 + signal.SIGTERM if worker.leaves else 0), failure)
+
+    def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
+        """The script of a worker that can start again has ended by itself."""
+        if worker.state is WorkerState.RESTARTING:
+            return  # it was told to meanwhile
+        worker.ended_with = code
+        if code == 0:
+            self._tell_driver({"op": "done", "worker": worker.name})
+            return
+        if failure is not None:
+            failure = dataclasses.replace(failure, rank=worker.rank)
+            if self._cause is None or not (self._is_sure or consequence):
+                self._cause, self._is_sure = failure, not consequence
+            self._session.failures[worker.name] = failure
+        self._tell_driver({"op": "failed", "worker": worker.name, "consequence": consequence})
 
     def host_ended(self, end: HostEnd) -> None:
         """A host's toolkit has ended."""
         self._hosts.ended(end)
 
-    # --- Horovod's driver ---
+    # --- the driver ---
 
     def _start_driver(self) -> None:
         """Start the driver: with the first host there is a network to meet in."""
+        if isinstance(self._strategy, ElasticTorchDistributed):
+            self._driver = RestartingDriver(
+                self._loop,
+                strategy=self._strategy,
+                limits=self._session.limits,
+                roster=self.roster,
+                run_id=self._backend.record.name,
+                restarts=self._restarts,
+                share=self._backend.share_checkpoints,
+                received=self._from_driver,
+            )
+            self._session.closing.append(self._driver.close)
+            return
+        assert isinstance(self._strategy, ElasticHorovod)
         try:
             address, interface = self._backend.meeting_place()
             driver = self._driver = self._make_driver(
@@ -267,20 +313,26 @@ class ElasticController:
         worker = self.roster.workers.get(str(message.get("worker")))
         if operation == "start" and worker is not None:
             self._workers.place(worker, message["environment"])
+        elif operation == "restart" and worker is not None:
+            self._workers.restart(worker, float(message["grace"]))
         elif operation == "end" and worker is not None:
-            if worker.state is not WorkerState.ENDED:
-                self._session.instruct(worker.host, "end_worker", worker=worker.name)
+            self._workers.end(worker, message.get("grace"))
         elif operation in ("waiting", "enough"):
             self._driver_waits = operation == "waiting"
         elif operation == "membership":
-            self._membership(tuple(str(name) for name in message["workers"]))
+            self._membership(tuple(str(name) for name in message["workers"]), int(message["generation"]))
         elif operation == "too_few":
             self._too_few()
         elif operation == "finished":
-            self._finished(str(message.get("error") or ""))
+            self._finished(str(message.get("error") or ""), blamed=bool(message.get("blamed")))
 
-    def _membership(self, members: tuple[str, ...]) -> None:
+    def _membership(self, members: tuple[str, ...], generation: int) -> None:
         session, before = self._session, self.roster.members
+        if self.roster.restarts and generation:
+            reason = self._cause.summary() if self._cause is not None else ""
+            self._job.event("restarted", generation=generation, size=len(members), reason=reason)
+            self._job.say(f"all workers start again{f': {reason}' if reason else ''}")
+        self._cause, self._is_sure = None, False
         if session.state is State.SHORT:
             self._job.say(f"{len(members)} workers are there again: the training goes on.")
         is_first = not session.state.has_met
@@ -312,16 +364,20 @@ class ElasticController:
         session = self._session
         session.fail(self._wording.timed_out(session.limits, session.failures, has_met=session.state.has_met))
 
-    def _finished(self, error: str) -> None:
+    def _finished(self, error: str, *, blamed: bool = False) -> None:
         failure = deciding.outcome(self.roster, self._session.failures, error)
+        if blamed and self._cause is not None:
+            failure = dataclasses.replace(self._cause, hints=(*self._cause.hints, f"{error}."))
         if failure is not None:
             self._session.fail(failure)
             return
         self._job.event("phase", name="elastic_finished")
-        for host in self.roster.hosts.values():
-            if host.state is not HostState.GONE:
-                self._session.instruct(host.name, "finish")
+        self._complete = True
         self.close()
+        for host in self.roster.present_hosts:
+            self._session.instruct(host.name, "finish")
+            if not host.up:
+                self._backend.withdraw(host.name)  # nobody waits for one that may never come
 
     def _driver_lost(self, log: str) -> None:
         if not self.over:
@@ -384,3 +440,8 @@ class ElasticController:
     def signal_worker(self, rank: int, number: int) -> None:
         """Send a signal to a rank; see :meth:`estimators.supervisor.elastic.workers.WorkerControl.signal`."""
         self._workers.signal(rank, number)
+
+
+def _is_start(event: Event) -> bool:
+    """Whether an event says that all workers have started."""
+    return event.kind == "restarted" or (event.kind == "resized" and not event.data.get("before"))

@@ -62,12 +62,11 @@ def decide(
             return Decision(awaited=(0, 0) if places.answered else None)
         coming = [
             host
-            for host in roster.hosts.values()
+            for host in roster.present_hosts
             if host.state is HostState.STARTING and not host.spare and not stands_by(host, places)
         ]
-        preparing = sum(worker.state is WorkerState.PREPARING for worker in roster.workers.values())
-        if all_there and (coming or preparing):
-            return Decision(awaited=(len(roster.there), preparing + sum(host.slots for host in coming)))
+        if all_there and (coming or roster.preparing):
+            return Decision(awaited=(len(roster.there), roster.preparing + sum(host.slots for host in coming)))
         alive.sort(key=lambda worker: natural_key(worker.name))  # rank 0 is on algo-1, whoever was ready first
     current = [name for name in offered if roster.workers[name].state is not WorkerState.ENDED]
     if state is State.SETTLING and len(current) >= limits.least:
@@ -80,10 +79,11 @@ def decide(
         offer = next_offer(current, ready, leaving, limits, now=now, grown_at=grown_at)
     if not state.has_begun and len(offer.workers) < limits.first:
         return Decision(awaited=(len(offer.workers), 0))
+    short = state.has_begun and len(offer.workers) < limits.least
     return Decision(
         workers=offer.workers if offer.workers != tuple(offered) else None,
         again_at=offer.again_at,
-        shortage=state.has_begun and len(offer.workers) < limits.least and roster.members_left > 0,
+        shortage=short and (roster.restarts or roster.members_left > 0),
     )
 
 
@@ -107,11 +107,11 @@ class WorkerEnd(enum.Enum):
 
 def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequence[str]) -> WorkerEnd:
     """Return what the end of a worker is, which was in a state before."""
-    if before is WorkerState.PLACED and worker.name in members and worker.ended_with == 0:
+    if before.has_place and worker.name in members and worker.ended_with == 0:
         return WorkerEnd.DONE
     if host.state is HostState.LEAVING:
         return WorkerEnd.LEFT
-    if before is WorkerState.PLACED and worker.name not in members:
+    if before.has_place and worker.name not in members:
         return WorkerEnd.DISPLACED
     return WorkerEnd.LOST
 
@@ -134,7 +134,7 @@ def free_places(roster: Roster, places: Places | None) -> float:
 
 def lacking_spares(roster: Roster, places: Places | None, wanted: int) -> int:
     """Return how many spare hosts are to be started, where so many are wanted."""
-    spares = sum(roster.hosts[name].spare for name in roster.running)
+    spares = sum(host.spare for host in roster.present_hosts)
     return int(max(0, min(wanted - spares, free_places(roster, places))))
 
 
@@ -156,11 +156,11 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
     if len(roster.staying) + count > most:
         raise ValueError(
             f"{len(roster.staying)} hosts and {count} more would be over max_hosts={most}; "
-            "ElasticHorovod(max_hosts=…) sets how many there may be."
+            "the distribution's max_hosts=… sets how many there may be."
         )
     if places is None or places.supply is None:
         return
-    spare = sum(host.spare and host.state is HostState.READY for host in roster.hosts.values())
+    spare = sum(host.spare and host.state is HostState.READY for host in roster.present_hosts)
     leaving = len(roster.taking_part) - len(roster.staying)
     if count > free_places(roster, places) + spare + leaving:
         has = f"{len(places.supply)} place{'' if len(places.supply) == 1 else 's'}"

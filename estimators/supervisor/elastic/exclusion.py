@@ -1,4 +1,4 @@
-"""Another rule for how long a host is left out: ``ElasticHorovod(exclusion="policies.py:Patient")``."""
+"""Another rule for how long a host is left out: ``exclusion="policies.py:Patient"`` of an elastic strategy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load_policy(text: str) -> ExclusionPolicy:
     Raises:
         ConfigurationError: it cannot be loaded, or is not one.
     """
-    said = f"ElasticHorovod(exclusion={text!r})"
+    said = f"exclusion={text!r}"
     place, _, name = text.rpartition(":")
     try:
         policy = getattr(_module(place), name)()
@@ -68,6 +68,6 @@ class Exclusion:
             if math.isnan(until):
                 raise ValueError("it returned NaN")
         except Exception as error:  # noqa: BLE001 - the user's code, and whatever it raises
-            self._say(f"ElasticHorovod(exclusion=…): {type(error).__name__}: {error}; the cooldown holds.")
+            self._say(f"exclusion=…: {type(error).__name__}: {error}; the cooldown holds.")
             return usual
         return max(until, now)

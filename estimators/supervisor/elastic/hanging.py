@@ -9,7 +9,7 @@ from container.contract.wire import PROGRESS, STACKS, Event
 from container.system import processes
 from container.system.loop import Loop
 from container.system.progress import ProgressJudge
-from estimators.supervisor.elastic.members import HostState, Roster, WorkerState
+from estimators.supervisor.elastic.members import Roster
 
 
 class Hanging:
@@ -57,7 +57,7 @@ class Hanging:
             self._judge.take(event.host, dict(event.data.get("places") or {}), dict(event.data.get("missing") or {}))
 
     def _hosts(self) -> list[str]:
-        return [host.name for host in self._roster.hosts.values() if host.up and host.state is not HostState.GONE]
+        return [host.name for host in self._roster.present_hosts if host.up]
 
     def _is_driver_stopped(self) -> bool:
         pid = self._driver()
@@ -66,7 +66,7 @@ class Hanging:
     def _is_progress_expected(self) -> bool:
         if not self._waits() or self._is_driver_stopped():
             return True
-        return any(worker.state is WorkerState.PREPARING for worker in self._roster.workers.values())
+        return self._roster.preparing > 0
 
     def _lines(self, judge: ProgressJudge) -> Iterator[str]:
         if self._is_driver_stopped():

@@ -69,7 +69,7 @@ class HostControl:
     def _start(self, slots: int, *, spare: bool = False, place: str | None = None) -> str:
         session = self._session
         name = session.backend.next_host()
-        self._roster.hosts[name] = ElasticHost(name, slots=slots, spare=spare)
+        self._roster.add(ElasticHost(name, slots=slots, spare=spare))
         if not spare:
             session.job.event("host_added", name=name)
             session.job.say(f"{name} is being added")
@@ -252,7 +252,7 @@ class HostControl:
 
     def finish_leaving(self, host: ElasticHost) -> None:
         """Let a leaving host's toolkit end when none of its workers has a place."""
-        placed = any(worker.state is WorkerState.PLACED for worker in host.workers.values())
+        placed = any(worker.state.has_place for worker in host.workers.values())
         if host.state is HostState.LEAVING and not placed:
             self._session.instruct(host.name, "finish")
 
@@ -264,7 +264,7 @@ class HostControl:
                 if worker.state is WorkerState.PLACED and worker.name not in self._roster.members:
                     self._session.instruct(host.name, "end_worker", worker=worker.name)
 
-        for host in list(self._roster.hosts.values()):
+        for host in self._roster.present_hosts:
             if host.state is HostState.LEAVING:
                 self._session.later(LEAVE_TIMEOUT, lambda host=host: end(host))  # type: ignore[misc]
 
@@ -284,7 +284,7 @@ class HostControl:
 
     def places_known(self) -> None:
         """Those that are up may begin, and who has been missed may be replaced."""
-        for host in list(self._roster.hosts.values()):
+        for host in self._roster.present_hosts:
             self.begin(host)
         self._settle_debts()
         self.keep_spares()

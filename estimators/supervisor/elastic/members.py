@@ -1,7 +1,7 @@
 """Who there is in an elastic job: hosts and their workers, as the supervisor knows them.
 
 A host's life: ``starting`` (its toolkit comes up), ``ready``, ``leaving`` (it was told to), ``gone``. A worker's:
-``preparing`` (it imports), ``ready`` (it waits for its place), ``placed``, ``ended``.
+``preparing`` (it imports), ``ready`` (it waits for its place), ``placed``, ``restarting``, ``ended``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ class WorkerState(enum.Enum):
     PREPARING = "preparing"
     READY = "ready"
     PLACED = "placed"
+    #: It was told to start again, and is a member until it has another place.
+    RESTARTING = "restarting"
     ENDED = "ended"
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it is in the cluster, as far as it has heard."""
+        return self in (WorkerState.PLACED, WorkerState.RESTARTING)
 
 
 @dataclasses.dataclass
@@ -45,6 +52,8 @@ class ElasticHost:
     excluded_until: float = 0.0
     replace: bool = True  # whether another host is started if it is lost
     up: bool = False  # whether its toolkit has come up
+    address: str = ""  # where the others reach it, and the ports that are reserved for it, as it has said
+    ports: tuple[int, ...] = ()
     spare: bool = False  # whether it is kept ready, without taking part
     noticed: bool = False  # whether it leaves because it will be taken away, and not before
 
@@ -58,15 +67,20 @@ class Worker:
     slot: int
     state: WorkerState = WorkerState.PREPARING
     rank: int | None = None
-    ended_with: int | None = None
+    ended_with: int | None = None  # its exit code; of one that has a place still, how its script has ended
+    leaves: bool = False  # whether it was told to end, as it has no place any more
 
 
 class Roster:
     """The hosts of a job and their workers; what is asked of them, and nothing that is decided.
 
+    A job may have had many more hosts than it has: what is asked costs as much as there are now. So who has gone, or
+    ended, which is for ever, is not looked at again after the next membership.
+
     Args:
         initial: The hosts that it starts with.
         slots: How many workers each of them has.
+        restarts: Whether the training's state is in its checkpoints, so that no member need be left to go on.
 
     Attributes:
         hosts: All that there have been, by name.
@@ -75,45 +89,64 @@ class Roster:
         leaving: The hosts that are to leave, in that order.
     """
 
-    def __init__(self, initial: Iterable[str], slots: int) -> None:
+    def __init__(self, initial: Iterable[str], slots: int, *, restarts: bool = False) -> None:
+        self.restarts = restarts
         self.hosts: dict[str, ElasticHost] = {name: ElasticHost(name, slots=slots) for name in initial}
         self.workers: dict[str, Worker] = {}
         self.members: tuple[str, ...] = ()
         self._initial = dict.fromkeys(self.hosts)
         self.leaving: list[str] = []
+        self._present = list(self.hosts.values())
+        self._working: list[Worker] = []
+
+    def add(self, host: ElasticHost) -> None:
+        """There is another host, of a name that none has had."""
+        self.hosts[host.name] = host
+        self._present.append(host)
+
+    @property
+    def present_hosts(self) -> list[ElasticHost]:
+        """The hosts that have not ended, in the order in which they came."""
+        return [host for host in self._present if host.state is not HostState.GONE]
 
     @property
     def running(self) -> list[str]:
-        """The hosts that have not ended."""
-        return [name for name, host in self.hosts.items() if host.state is not HostState.GONE]
+        """The names of the hosts that have not ended."""
+        return [host.name for host in self.present_hosts]
 
     @property
     def taking_part(self) -> list[str]:
         """Those of them that are not spare."""
-        return [name for name in self.running if not self.hosts[name].spare]
+        return [host.name for host in self.present_hosts if not host.spare]
 
     @property
     def staying(self) -> list[str]:
         """Those of these that are not about to leave."""
-        return [name for name in self.taking_part if self.hosts[name].state is not HostState.LEAVING]
+        return [host.name for host in self.present_hosts if not host.spare and host.state is not HostState.LEAVING]
 
     @property
     def spare(self) -> ElasticHost | None:
         """A spare host that could join at once."""
-        return next((host for host in self.hosts.values() if host.spare and host.state is HostState.READY), None)
+        return next((host for host in self.present_hosts if host.spare and host.state is HostState.READY), None)
 
     @property
     def alive(self) -> list[Worker]:
         """The workers that have a place or can take one."""
+        hosts, preparing, ended = self.hosts, WorkerState.PREPARING, WorkerState.ENDED
         return [
             worker
-            for worker in self.workers.values()
-            if worker.state in (WorkerState.READY, WorkerState.PLACED) and not self.hosts[worker.host].spare
+            for worker in self._working
+            if worker.state is not preparing and worker.state is not ended and not hosts[worker.host].spare
         ]
 
     @property
+    def preparing(self) -> int:
+        """How many workers import."""
+        return sum(worker.state is WorkerState.PREPARING for worker in self._working)
+
+    @property
     def there(self) -> list[Worker]:
-        """Those of them whose hosts are not about to leave."""
+        """The workers that are alive, whose hosts are not about to leave."""
         return [worker for worker in self.alive if self.hosts[worker.host].state is not HostState.LEAVING]
 
     @property
@@ -126,7 +159,14 @@ class Roster:
     @property
     def members_left(self) -> int:
         """How many of the members are alive."""
-        return sum(worker.name in self.members for worker in self.alive)
+        hosts = self.hosts
+        members = (self.workers[name] for name in self.members)
+        return sum(
+            worker.state is not WorkerState.PREPARING
+            and worker.state is not WorkerState.ENDED
+            and not hosts[worker.host].spare
+            for worker in members
+        )
 
     def present(self, name: str) -> ElasticHost:
         """Return a host that has not ended.
@@ -145,27 +185,30 @@ class Roster:
         host.counts[slot] = number + 1
         worker = Worker(worker_name(host.name, slot, number), host.name, slot)
         host.workers[slot] = self.workers[worker.name] = worker
+        self._working.append(worker)
         return worker
 
     def take_places(self, members: tuple[str, ...]) -> None:
         """There is a new membership: the workers of it, by rank."""
+        self._present = self.present_hosts
+        self._working = [worker for worker in self._working if worker.state is not WorkerState.ENDED]
+        for name in self.members:
+            self.workers[name].rank = None
         self.members = members
-        for worker in self.workers.values():
-            worker.rank = members.index(worker.name) if worker.name in members else None
+        for rank, name in enumerate(members):
+            self.workers[name].rank = rank
 
     def trains_without(self, name: str) -> bool:
         """Return whether a member is left when a host has gone, and those that are leaving."""
         return any(
-            worker.name in self.members
-            and worker.state is WorkerState.PLACED
-            and worker.host != name
-            and self.hosts[worker.host].state is not HostState.LEAVING
-            for worker in self.workers.values()
+            worker.state.has_place and worker.host != name and self.hosts[worker.host].state is not HostState.LEAVING
+            for worker in (self.workers[member] for member in self.members)
         )
 
     def with_rank(self, rank: int) -> Worker | None:
         """Return the worker that has a rank now."""
-        return next((w for w in self.workers.values() if w.rank == rank and w.state is WorkerState.PLACED), None)
+        worker = self.workers[self.members[rank]] if 0 <= rank < len(self.members) else None
+        return worker if worker is not None and worker.state is WorkerState.PLACED else None
 
     def rank_of(self, host: str, process: str | None) -> int | None:
         """Return the rank that a host's process has now; None for one without."""
@@ -177,11 +220,14 @@ class Roster:
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the hosts, as they are shown: name, state, ranks."""
+        ranks: dict[str, list[int]] = {}
+        for rank, name in enumerate(self.members):
+            ranks.setdefault(self.workers[name].host, []).append(rank)
         return [
             {
                 "name": host.name,
                 "state": "spare" if host.spare and host.state is not HostState.GONE else host.state.value,
-                "ranks": sorted(w.rank for w in self.workers.values() if w.host == host.name and w.rank is not None),
+                "ranks": ranks.get(host.name, []),
             }
             for host in self.hosts.values()
         ]

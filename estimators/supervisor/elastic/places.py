@@ -41,7 +41,7 @@ class Moves(Protocol):
 
 
 class Places:
-    """Has a host of the job at each place; see :class:`estimators.backends.hosts.membership.Membership`.
+    """Has a host of the job at each place; see :class:`estimators.backends.hosts.membership.MembershipListener`.
 
     Args:
         source: What names them. If it does not decide, hosts come and go without it, and it only bounds their number.
@@ -137,7 +137,7 @@ class Places:
     # --- what the source tells ---
 
     def places(self, found: membership.Places) -> None:
-        """See :class:`estimators.backends.hosts.membership.Membership`."""
+        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._noticed &= set(found)
         if self.decide:
             self._settle({place: self._default if slots is None else slots for place, slots in found.items()})
@@ -148,18 +148,18 @@ class Places:
         self._moves.places_known()
 
     def leaving(self, name: str, seconds: float) -> None:
-        """See :class:`estimators.backends.hosts.membership.Membership`."""
+        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._noticed.add(name)
         host = self._hosts.get(self._of.get(name, name))
         if host is not None and host.state in (HostState.STARTING, HostState.READY):
             self._moves.notice(host.name, seconds)
 
     def problem(self, text: str) -> None:
-        """See :class:`estimators.backends.hosts.membership.Membership`."""
+        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._moves.say(f"{self.title}: {text}")
 
     def hopeless(self, text: str) -> None:
-        """See :class:`estimators.backends.hosts.membership.Membership`."""
+        """See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._moves.no_places(text)
 
     def _settle(self, found: Mapping[str, int]) -> None:

@@ -111,12 +111,15 @@ def next_offer(
     leaving = list(leaving)
     told = set(leaving[: limits.max_leave] if limits.max_leave is not None else leaving)
     staying = [worker for worker in current if worker in hosts and hosts[worker] not in told]
+    others = hosts.keys() - set(current)
+    if not others:
+        return Offer(workers=tuple(staying))
     there = {hosts[worker] for worker in staying}
     joining: list[str] = []
     joined: set[str] = set()
     again_at: float | None = None
     for worker, host in hosts.items():
-        if worker in current or host in leaving or len(staying) + len(joining) >= limits.most:
+        if worker not in others or host in leaving or len(staying) + len(joining) >= limits.most:
             continue
         if current and grown_at is not None and now < grown_at + limits.grow_every and len(staying) >= limits.least:
             again_at = grown_at + limits.grow_every

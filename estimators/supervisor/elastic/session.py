@@ -8,7 +8,7 @@ from typing import Any
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import encode
-from container.contract.strategies import ElasticHorovod
+from container.contract.strategies import Elastic
 from container.system.loop import Loop, Timer
 from estimators.backends.base import Backend
 from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
@@ -43,7 +43,7 @@ class Session:
         loop: Loop,
         job: ElasticJob,
         backend: Backend,
-        strategy: ElasticHorovod,
+        strategy: Elastic,
         roster: Roster,
         limits: Limits,
         *,

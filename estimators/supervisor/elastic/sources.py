@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from container.contract.strategies import DISCOVERED_BY_CALLER, ElasticHorovod
+from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
 from container.system.loop import Loop
 from estimators.backends.base import Backend
 from estimators.backends.hosts.discovery import Discovery
@@ -12,7 +12,7 @@ from estimators.backends.hosts.membership import MembershipSource
 from estimators.records.record import DISCOVERED
 
 
-def of_job(loop: Loop, strategy: ElasticHorovod, backend: Backend) -> MembershipSource | None:
+def of_job(loop: Loop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
     """Return the source of a job: the user's discovery, or else what the backend has.
 
     Returns:

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from container.contract.failures import Cause, Failure
-from container.contract.strategies import ElasticHorovod
+from container.contract.strategies import Elastic
 from estimators.supervisor.elastic.deciding import failed, last_failure
-from estimators.supervisor.elastic.members import HostState, Roster, WorkerState
+from estimators.supervisor.elastic.members import HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits
 
@@ -21,7 +21,7 @@ class Wording:
         roster: Who there is.
     """
 
-    def __init__(self, strategy: ElasticHorovod, roster: Roster) -> None:
+    def __init__(self, strategy: Elastic, roster: Roster) -> None:
         self._strategy = strategy
         self._roster = roster
         self._first_hosts = len(roster.hosts)
@@ -32,8 +32,7 @@ class Wording:
         """Who has not come up in time; None if all have."""
         if self.places is not None and not self.places.known:
             return f"{self.places.title} has named no host within {start_timeout:g} s; waiting for it."
-        hosts = self._roster.hosts.values()
-        late = [host.name for host in hosts if host.state is HostState.STARTING and not host.up]
+        late = [host.name for host in self._roster.present_hosts if host.state is HostState.STARTING and not host.up]
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
     def too_few_left(self, there: int, limits: Limits) -> str:
@@ -64,14 +63,15 @@ class Wording:
     def timed_out(self, limits: Limits, failures: Mapping[str, Failure], *, has_met: bool) -> Failure:
         """The workers that are needed have not come within ``elastic_timeout``."""
         strategy = self._strategy
-        coming = sum(worker.state is WorkerState.PREPARING for worker in self._roster.workers.values())
+        coming = self._roster.preparing
         least_is = f"min_workers={strategy.min_workers}" if strategy.min_workers else f"min_hosts={strategy.min_hosts}"
         wanted = f"of at least {limits.least} ({least_is})"
         if not has_met:
             wanted = f"of {limits.first} to begin with ({self._first_is})"
+        late = "were not ready" if self._roster.restarts else "had not come to hvd.init()"
         text = (
             f"too few workers for {strategy.elastic_timeout:g} s (elastic_timeout): {len(self._roster.there)} {wanted}"
-            f"{f'; {coming} more had not come to hvd.init()' if coming else ''}{self._missing('; missing: {}')}"
+            f"{f'; {coming} more {late}' if coming else ''}{self._missing('; missing: {}')}"
         )
         return dataclasses.replace(failed(text, Cause.TIMEOUT), hints=last_failure(failures))
 

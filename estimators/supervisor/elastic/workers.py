@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+import signal
 from collections.abc import Callable
+from typing import Any
 
 from container.contract import variables
 from container.contract.failures import Failure
 from container.contract.messages import Message
+from container.contract.strategies import ElasticHorovod
 from container.system.loop import Timer
 from estimators.supervisor.elastic import deciding
 from estimators.supervisor.elastic.course import State, Turn
@@ -34,6 +38,7 @@ class WorkerControl:
 
     Attributes:
         trains: Whether the script has said that it trains: whoever comes now is late.
+        injected: The ids of the faults that the script has injected: not again, when it starts again.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class WorkerControl:
         self._hopeless = 0
         self._settled: Timer | None = None
         self.trains = False
+        self.injected: list[Any] = []
 
     def prepare(self, host: ElasticHost, slot: int) -> None:
         """Have another worker prepared in a slot of a host."""
@@ -61,7 +67,7 @@ class WorkerControl:
         if session.over or host.state is not HostState.READY:
             return
         worker = self._roster.new_worker(host, slot)
-        warm = session.strategy.warm
+        warm = not isinstance(session.strategy, ElasticHorovod) or session.strategy.warm
         session.instruct(host.name, "prepare", worker=worker.name, slots=host.slots, warm=warm)
         if not warm:
             self.take_ready(worker)
@@ -69,6 +75,8 @@ class WorkerControl:
     def take_ready(self, worker: Worker) -> None:
         """A worker can take a place; it may be the only one left soon, so its host has to have what was saved."""
         session = self._session
+        if worker.state is WorkerState.RESTARTING:
+            self._tell({"op": "ready", "worker": worker.name})
         if worker.state is not WorkerState.PREPARING:
             return
 
@@ -78,7 +86,7 @@ class WorkerControl:
                 session.changed()
 
         host = self._roster.hosts[worker.host]
-        placed = any(other.state is WorkerState.PLACED for other in host.workers.values())
+        placed = any(other.state.has_place for other in host.workers.values())
         if session.state.has_met and not session.over and not placed:
             session.backend.refresh_checkpoints(host.name, ready)
         else:
@@ -86,10 +94,30 @@ class WorkerControl:
 
     def place(self, worker: Worker, environment: dict[str, str]) -> None:
         """The driver has a place for a worker."""
-        if worker.state is WorkerState.READY:
+        if worker.state in (WorkerState.READY, WorkerState.RESTARTING):
             worker.state = WorkerState.PLACED
-            late = {variables.ELASTIC_LATE: "1"} if self.trains else {}
+            late = {variables.ELASTIC_LATE: "1"} if self.trains and not self._roster.restarts else {}
+            if self._roster.restarts and self.injected:
+                late[variables.CHAOS_DONE] = json.dumps(self.injected)
             self._session.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
+
+    def restart(self, worker: Worker, grace: float) -> None:
+        """Have a member start again: it ends, within a grace in seconds, and waits for another place."""
+        if worker.state.has_place:
+            worker.state = WorkerState.RESTARTING
+            worker.ended_with = None
+            self._session.instruct(worker.host, "restart", worker=worker.name, grace=grace)
+
+    def end(self, worker: Worker, grace: float | None = None) -> None:
+        """Have a worker end that has no place any more, within a grace in seconds; None for the host's own."""
+        if worker.state is WorkerState.ENDED:
+            return
+        worker.leaves = True
+        if self._roster.restarts and worker.ended_with is not None:  # its script has ended already
+            self.ended(worker, worker.ended_with or 128 + signal.SIGTERM, None)
+            return
+        given = {} if grace is None else {"grace": grace}
+        self._session.instruct(worker.host, "end_worker", worker=worker.name, **given)
 
     def ended(self, worker: Worker, code: int, failure: Failure | None, *, of_host: bool = False) -> None:
         """A worker has ended.
@@ -105,7 +133,7 @@ class WorkerControl:
         before, worker.state, worker.ended_with = worker.state, WorkerState.ENDED, code
         host, members = self._roster.hosts[worker.host], self._roster.members
         what = deciding.end_of(worker, before, host, members)
-        if before is WorkerState.PLACED:
+        if before.has_place:
             self._tell({"op": "ended", "worker": worker.name, "code": code})
             if worker.name in members and what is not WorkerEnd.DONE:
                 self._settle()
@@ -188,7 +216,7 @@ class WorkerControl:
             if session.state is State.SHORT and not self._roster.members_left:
                 self._end()
 
-        if session.state is State.SHORT and not self._roster.members_left:
+        if session.state is State.SHORT and not self._roster.members_left and not self._roster.restarts:
             session.later(0.0, end)  # not before what has just ended is told
 
     def signal(self, rank: int, number: int) -> None:

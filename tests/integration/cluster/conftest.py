@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from homes import cloud, ec2, fleet, home, machines, make, nodes, own_home, place, ray_cluster, raylets, slurm_cluster
+from homes import (
+    cloud,
+    ec2,
+    executors,
+    fleet,
+    home,
+    machines,
+    make,
+    nodes,
+    own_home,
+    place,
+    ray_cluster,
+    raylets,
+    slurm_cluster,
+    spark,
+)
 from places import pytest_generate_tests
 
 __all__ = [
     "cloud",
     "ec2",
+    "executors",
     "fleet",
     "home",
     "machines",
@@ -19,4 +35,5 @@ __all__ = [
     "ray_cluster",
     "raylets",
     "slurm_cluster",
+    "spark",
 ]

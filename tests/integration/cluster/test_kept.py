@@ -100,6 +100,31 @@ def test_what_was_changed_since_is_imported_anew(make: clusters.Make, library: P
     assert pid_of(make.run(script, **KEEP)) != pid_of(changed)
 
 
+def test_what_all_hosts_of_a_job_must_import_anew_is_imported_once(make: clusters.Make, library: Path) -> None:
+    settings: dict[str, Any] = {"hosts": 2, "processes": 1, **KEEP}
+    first = make.run(REPORT, **settings)
+    (library / "slowly.py").write_text(f"{SLOWLY}\nCHANGED = True\n")
+    changed = make.run(REPORT, **settings)
+    assert {one["pid"] for one in clusters.reports(changed).values()} == {pid_of(changed)} != {pid_of(first)}
+    assert told(changed, "unfit") + told(changed, "refused") == []
+
+
+def test_jobs_of_several_homes_share_a_folder_that_the_environment_names(
+    make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shared"
+    monkeypatch.setenv("FLEETFIT_KEEP_IMPORTERS", str(folder))
+    first = make.run(REPORT)
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "another"))
+    (one,) = kept.find(home())
+    assert one.pid == pid_of(make.run(REPORT)) == pid_of(first)
+    assert pid_of(make.run(REPORT, keep_alive_period_in_seconds=0)) != one.pid
+    assert pid_of(make.run(REPORT, **KEEP)) != one.pid  # which is its own home's
+    for each in kept.find(home()):
+        kept.leftover(each).remove()
+    assert kept.find(home()) == []
+
+
 def test_a_project_with_a_module_of_that_name_has_its_own(make: clusters.Make) -> None:
     first = make.run(REPORT, **KEEP)
     second = make.run("import slowly\nimport aid\naid.report(pid=slowly.PID)\n", files={"numpy.py": ""}, **KEEP)

@@ -29,7 +29,7 @@ from estimators import (
 from estimators.backends.docker import containers
 from estimators.backends.docker.containers import IMAGE, ContainerPlan
 from estimators.backends.docker.engine import Engine
-from estimators.backends.docker.head_start import Handed, HeadStart
+from estimators.backends.docker.head_start import ContainersHeadStart, Handed
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.request import Resources, TrainingJobSpec
 
@@ -166,9 +166,9 @@ def test_a_rank_that_raises_is_named_with_its_traceback(
     make: clusters.Make, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, said = [], []
-    is_taken, say = HeadStart._is_taken, HeadStart._send
-    monkeypatch.setattr(HeadStart, "_is_taken", lambda one: taken.append(is_taken(one)) or taken[-1])
-    monkeypatch.setattr(HeadStart, "_send", lambda one, message: said.append(message) or say(one, message))
+    is_taken, say = ContainersHeadStart._is_taken, ContainersHeadStart._send
+    monkeypatch.setattr(ContainersHeadStart, "_is_taken", lambda one: taken.append(is_taken(one)) or taken[-1])
+    monkeypatch.setattr(ContainersHeadStart, "_send", lambda one, message: said.append(message) or say(one, message))
     with pytest.raises(TrainingJobError) as caught:
         make.run(
             """
@@ -223,7 +223,7 @@ def test_what_no_supervisor_took_goes_with_the_callers_head_start(engine: Engine
     labels = containers.labels_of(spec, tmp_path)
     plan = ContainerPlan(host="algo-1", name="fleetfit-head-start-algo-1", image=IMAGE, labels=labels)
     for killed in (True, False):
-        head_start = HeadStart(spec, tmp_path)
+        head_start = ContainersHeadStart(spec, tmp_path)
         supervisor = socket.socket(fileno=os.dup(head_start.fileno()))
         head_start.begin()
         handed = Handed(supervisor)

@@ -16,6 +16,7 @@ GIVEN_ELSEWHERE = {
     "sagemaker": "tests/integration/service/test_documents.py",
     "slurm": "tests/integration/cluster/test_slurm.py",
     "ray": "tests/integration/cluster/test_ray.py",
+    "spark": "tests/integration/cluster/test_spark.py",
 }
 
 
@@ -30,8 +31,13 @@ def with_blocks() -> list[Path]:
 @pytest.mark.tensorflow
 @pytest.mark.horovod
 @pytest.mark.parametrize("document", with_blocks(), ids=project_of)
-def test_the_blocks_of_a_document_do_what_it_says(document: Path, tmp_path: Path, prepared_digits: Path) -> None:
-    run_document(document, tmp_path, digits=prepared_digits)
+def test_the_blocks_of_a_document_do_what_it_says(
+    document: Path, own_temporary_folder: Path, prepared_digits: Path, warm: None
+) -> None:
+    # HOME is the same for all documents, so that what one's jobs import is there for the next one's.
+    folder = own_temporary_folder / "document"
+    folder.mkdir()
+    run_document(document, folder, digits=prepared_digits)
 
 
 def test_every_block_is_run_or_says_why_not() -> None:

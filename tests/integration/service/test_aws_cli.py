@@ -45,3 +45,37 @@ def test_create_describe_list_wait_stop_and_logs(served: Serving, aws_cli: Path,
     aws("sagemaker", "create-training-job", "--cli-input-json", f"file://{request}")
     aws("sagemaker", "stop-training-job", "--training-job-name", "by-cli-2")
     until(lambda: boto3.describe_training_job(TrainingJobName="by-cli-2")["TrainingJobStatus"] == "Stopped", 60)
+
+    # A tuning job, whose trials do nothing but report.
+    script = "import sys\nprint('score=' + sys.argv[sys.argv.index('--level') + 1])"
+    trial = served.request("searched-by-cli", script)
+    algorithm = {**trial["AlgorithmSpecification"], "MetricDefinitions": [{"Name": "score", "Regex": "score=(.*)"}]}
+    others = ("RoleArn", "OutputDataConfig", "ResourceConfig", "StoppingCondition")
+    levels = [{"Name": "level", "Values": ["1", "2"]}]
+    tuning = {
+        "HyperParameterTuningJobName": "searched-by-cli",
+        "HyperParameterTuningJobConfig": {
+            "Strategy": "Grid",
+            "HyperParameterTuningJobObjective": {"Type": "Maximize", "MetricName": "score"},
+            "ResourceLimits": {"MaxParallelTrainingJobs": 2},
+            "ParameterRanges": {"CategoricalParameterRanges": levels},
+        },
+        "TrainingJobDefinition": {
+            **{name: trial[name] for name in others},
+            "AlgorithmSpecification": algorithm,
+            "StaticHyperParameters": trial["HyperParameters"],
+        },
+    }
+    request.write_text(json.dumps(tuning))
+    made = json.loads(aws("sagemaker", "create-hyper-parameter-tuning-job", "--cli-input-json", f"file://{request}"))
+    assert made["HyperParameterTuningJobArn"].endswith(":hyper-parameter-tuning-job/searched-by-cli")
+    name = ("--hyper-parameter-tuning-job-name", "searched-by-cli")
+
+    def status() -> str:
+        found = boto3.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName="searched-by-cli")
+        return str(found["HyperParameterTuningJobStatus"])
+
+    until(lambda: status() == "Completed", 60)
+    words = ("--sort-by", "FinalObjectiveMetricValue", "--sort-order", "Descending")
+    listed = json.loads(aws("sagemaker", "list-training-jobs-for-hyper-parameter-tuning-job", *name, *words))
+    assert [job["TunedHyperParameters"]["level"] for job in listed["TrainingJobSummaries"]] == ["2", "1"]

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import clusters
 import pytest
-from serving import until
+import running
+from serving import IMAGE, until, write_archive
 
 from estimators.client import launch
 from estimators.job.errors import RecordError
@@ -21,6 +23,10 @@ from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
 from estimators.service.queue import Queue
 from estimators.service.records import Jobs
+from estimators.service.settings import EndpointFiles
+from estimators.service.storage import Storage
+from estimators.service.training import Training
+from estimators.service.translation import Local
 
 
 class Started:
@@ -116,3 +122,44 @@ def test_a_job_that_cannot_be_stopped_for_a_full_disk_still_waits(
     assert (second.stored_status() or {})["TrainingJobStatus"] == "Stopped"
     assert not started.queue.withdraw("second")
     started.finish(first)
+
+
+def test_jobs_of_an_endpoint_wait_for_those_of_fit_in_the_same_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("FLEETFIT_HOME", str(home))
+    write_archive(home / "s3" / "bucket" / "sourcedir.tar.gz", {"train.py": "print('its turn has come')"})
+    first = running.start(
+        "import signal; print('it runs', flush=True); signal.pause()", tmp_path, name="first", attached=False,
+        queue="default", needs={"cores": 1_000_000},
+    )  # fmt: skip
+    jobs = Jobs(home, "us-east-1")
+    queue = Queue(jobs, 16, os.environ, lambda line: None)
+    training = Training(jobs, queue, Storage(EndpointFiles(home), home / "s3"), Local(queue="default"))
+    try:
+        until(lambda: first.status == "InProgress" and first.secondary_status == "Training")
+        training.create(
+            {
+                "TrainingJobName": "job",
+                "RoleArn": "arn:aws:iam::000000000000:role/me",
+                "AlgorithmSpecification": {"TrainingImage": IMAGE, "TrainingInputMode": "File"},
+                "OutputDataConfig": {"S3OutputPath": "s3://bucket/out"},
+                "ResourceConfig": {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1, "VolumeSizeInGB": 1},
+                "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+                "HyperParameters": {
+                    "sagemaker_program": "train.py",
+                    "sagemaker_submit_directory": "s3://bucket/sourcedir.tar.gz",
+                },
+            }
+        )
+        record = JobRecord.open("job", home)
+        until(lambda: record.read_status()["SecondaryStatus"] == "Pending")
+        message = record.read_status()["SecondaryStatusTransitions"][-1]["StatusMessage"]
+        assert message.startswith("Waiting in the queue 'default', 1 of 1")
+        first.stop(wait=True, grace=0.0)
+        until(lambda: statuses.is_terminal(record.read_status()))
+        assert b"its turn has come" in record.log_file("algo-1", "rank 0").read_bytes()
+    finally:
+        queue.close()
+        clusters.kill_everything_of(home)

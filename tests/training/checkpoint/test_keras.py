@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import launching
 import pytest
 
 pytestmark = pytest.mark.tensorflow
@@ -35,30 +35,28 @@ def test_both_kerases(tmp_path: Path) -> None:
 
 def on_two_workers(*command: str) -> list[Any]:
     """Run a program on two workers, with its number for RANK; returns what each prints as JSON."""
-    sockets = [socket.socket() for _ in range(2)]
-    for listening in sockets:
-        listening.bind(("127.0.0.1", 0))
-    workers = [f"127.0.0.1:{listening.getsockname()[1]}" for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, *(part.replace("RANK", str(rank)) for part in command)],
-            env={
-                **os.environ,
-                "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=200)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    with launching.reserved_ports(2) as ports:
+        workers = [f"127.0.0.1:{port}" for port in ports]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, *(part.replace("RANK", str(rank)) for part in command)],
+                env={
+                    **os.environ,
+                    "TF_CONFIG": json.dumps(
+                        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+                    ),
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        try:
+            said = [process.communicate(timeout=200)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
     assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
     return [json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in said]
 

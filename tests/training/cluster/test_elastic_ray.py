@@ -58,3 +58,24 @@ def test_hosts_are_the_nodes_that_ray_has(make: clusters.Make, ray_cluster: rays
     job.wait(logs=False, timeout=60)
     assert job.status == "Completed", json.dumps(job.describe(), default=str)
     assert not any(event.data["name"] == "algo-6" for event in job.record.events() if event.kind == "host_added")
+
+
+@pytest.mark.soak
+def test_the_autoscaler_brings_nodes_for_an_elastic_job_and_takes_them_back(home: Path, tmp_path: Path) -> None:
+    """The head has no room for a host: Ray's autoscaler brings a node for the first, and one for each further one."""
+    cluster = rays.Autoscaled(2, cores=4, idle_s=3)
+    try:
+        options = {"address": cluster.address, "resources_per_host": {"CPU": 4}}
+        make = clusters.Make(tmp_path, instance_type="ray", backend_options=options)
+        strategy = ElasticHorovod(max_hosts=2, min_hosts=1, warm=False, cooldown=(0.2, 1.0))
+        job = make.start(MEETING, hosts=1, distribution=strategy)
+        clusters.until(lambda: sizes(job)[-1:] == [2], 120, check=lambda: check(job))
+        assert set(sizes(job)) <= {1, 2}
+        make.mark("enough")
+        job.wait(logs=False, timeout=60)
+        assert job.status == "Completed", job.describe().get("FailureReason")
+        alive = "print(sum(node['Alive'] for node in ray.nodes()))"
+        clusters.until(lambda: rays.asks(cluster.address, alive) == "1", 60)
+    finally:
+        cluster.close()
+        clusters.kill_everything_of(home)

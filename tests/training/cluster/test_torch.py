@@ -44,6 +44,21 @@ if dist.get_rank() == 1:
 dist.all_reduce(torch.ones(1))
 """
 
+#: The second rank does not come to a collective of a group whose calls may take three seconds.
+STAYS_AWAY = """
+import datetime
+import torch
+import torch.distributed as dist
+from aid import wait_for
+
+dist.init_process_group("gloo")
+dist.barrier()
+group = dist.new_group(timeout=datetime.timedelta(seconds=3))
+if dist.get_rank() == 1:
+    wait_for("nothing", 300)
+dist.all_reduce(torch.ones(1), group=group)
+"""
+
 MUTE = """
 import torch.distributed as dist
 
@@ -126,6 +141,14 @@ def test_the_first_failure_is_the_cause(make: clusters.Make) -> None:
     assert failure is not None and (failure.rank, failure.message.partition(" (")[0]) == (
         1, "ValueError: the second rank gives up",
     )  # fmt: skip
+
+
+def test_a_collective_that_a_rank_does_not_come_to_is_named(make: clusters.Make) -> None:
+    with pytest.raises(TrainingJobError, match="all_reduce timed out after 3 s: another rank took no part") as caught:
+        make.run(STAYS_AWAY, kind=PyTorch, distribution=TorchDistributed(processes_per_host=2))
+    failure = caught.value.failure
+    assert failure is not None and failure.rank == 0
+    assert failure.hints and "hang_timeout=" in failure.hints[0]
 
 
 def test_ranks_that_exchange_nothing(make: clusters.Make) -> None:

@@ -74,7 +74,7 @@ class Fleet:
 
     def run(self) -> dict[str, Any]:
         """Let them meet, and kill one."""
-        fleet = elastic.Fleet()
+        fleet = elastic.ReportedWorkers()
         fleet.set(list(self.pids))
         rendezvous = elastic.Rendezvous("127.0.0.1")
         self._driver = elastic.Driver(

@@ -51,7 +51,7 @@ def test_with_too_few_the_workers_are_told_to_meet_and_wait_there() -> None:
         if operation == "too_few":
             in_vain.set()
 
-    fleet = elastic.Fleet()
+    fleet = elastic.ReportedWorkers()
     fleet.set(["one", "two"])
     rendezvous = elastic.Rendezvous("127.0.0.1")
     driver = elastic.Driver(rendezvous, fleet, least=2, most=2, timeout=1, reset_limit=None, send=said)

@@ -48,7 +48,7 @@ def run(notebook: Path, folder: Path, **environment: str) -> nbformat.NotebookNo
 @pytest.mark.parametrize(
     "notebook",
     [
-        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06", "07", "09", "10")) else one
+        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06", "07", "09", "10", "11")) else one
         for one in NOTEBOOKS
         if one.name != _CONTAINERS
     ],
@@ -65,7 +65,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
 
 
 def test_which_there_are() -> None:
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "09", "10"]
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "09", "10", "11", "12"]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
@@ -77,7 +77,7 @@ def test_what_is_committed_has_outputs_and_speaks_of_no_machine(notebook: Path) 
     outputs = [output for cell in code for output in cell.outputs]
     assert not [output for output in outputs if output.output_type == "error"]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    assert pictures, "it shows no picture"
+    assert pictures or notebook.name.startswith("12"), "it shows no picture"  # 12 shows tables
     assert not re.findall(r"/(?:root|home/\w+|work|tmp/(?!probe)\w+)/[\w./-]*", text_of(found))
     assert notebook.stat().st_size < 2 << 20
 

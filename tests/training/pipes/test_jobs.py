@@ -59,10 +59,11 @@ def own_script(folder: Path, text: str) -> Path:
 
 @needs_horovod
 @pytest.mark.horovod
-def test_each_of_four_ranks_reads_ten_thousand_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("each", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_each_of_four_ranks_reads_its_quarter_of_the_records(each: int, tmp_path: Path) -> None:
     """Eight objects, and one; in Pipe and in File mode; on two hosts of two processes."""
-    write_objects(tmp_path / "eight", [5000] * 8)
-    write_objects(tmp_path / "one", [40_000])
+    write_objects(tmp_path / "eight", [each // 2] * 8)
+    write_objects(tmp_path / "one", [each * 4])
     eight, one = str(tmp_path / "eight"), str(tmp_path / "one")
     script = own_script(tmp_path / "source", (Path(__file__).with_name("count_records.py")).read_text())
     inputs = {
@@ -79,8 +80,8 @@ def test_each_of_four_ranks_reads_ten_thousand_records(tmp_path: Path) -> None:
     assert len(found) == 4
     for name in inputs:
         numbers = [rank["channels"][name]["numbers"] for rank in found]
-        assert [len(of_rank) for of_rank in numbers] == [10_000] * 4, name
-        assert sorted(itertools.chain(*numbers)) == list(range(40_000)), name
+        assert [len(of_rank) for of_rank in numbers] == [each] * 4, name
+        assert sorted(itertools.chain(*numbers)) == list(range(each * 4)), name
     places = {rank["channels"]["pipe_all"]["place"] for rank in found}
     assert places == {f"{hosts}/algo-{h}/ml/input/data/.rank-{rank}/pipe_all" for h in (1, 2) for rank in (0, 1)}
     left = [entry for entry in hosts.rglob("*") if entry.is_fifo()]

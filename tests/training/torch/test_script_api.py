@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +238,26 @@ def test_state_dicts_come_back_as_they_were(tmp_path: Path) -> None:
     for name, part in parts.items():
         assert equal(part.state_dict(), later[name].state_dict()), name
     assert place.position == 8
+
+
+def test_a_snapshot_keeps_the_place_of_its_moment_while_the_next_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, release = os.fsync, threading.Event()
+    monkeypatch.setattr("os.fsync", lambda file: (release.wait(60), fsync(file)))
+    (loader,) = loaders(1)
+    parts = {"weights": (weights := torch.nn.Embedding(1, 1)), "loader": loader}
+    with Checkpointer(tmp_path, cluster=SingleProcess(), pending=2) as saving:
+        for step, _ in enumerate(loader):
+            torch.nn.init.constant_(weights.weight, float(step))
+            if step < 2:
+                saving.save(parts, step=step)
+        release.set()
+    for step, name in enumerate(saving.checkpoints()):
+        (later,), other = loaders(1), torch.nn.Embedding(1, 1)
+        with checkpointer(tmp_path, read_only=True) as restoring:
+            restoring.restore({"weights": other, "loader": later}, which=name)
+        assert (later.position, other.weight.item()) == (8 * (step + 1), step)
 
 
 def test_a_model_with_its_optimizer_and_the_rate_of_another_size(tmp_path: Path) -> None:

@@ -321,13 +321,13 @@ def test_completion(work: Path) -> None:
         )  # fmt: skip
         return done.stdout.split()
 
-    assert complete("fleetfit", "tr") == ["train"]
+    assert complete("fleetfit", "trai") == ["train"]
     assert complete("fleetfit", "train", "--strat") == ["--strategy"]
     assert complete("fleetfit", "logs", "my") == ["my-job"]
     assert complete("fleetfit", "resume", "la") == ["last"]
     assert complete("fleetfit", "clean", "--job", "my") == ["my-job"]
     assert complete("fleetfit", "train", "--strategy", "mp") == ["mpi"]
-    assert complete("fleetfit", "train", "-s", "elastic_") == ["elastic_horovod"]
+    assert complete("fleetfit", "train", "-s", "elastic_h") == ["elastic_horovod"]
     assert complete("fleetfit", "train", "--strategy", "=", "mp") == ["mpi"]
     assert complete("fleetfit", "list", "--status", "Comp") == ["Completed"]
     assert complete("fleetfit", "completion", "f") == ["fish"]
@@ -344,7 +344,7 @@ def test_fish_takes_its_script(work: Path) -> None:
         assert done.stderr == ""
         return [found.split("\t")[0] for found in done.stdout.splitlines()]
 
-    assert complete("fleetfit tr") == ["train"]
+    assert complete("fleetfit trai") == ["train"]
     assert complete("fleetfit train -s mp") == ["mpi"]
     assert "--strategy" in complete("fleetfit train --str")
 

@@ -55,3 +55,24 @@ def test_a_study_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["tuning", "nobody"]) == Exit.NOT_FOUND
     assert cli.main([*words[:2], "--range", "lr=2:1", "--objective", "loss"]) == Exit.USAGE
     assert "--range lr: " in capsys.readouterr().err
+
+
+def test_trials_are_runs_below_the_study_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nprint('loss=', abs(float(sys.argv[sys.argv.index('--lr') + 1]) - 1))\n")
+    uri = (tmp_path / "runs").as_uri()
+    words = ["tune", str(script), "--range", "lr=1,2", "--objective", "loss", "--minimize", "--search", "grid"]
+    tracked = ["--track", f"mlflow={uri}", "-m", "loss=loss= (.*)", "--name", "study", "--json"]
+    assert cli.main([*words, *tracked]) == Exit.OK
+    for _ in range(2):  # again, it changes nothing
+        client = MlflowClient(uri)
+        runs = client.search_runs([client.get_experiment_by_name("fleetfit").experiment_id])
+        [study] = [run for run in runs if run.info.run_name == "study"]
+        trials = [run for run in runs if run is not study]
+        assert {run.data.tags["mlflow.parentRunId"] for run in trials} == {study.info.run_id}
+        assert sorted((run.data.params["lr"], run.data.metrics["loss"]) for run in trials) == [("1", 0.0), ("2", 1.0)]
+        assert {run.info.status for run in runs} == {"FINISHED"}
+        assert cli.main(["track", f"mlflow={uri}", "study"]) == Exit.OK

@@ -27,9 +27,11 @@ from estimators import (
     TrainingJob,
     TrainingJobError,
     UnsupportedError,
+    compare,
     remote,
 )
 from estimators.client.functions import packing
+from estimators.records.record import job_names
 
 
 def run(function: Callable[..., Any], inputs: Any = None, **arguments: Any) -> TrainingJob:
@@ -39,6 +41,7 @@ def run(function: Callable[..., Any], inputs: Any = None, **arguments: Any) -> T
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    (tmp_path / "none.yaml").touch()
     monkeypatch.setenv("SAGEMAKER_USER_CONFIG_OVERRIDE", str(tmp_path / "none.yaml"))
     monkeypatch.setenv("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", str(tmp_path / "none.yaml"))
     yield tmp_path / "home"
@@ -166,19 +169,52 @@ def test_a_job_that_was_stopped_has_no_value(tmp_path: Path) -> None:
 
 
 def test_exceptions_are_of_the_functions_own_types() -> None:
-    class EmptyError(Exception):
-        """An own type."""
+    class EmptyError(OSError):
+        """An own type, which takes what it does not pass on, and carries what cannot be sent."""
+
+        def __init__(self, epochs: int, *, place: str) -> None:
+            super().__init__(2, "no data", place)
+            self.epochs = epochs
+            self.lock = threading.Lock()
 
     def train(epochs: int) -> None:
-        raise EmptyError("no data", epochs)
+        raise EmptyError(epochs, place="train")
 
-    with pytest.raises(TrainingJobError, match=r"EmptyError: \('no data', 3\)") as caught:
+    with pytest.raises(TrainingJobError, match=r"EmptyError: \[Errno 2\] no data: 'train'") as caught:
         run(train, hyperparameters={"epochs": 3})
     assert isinstance(caught.value.__cause__, EmptyError)
     with pytest.raises(EmptyError) as raised:
         caught.value.job.value()
-    assert raised.value.args == ("no data", 3)
-    assert 'raise EmptyError("no data", epochs)' in str(raised.value.__cause__)
+    assert (raised.value.strerror, raised.value.filename, raised.value.epochs) == ("no data", "train", 3)
+    assert not hasattr(raised.value, "lock")
+    assert 'raise EmptyError(epochs, place="train")' in str(raised.value.__cause__)
+
+
+DEBUGGED = """
+from estimators import CollectiveAllReduce, Estimator, TrainingJobError
+
+def train(epochs: int):
+    if epochs < 0:
+        raise LookupError("no epochs", epochs)
+    breakpoint()
+    return epochs * 2
+
+made = dict(entry_point=train, instance_count=2, distribution=CollectiveAllReduce())
+print("returned", Estimator(**made, hyperparameters={"epochs": 4}).debug())
+try:
+    Estimator(**made, hyperparameters={"epochs": -1}).debug()
+except TrainingJobError as error:
+    print("raised", repr(error.__cause__))
+"""
+
+
+def test_a_function_is_debugged_in_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(DEBUGGED)
+    asked = "p 'epochs are', epochs\nepochs = 21\nc\n"
+    ended = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, input=asked, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "('epochs are', 4)" in ended.stdout
+    assert "returned 42" in ended.stdout and "raised LookupError('no epochs', -1)" in ended.stdout
 
 
 # --- what is refused ---
@@ -306,6 +342,70 @@ def test_a_call_raises_what_the_function_raised() -> None:
     assert 'raise LookupError("nothing there")' in str(caught.value.__cause__)
 
 
+def test_a_decorated_function_within_a_job_is_the_function_itself() -> None:
+    @remote
+    def double(number: int) -> int:
+        return 2 * number
+
+    class Model:
+        factor = 3
+
+        @remote(environment_variables=clusters.FORKED)
+        def factorial(self, number: int) -> int:
+            """Return a number's factorial, many times."""
+            return double(self.factor) if number == 0 else number * self.factorial(number - 1)
+
+    assert Model().factorial(3) == 36
+    assert len(job_names()) == 1
+    with pytest.raises(ConfigurationError, match=r"double\(\) is decorated with @remote.* give double\.wrapped_func"):
+        run(double)
+    assert double.wrapped_func(4) == 8
+    planned = double.estimator(4).plan()
+    assert planned.hosts and len(job_names()) == 1
+
+
+def test_functions_are_compared_by_their_names() -> None:
+    def slow() -> None:
+        print("slow")
+
+    @remote(instance_count=2, environment_variables=clusters.FORKED)
+    def twice() -> None:
+        print("twice")
+
+    comparison = compare(slow, twice)
+    assert [(group.name, group.results[0].hosts) for group in comparison.groups] == [("slow", 1), ("twice", 2)]
+    with pytest.raises(ConfigurationError, match="is a class"):
+        compare(slow, Session)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ((), {}, r"adds\(\) cannot be called like this: missing a required argument: 'a'"),
+        ((1, 2), {}, "too many positional arguments"),
+        ((1,), {"c": 2}, "got an unexpected keyword argument 'c'"),
+    ],
+)
+def test_a_call_that_the_function_does_not_take_is_a_type_error(args: Any, kwargs: Any, words: str, home: Path) -> None:
+    @remote
+    def adds(a: int) -> int:
+        return a
+
+    with pytest.raises(TypeError, match=words):
+        adds(*args, **kwargs)
+    assert not (home / "jobs").exists()
+
+
+def test_tags_are_pairs_as_well_and_join_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "SageMaker: {PythonSDK: {Modules: {RemoteFunction: {Tags: [{Key: team, Value: a}, {Key: cost, Value: b}]}}}}"
+    )
+    monkeypatch.setenv("SAGEMAKER_USER_CONFIG_OVERRIDE", str(tmp_path))
+    for given in ([("team", "z")], {"team": "z"}, [{"Key": "team", "Value": "z"}]):
+        tags = remote(nothing, tags=given).estimator().settings.tags
+        assert [(tag.key, tag.value) for tag in tags] == [("team", "z"), ("cost", "b")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "words"),
     [
@@ -345,8 +445,16 @@ def test_defaults_are_those_of_the_sdks_file(tmp_path: Path, monkeypatch: pytest
 
     assert unit() == "km"
     assert list((tmp_path / "outputs").iterdir())
-    (tmp_path / "config.yaml").write_text("a: [")
-    with pytest.raises(ConfigurationError, match=r"config\.yaml cannot be read"):
+    for text, words in (
+        ("a: [", r" cannot be read"),
+        ("SageMaker: {PythonSDK: {Modules: {RemoteFunction: {InstanceTyp: x}}}}", "Did you mean 'InstanceType'"),
+        ("SageMaker: {PythonSDK: {Modules: {RemoteFunction: {VpcConfig: {Subnet: x}}}}}", "Did you mean 'Subnets'"),
+    ):
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(ConfigurationError, match=words):
+            remote(nothing)
+    (tmp_path / "config.yaml").unlink()
+    with pytest.raises(ConfigurationError, match="SAGEMAKER_USER_CONFIG_OVERRIDE names, cannot be read: No such file"):
         remote(nothing)
 
 
@@ -368,10 +476,13 @@ def test_an_executor_runs_several_at_once_and_stops_what_nobody_needs(tmp_path: 
         values = [4]
         future = executor.submit(sum, values)
         values.append(100)  # too late for that job
-        assert future.result(60) == 4 and future.job is not None and future.job.status == "Completed"
+        with pytest.raises(TimeoutError, match="not over after 0"):
+            future.wait(0)
+        future.wait(200)
+        assert future.result() == 4 and future.job is not None and future.job.status == "Completed"
         with pytest.raises(ConfigurationError, match="cannot be sent"):
             executor.submit(id, threading.Lock())
-        with pytest.raises(ConfigurationError, match=r"nothing\(\) cannot be called like this: too many"):
+        with pytest.raises(TypeError, match=r"nothing\(\) cannot be called like this: too many"):
             executor.submit(nothing, 1)
         running = executor.submit(wait)
         clusters.until((tmp_path / "waits").exists, 30)

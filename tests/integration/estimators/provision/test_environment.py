@@ -35,9 +35,7 @@ def provision(*arguments: str, **environment: str) -> subprocess.CompletedProces
 
 
 def test_unknown_extras_are_refused_with_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(
-        ProvisionError, match=r"Did you mean 'notebook'\? The extras are docker, functions, horovod, mpi, "
-    ):
+    with pytest.raises(ProvisionError, match=r"Did you mean 'notebook'\? The extras are docker, functions, horovod, "):
         Options(root=ROOT, venv=tmp_path, extras=frozenset({"notebok"}))
 
 

@@ -13,7 +13,7 @@ from estimators.backends.hosts import discovery
 
 
 class Told:
-    """What a source has told; see :class:`estimators.backends.hosts.membership.Membership`."""
+    """What a source has told; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
 
     def __init__(
         self,

@@ -5,27 +5,31 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import clusters
 import pytest
 from running import until
 
 from estimators import (
     CategoricalParameter,
     ContinuousParameter,
+    ElasticHorovod,
     Estimator,
     HyperparameterTuner,
     HyperparameterTuningJobAnalytics,
     IntegerParameter,
     PopulationConfig,
+    SharedFleetConfig,
     TuningJobError,
     WarmStartConfig,
     WarmStartTypes,
 )
 from estimators.records.record import job_names
 from estimators.tuning import running
-from estimators.tuning.display import report, study_html
+from estimators.tuning.display import held_up_by, report, study_html
 from estimators.tuning.record import TuningRecord
 
 SCRIPT = """
@@ -140,6 +144,35 @@ def test_a_tuner_that_is_killed_loses_no_trial(script: Path, home: Path, tmp_pat
     assert searched.best_estimator().settings.hyperparameters["level"] == 4
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.filterwarnings("ignore::estimators.PreflightWarning")
+def test_a_study_waits_for_room_on_the_disk(script: Path, home: Path, tmp_path: Path) -> None:
+    """The trials to come would all fail for it."""
+    mark = tmp_path / "full"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(home)], check=True)
+    try:
+        given = {"mode": "waits", "note": str(mark)}
+        searched = tuner(script, {"level": IntegerParameter(3, 5)}, strategy="Grid", hyperparameters=given)
+        searched.fit(wait=False)
+        record = searched.latest_tuning_job
+        assert record is not None
+        until(lambda: [job.describe()["SecondaryStatus"] for job in searched.trials()] == ["Training"] * 2)
+        with (home / "filler").open("wb", 0) as filler:
+            with pytest.raises(OSError, match="No space left"):
+                while True:
+                    filler.write(bytes(4096))
+        mark.touch()
+        until(lambda: "No space left on device" in (held_up_by(record) or ""))
+        (home / "filler").unlink()
+        searched.wait()
+        assert record.trials()[2]["value"] == 5.0  # the others may have had no room for their own words
+        assert held_up_by(record) is None
+    finally:
+        clusters.kill_everything_of(home)
+        subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+
 def test_a_tuning_job_is_stopped(script: Path, home: Path) -> None:
     searched = tuner(script, {"level": IntegerParameter(1, 9)}, max_jobs=9, hyperparameters={"mode": "stays"})
     searched.fit(wait=False)
@@ -155,6 +188,39 @@ def test_a_tuning_job_is_stopped(script: Path, home: Path) -> None:
     assert [row["state"] for row in record.trials()] == ["Stopped", "Stopped"]
     assert [str(job.status) for job in searched.trials()] == ["Stopped", "Stopped"]
     searched.stop_tuning_job()  # of one that is over: nothing
+
+
+CLIMBING = """
+import argparse, os, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--rate", type=float)
+rate = parser.parse_args().rate
+step = 0
+while True:
+    step += 1
+    print(f"score={rate * step / (step + 1)}", flush=True)
+    time.sleep(0.1)
+"""
+
+
+def test_hosts_of_a_shared_fleet_go_to_the_best_trial_until_the_deadline(script: Path, home: Path) -> None:
+    """Of two trials that never end by themselves the better one has all hosts at the end, and its value counts."""
+    script.write_text(CLIMBING)
+    searched = tuner(
+        script, {"rate": CategoricalParameter([0.1, 0.9])}, strategy="Grid", max_parallel_jobs=1,
+        max_runtime_in_seconds=20, shared_fleet=SharedFleetConfig(hosts=2, explore=0.2),
+    )  # fmt: skip
+    searched.estimator.distribution = ElasticHorovod(min_hosts=1, max_hosts=2)
+    searched.fit()
+    assert searched.latest_tuning_job is not None
+    worst, best = searched.latest_tuning_job.trials()
+    assert (worst["state"], worst["reason"]) == ("Pruned", "pruned: its hosts went to better trials")
+    assert (best["state"], best["reason"], best["hosts"]) == ("Completed", "the deadline was reached", 2)
+    assert searched.best_training_job() == best["job"]
+    assert searched.describe()["HyperParameterTuningJobStatus"] == "Completed"
+    assert [len(job.membership) for job in searched.trials()] == [1, 2]
+    again = HyperparameterTuner.attach(searched.name)
+    assert again.shared_fleet == searched.shared_fleet
 
 
 def test_asha_stops_a_trial_that_is_no_good(script: Path, home: Path) -> None:

@@ -19,6 +19,7 @@ from container.checkpoint import (
     CheckpointWriteError,
     NoUsableCheckpointError,
     Progress,
+    verifying,
 )
 from container.checkpoint import manifest as manifests
 from container.checkpoint.errors import DamagedCheckpointError
@@ -47,6 +48,16 @@ def newest_step(store: CheckpointStore) -> int:
 
 
 # --- what is written is what is read ---
+
+
+def test_somebody_else_verifies_a_folder(store: CheckpointStore, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [store.write(contents(step))[0] for step in (1, 2)]
+    Path(store.directory, names[0], "one.bin").write_bytes(b"short")
+    assert verifying.main([store.directory]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["name"] == names[0] and "one.bin" in first["damage"]
+    assert second == {"name": names[1], "damage": None}
+    assert list(verifying.verify(f"{store.directory}/none")) == []
 
 
 def test_round_trip(store: CheckpointStore) -> None:

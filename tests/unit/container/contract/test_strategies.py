@@ -16,6 +16,7 @@ from container.contract.errors import ConfigurationError
 from container.contract.strategies import (
     MPI,
     CollectiveAllReduce,
+    ElasticTorchDistributed,
     Mirrored,
     MultiWorkerMirrored,
     ParameterServer,
@@ -37,6 +38,12 @@ STRATEGIES = st.one_of(
     ),
     st.builds(Mirrored, devices=st.none() | st.integers(1, 8), communication=st.sampled_from(["auto", "nccl"])),
     st.sampled_from([ParameterServer(), ParameterServer(script_on="chief"), ParameterServer(cluster_spec="sagemaker")]),
+    st.builds(
+        ElasticTorchDistributed,
+        processes_per_host=st.integers(1, 64),
+        max_hosts=st.none() | st.integers(1, 64),
+        max_restarts=st.integers(0, 9),
+    ),
     st.builds(
         CollectiveAllReduce,
         processes_per_host=st.integers(1, 64),

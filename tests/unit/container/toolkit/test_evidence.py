@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from container.toolkit import evidence
-from container.toolkit.evidence import Evidence
+from container.toolkit.evidence import RankEvidence
 
 PID = 100
 
 
-def rank(*told: dict[str, Any], opened: bool = True, ended: bool = True, pid: int = PID, **closed: Any) -> Evidence:
+def rank(*told: dict[str, Any], opened: bool = True, ended: bool = True, pid: int = PID, **closed: Any) -> RankEvidence:
     """A rank of one Python process; what it tells at its end is in ``closed``."""
-    known = Evidence()
+    known = RankEvidence()
     if opened:
         known.add({"pid": pid, "opened": True})
     for values in told:
@@ -50,14 +50,14 @@ def test_ranks_that_joined_nobody() -> None:
     ],
     ids=["joined", "unknown", "not seen", "not told"],
 )
-def test_nothing_is_said_where_one_joined_or_is_not_known(other: Evidence) -> None:
+def test_nothing_is_said_where_one_joined_or_is_not_known(other: RankEvidence) -> None:
     assert evidence.verdict("mpi", [rank(), other]) is None
 
 
 def test_a_rank_that_was_cut_off_has_joined_nobody_by_then() -> None:
-    assert evidence.verdict("parameter_server", [rank(), rank(ended=False), Evidence()]) is not None
+    assert evidence.verdict("parameter_server", [rank(), rank(ended=False), RankEvidence()]) is not None
     assert evidence.verdict("parameter_server", [rank(), rank({"joined": "a server"}, ended=False)]) is None
-    assert evidence.verdict("parameter_server", [Evidence(), Evidence()]) is None
+    assert evidence.verdict("parameter_server", [RankEvidence(), RankEvidence()]) is None
 
 
 def test_what_one_of_several_processes_of_a_rank_did_counts() -> None:
@@ -86,7 +86,7 @@ def test_ranks_that_joined_and_exchanged_nothing() -> None:
         rank(HOROVOD, {"unknown": "another version"}, exchanges={"Horovod": 0}),
     ],
 )
-def test_exchanges_that_nobody_counts(known: Evidence) -> None:
+def test_exchanges_that_nobody_counts(known: RankEvidence) -> None:
     assert known.is_mute is None
     assert evidence.verdict("mpi", [known, known]) is None
 
@@ -104,7 +104,7 @@ def test_optimizers_that_reduced_nothing() -> None:
 
 @pytest.mark.parametrize("told", [{"pid": "1", "opened": True}, {"joined": "MPI"}, {"pid": 1, "closed": True}])
 def test_what_makes_no_sense_is_no_evidence(told: dict[str, Any]) -> None:
-    known = Evidence()
+    known = RankEvidence()
     known.add(told)
     known.add({"ended": True})
     assert known.is_apart is None and known.joined == []

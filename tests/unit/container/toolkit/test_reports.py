@@ -43,6 +43,54 @@ def test_an_exception_is_the_headline_and_its_traceback_the_detail() -> None:
     assert failure.cause is Cause.PROCESS
 
 
+#: As PyTorch 2.13 says it; frames beside its own are left out.
+GLOO = """Traceback (most recent call last):
+  File "train.py", line 8, in <module>
+  File "/env/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83, in wrapper
+  File "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4026, in broadcast_object_list
+  File "/env/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83, in wrapper
+  File "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3151, in broadcast
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 2000ms for recv \
+operation to complete
+"""
+BARRIER = """Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 5435, in monitored_barrier
+RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms
+"""
+NCCL = """[rank1]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation \
+timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=9801523, NumelOut=9801523, Timeout(ms)=600000) ran for 600020 \
+milliseconds before timing out.
+[rank1]:[E626 06:24:44.906457629 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 1] Exception (either \
+an error or timeout) detected by watchdog at work: 808, last enqueued NCCL work: 811, last completed NCCL work: 807.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "raised", "words"),
+    [
+        (GLOO, True, "broadcast_object_list timed out after 2 s: another rank took no part in it"),
+        (BARRIER, True, "monitored_barrier timed out: ranks 1, 3 did not come to it"),
+        (NCCL, False, "NCCL's collective 808, ALLREDUCE, timed out after 600 s"),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=BROADCAST, Timeout(ms)=1800000) ran "
+         "for 1802212 milliseconds before timing out.", False,
+         "NCCL's collective 9, BROADCAST, timed out after 1800 s"),
+    ],
+)  # fmt: skip
+def test_a_collective_that_timed_out_is_named(text: str, raised: bool, words: str) -> None:
+    ended: dict[str, Any] = {"exit_code": 1, "exception": exception(text)} if raised else {"signal": signal.SIGABRT}
+    one = member(text, **ended)
+    failure = reports.of_member(one, "algo-2")
+    assert failure.message.startswith(f"{words} (") and failure.summary().startswith("algo-2, rank 3: ")
+    assert failure.hints[0].startswith("some rank makes other calls, or none: hang_timeout=")
+    assert not reports.is_consequence(one)
+
+
+def test_what_times_out_apart_from_collectives_keeps_its_words() -> None:
+    text = TRACEBACK.replace("no data", "Timed out waiting 2000ms for recv operation to complete")
+    failure = reports.of_member(member(text, exit_code=1, exception=exception(text)), "algo-2")
+    assert failure.message.startswith("ValueError: Timed out waiting") and failure.hints == ()
+
+
 def test_a_long_message_is_named_by_its_type_and_first_line() -> None:
     """TensorFlow's go on for pages; their last line explains nothing."""
     kind = "tensorflow.python.framework.errors_impl.UnavailableError"

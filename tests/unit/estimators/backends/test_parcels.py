@@ -89,11 +89,36 @@ def test_what_means_nothing_there_is_refused(settings: dict[str, Any], inputs: A
         ("login-1", {"pyton": "x"}, "Did you mean 'python'"),
         ("login-1", {"python": 3}, "must be a string"),
         ("login-1", {"ssh_config": "/no/such/config"}, "there is no /no/such/config"),
+        ("ray", {"adress": "http://head:8265"}, "Did you mean 'address'"),
+        ("ray", {"address": "head"}, "must be where Ray's Jobs API is"),
+        ("ray", {"python": 3}, "must be a string"),
+        ("ray", {"runtime_env": "pip"}, "must be a dict"),
+        ("ray", {"runtime_env": {"working_dir": "."}}, "is where our code is"),
+        ("ray", {"runtime_env": {"env_vars": ["A"]}}, "must be variables and their values"),
     ],
 )
 def test_a_dispatcher_that_cannot_be_is_refused(place: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load(place).check(place, options)
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "address"),
+    [
+        ({}, {}, "http://127.0.0.1:8265"),
+        ({}, {"RAY_ADDRESS": "10.0.0.1:6379"}, "10.0.0.1:6379"),
+        ({}, {"RAY_ADDRESS": "10.0.0.1:6379", "RAY_API_SERVER_ADDRESS": "http://head:80"}, "http://head:80"),
+        ({"address": "https://head"}, {"RAY_ADDRESS": "10.0.0.1:6379"}, "https://head"),
+    ],
+)
+def test_a_ray_cluster_stays_the_same_where_variables_change(
+    given: dict[str, Any], variables: dict[str, str], address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert dict(load("ray").pinned(given)) == {"address": address}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from estimators.cli.clean import ItemKind, Selection
 from estimators.job.errors import ConfigurationError, JobNotFoundError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
+from estimators.tuning.record import TuningRecord, tuning_names
 
 DAY = 86400.0
 
@@ -223,3 +224,64 @@ def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> Non
     assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
     assert all(removal.error is None for removal in clean.remove(found))
     assert [path.name for path in warm.iterdir()] == ["kept"]
+
+
+def make_study(home: Path, name: str, trials: list[str], *, ended_days_ago: float | None = 0.0) -> TuningRecord:
+    """A tuning job on record; None: one that is not over."""
+    record = TuningRecord.stage(name, home)
+    over = ended_days_ago is not None
+    ended = {"HyperParameterTuningEndTime": time.time() - (ended_days_ago or 0.0) * DAY} if over else {}
+    record.write("status", {"HyperParameterTuningJobStatus": "Completed" if over else "InProgress", **ended})
+    record.write("trials", {"trials": [{"number": place, "job": job} for place, job in enumerate(trials)]})
+    record.publish(name)
+    for job in trials:
+        make_job(job, ended_days_ago=ended_days_ago or 0.0)
+    return record
+
+
+def test_a_tuning_job_goes_with_the_last_of_its_trials(home: Path) -> None:
+    make_study(home, "old", ["old-001", "old-002"], ended_days_ago=9)
+    make_study(home, "new", ["new-001"], ended_days_ago=1)
+    items = clean.find(Selection(older_than_s=5 * DAY))
+    assert (sorted(names(items)), names(items, ItemKind.TUNING)) == (["old-001", "old-002"], ["old"])
+    assert names(clean.find(Selection(keep=2)), ItemKind.TUNING) == []  # one of its trials stays
+    assert [removal.error for removal in clean.remove(items)] == [None] * 3
+    assert tuning_names(home) == ["new"]
+    assert names(clean.find(Selection(keep=0)), ItemKind.TUNING) == ["new"]
+
+
+def test_a_tuning_job_whose_trials_are_elsewhere_goes_by_its_own_age(home: Path) -> None:
+    """On SageMaker, say: no trial of it was on record here."""
+    record = make_study(home, "there", [], ended_days_ago=3)
+    record.write("trials", {"trials": [{"number": 0, "job": "there-001"}]})
+    found = [Selection(keep=5), Selection(free_bytes=1e9), Selection(older_than_s=5 * DAY)]
+    assert [names(clean.find(selection), ItemKind.TUNING) for selection in found] == [[], [], []]
+    found = [Selection(keep=0), Selection(older_than_s=2 * DAY)]
+    assert [names(clean.find(selection), ItemKind.TUNING) for selection in found] == [["there"], ["there"]]
+
+
+def test_a_tuning_job_goes_by_name_with_its_trials(home: Path) -> None:
+    make_job("other")
+    make_study(home, "study", ["study-001", "study-002"])
+    clean.remove(clean.find(Selection(jobs=("study-001",))))
+    items = clean.find(Selection(tunings=("study",)))
+    assert (names(items), names(items, ItemKind.TUNING)) == (["study-002"], ["study"])
+    with pytest.raises(JobNotFoundError, match="study"):
+        clean.find(Selection(tunings=("stduy",)))
+
+
+def test_trials_of_a_tuning_job_that_is_not_over_stay(home: Path) -> None:
+    """Its process may have been killed: who goes on would train them again."""
+    make_study(home, "study", ["study-001"], ended_days_ago=None)
+    items = clean.find(Selection(keep=0))
+    assert (names(items), names(items, ItemKind.TUNING)) == ([], [])
+    for selection in (Selection(jobs=("study-001",)), Selection(tunings=("study",))):
+        with pytest.raises(ConfigurationError, match="fleetfit tuning study --stop"):
+            clean.find(selection)
+
+
+def test_half_made_tuning_jobs_are_leftovers(home: Path) -> None:
+    record = TuningRecord.stage("study", home)
+    os.utime(record.path, (time.time() - DAY, time.time() - DAY))
+    os.utime(record.path / "template", (time.time() - DAY, time.time() - DAY))
+    assert names(clean.find(Selection()), ItemKind.FOLDER) == [record.path.name]

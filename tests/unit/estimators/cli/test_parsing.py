@@ -25,9 +25,9 @@ def test_durations(text: str, seconds: int) -> None:
 def test_what_is_done_about_what_is_noticed() -> None:
     parser = argparse.ArgumentParser(exit_on_error=False)
     jobargs.add(parser)
-    options = jobargs._run_options(parser.parse_args(["t.py", "--on-undistributed", "fail", "--on-nan", "fail"]))
-    assert options == RunOptions(on_undistributed="fail", on_nan="fail")
-    assert jobargs._run_options(parser.parse_args(["t.py"])) is None
+    described = jobargs.job_of(parser.parse_args(["t.py", "--on-undistributed", "fail", "--on-nan", "fail"]))
+    assert described.estimator.run_options == RunOptions(on_undistributed="fail", on_nan="fail")
+    assert jobargs.job_of(parser.parse_args(["t.py"])).estimator.run_options == RunOptions()
     with pytest.raises(argparse.ArgumentError, match=r"--on-nan.*'warn', 'fail'|--on-nan.*warn, fail"):
         parser.parse_args(["t.py", "--on-nan", "maybe"])
 

@@ -142,6 +142,9 @@ def test_a_rank_does_what_was_ordered_when_it_has_finished_the_step(monkeypatch:
     late.passed(5)
     late.reached(6, rank=1)
     assert len(said) == 1 and not heir.pending and not late.pending
+    again = InjectedFaults({"FLEETFIT_CHAOS": text, "FLEETFIT_CHAOS_DONE": "[0]"})  # it has started once more
+    again.reached(6, rank=1)
+    assert sent == [9]
     chief = InjectedFaults({"FLEETFIT_CHAOS": text})
     chief.reached(6, rank=0, coordinates=True)  # it sees the steps of all
     assert sent == [9] and [data["id"] for data in said[1:]] == [0, 1] and not chief.pending

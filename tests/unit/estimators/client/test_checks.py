@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from container.contract.hyperparameters import encode
+from container.contract.strategies import ElasticTorchDistributed
+from estimators.backends.base import ManagedService
+from estimators.backends.process import ProcessBackend
 from estimators.client import checks
 from estimators.job.errors import ConfigurationError, UnsupportedError
-from estimators.job.inputs import parse_inputs
+from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import CheckpointConfig, OutputConfig, Resources, TrainingJobSpec
 
 
@@ -40,6 +45,19 @@ def test_a_pipe_is_no_channel(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigurationError, match="is neither a folder nor a file"):
         checks.check_local(spec(tmp_path, {"train": tmp_path / "pipe"}))
+
+
+def test_what_an_elastic_job_cannot_have_is_named_with_its_strategy(tmp_path: Path) -> None:
+    given = encode(ElasticTorchDistributed(max_hosts=2).to_hyperparameters())
+    piped = spec(tmp_path, {"train": TrainingInput(str(tmp_path), input_mode="Pipe")}, hyperparameters=given)
+    with pytest.raises(UnsupportedError, match="'train': in Pipe mode what a worker has read is gone when it starts"):
+        checks.check_elastic(piped, ProcessBackend)
+    three = spec(tmp_path, hyperparameters=given)
+    three = dataclasses.replace(three, resources=dataclasses.replace(three.resources, instance_count=3))
+    with pytest.raises(ConfigurationError, match=r"min_hosts=1 and max_hosts=2 of ElasticTorchDistributed"):
+        checks.check_elastic(three, ProcessBackend)
+    with pytest.raises(UnsupportedError, match=r"ElasticTorchDistributed needs hosts that can come and go"):
+        checks.check_elastic(spec(tmp_path, hyperparameters=given), ManagedService)
 
 
 def test_outputs_that_cannot_be_written_are_named(tmp_path: Path) -> None:

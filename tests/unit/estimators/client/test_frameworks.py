@@ -9,6 +9,7 @@ from estimators import (
     CollectiveAllReduce,
     ConfigurationError,
     ElasticHorovod,
+    ElasticTorchDistributed,
     Estimator,
     Mirrored,
     ParameterServer,
@@ -25,7 +26,9 @@ def test_sagemakers_dicts(given: dict[str, dict[str, bool]]) -> None:
     assert estimator.hyperparameters()["sagemaker_torch_distributed_enabled"] == "true"
 
 
-@pytest.mark.parametrize("distribution", [MPI(), ElasticHorovod(), TorchDistributed(processes_per_host=2), None])
+@pytest.mark.parametrize(
+    "distribution", [MPI(), ElasticHorovod(), ElasticTorchDistributed(), TorchDistributed(processes_per_host=2), None]
+)
 def test_what_pytorch_takes(distribution: object) -> None:
     assert PyTorch("train.py", distribution=distribution).distribution == distribution
 

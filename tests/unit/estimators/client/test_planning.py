@@ -255,6 +255,91 @@ class TestShowing:
             planned.environment("algo-1", "ps")
 
 
+class TestManyHosts:
+    """1,024 hosts of 8 ranks: what grows with the square of them is made only where it is looked at."""
+
+    @pytest.fixture
+    def planned(self) -> ClusterPlan:
+        return plan(instance_count=1024, distribution=MPI(processes_per_host=8), environment={"A": "b"})
+
+    def test_the_summary_shows_the_first_two_and_the_last(self, planned: ClusterPlan) -> None:
+        text = str(planned)
+        assert "job: strategy mpi, 1024 hosts × 8 processes, on local_process" in text
+        assert "and 1,021 hosts more, algo-3 to algo-1023" in text
+        assert [name for name in text.splitlines() if name.startswith("algo-")] == ["algo-1", "algo-2", "algo-1024"]
+        assert "--host 'algo-1:8,algo-2:8,…,algo-1024:8' -np 8192" in text.replace("\n      ", " ")
+        assert "ring: algo-1 ranks 0–7 → algo-2 ranks 8–15 → … → algo-1024 ranks 8184–8191 → back to algo-1" in text
+        assert "rank 8191 (local rank 7), started by mpirun:" in text
+        assert len(text) < 20_000 and len(planned._repr_html_()) < 100_000
+
+    def test_what_is_shown_is_all_that_is_made(self, planned: ClusterPlan) -> None:
+        str(planned)
+        assert repr(planned.hosts[500].environment) == "Deferred(…)"
+        variables = planned.environment("algo-501", "rank 4000")
+        assert variables["SM_CURRENT_HOST"] == "algo-501" and variables["A"] == "b"
+        assert len(json.loads(variables["SM_HOSTS"])) == 1024
+        assert variables["SM_MODEL_DIR"].endswith("/hosts/algo-501/ml/model")
+
+    def test_nothing_but_the_data_grows_with_the_square(self, planned: ClusterPlan) -> None:
+        """A plan and its summary of four times the hosts take four times as much memory, and not sixteen times."""
+        import tracemalloc
+
+        def peak(hosts: int) -> int:
+            estimator = TensorFlow(
+                entry_point="code/train.py",
+                instance_count=hosts,
+                distribution=CollectiveAllReduce(processes_per_host=4),
+            )
+            tracemalloc.start()
+            try:
+                str(estimator.plan())
+                return tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+
+        peak(2)  # what is imported and kept
+        assert peak(1024) < 6 * peak(256)
+
+    def test_the_whole_is_there_on_request(self) -> None:
+        planned = plan(instance_count=20, distribution=MPI(processes_per_host=2))
+        whole = planned.text(whole=True)
+        names = [f"algo-{number}" for number in range(1, 21)]
+        assert [line for line in whole.splitlines() if line.startswith("algo-")] == names
+        assert ",".join(f"{name}:2" for name in names) in whole and "more" not in whole
+        data = planned.to_dict()
+        assert [host["name"] for host in data["hosts"]] == names
+        assert data["hosts"][19]["environment"]["SM_CURRENT_HOST"] == "algo-20"
+
+    def test_many_processes_of_one_host_are_a_summary_too(self) -> None:
+        planned = plan(distribution=CollectiveAllReduce(processes_per_host=100))
+        assert "(and 97 processes more, rank 2 to rank 98)" in str(planned)
+        assert "and 97 processes more, rank 2 to rank 98" in planned._repr_html_()
+        assert "rank 50 (" in planned.text(whole=True)
+
+    def test_a_script_s_own_list_of_hosts_is_shown_whole(self) -> None:
+        hosts = ",".join(f"db-{number}" for number in range(40))
+        planned = plan(instance_count=2, distribution=MPI(), hyperparameters={"host": hosts})
+        assert f"python train.py --host {hosts}" in str(planned).replace("\n      ", " ").replace(
+            sys.executable, "python"
+        )
+
+    def test_a_host_of_many_that_is_not_there(self, planned: ClusterPlan) -> None:
+        with pytest.raises(KeyError, match=r"no host 'algo-0'; hosts: \['algo-1', 'algo-2', …, 'algo-1024'\]"):
+            planned.environment("algo-0")
+
+    def test_more_ranks_than_tf_config_can_name_are_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"1,024 hosts × 8 it would have 1\d\d,\d\d\d characters.*MPI\(\)"):
+            plan(instance_count=1024, distribution=CollectiveAllReduce(processes_per_host=8))
+        longest = plan(instance_count=1024, distribution=CollectiveAllReduce(processes_per_host=4))
+        config = longest.tf_config("algo-1024", "rank 4095")
+        assert config is not None and config["task"]["index"] == 4095
+
+    @pytest.mark.parametrize(("hosts", "processes"), [(1, 10**7), (1024, 9), (10**6, 1)])
+    def test_sizes_that_make_no_sense_are_refused(self, hosts: int, processes: int) -> None:
+        with pytest.raises(ConfigurationError, match=r"processes_per_host|ranks|instance_count"):
+            plan(instance_count=hosts, distribution=MPI(processes_per_host=processes))
+
+
 class TestDevices:
     """What a plan shows of GPUs and of the ring; on ``ml.*`` types, whose GPUs are known."""
 

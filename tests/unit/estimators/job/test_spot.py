@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimators import ConfigurationError, RunOptions, SpotMarket
-from estimators.job.spot_market import Interruption, billable_seconds, interruptions, savings
+from estimators.job.spot_market import Interruption, billable_seconds, interruptions, price_seconds, savings
 
 HOSTS = ("algo-1", "algo-2")
 
@@ -52,11 +52,36 @@ def test_no_host_comes_back_while_the_price_is_above_the_highest() -> None:
     assert found == [(80, 10), (85, 110), (100, 95), (290, None), (300, None)]
 
 
+def test_no_host_comes_back_while_there_is_none() -> None:
+    market = SpotMarket(
+        trace=[(10, "algo-1"), (20, "algo-2"), (200, "algo-1", None)], notice_s=5, return_after_s=30,
+        outages=[(60, 90), (50, 70)],
+    )  # fmt: skip
+    found = [(item.at_s, item.return_after_s) for item in interruptions(market, HOSTS)]
+    # Back at 45 s: it is before; at 55 s: after the first 70 s, which are within the second.
+    assert found == [(10, 30), (20, 65), (200, None)]
+
+
+def test_who_is_refused_asks_again() -> None:
+    market = SpotMarket(rate=60, seed=7, refusals=0.5, retry_s=100, return_after_s=3)
+    waits = [item.return_after_s for item in itertools.islice(interruptions(market, HOSTS), 4000)]
+    assert waits == [item.return_after_s for item in itertools.islice(interruptions(market, HOSTS), 4000)]
+    refused = [((wait or 0) - 3) / 100 for wait in waits]
+    assert all(count == pytest.approx(round(count)) for count in refused)
+    # Half of them are not refused; the mean is one refusal.
+    assert sum(count < 0.5 for count in refused) / 4000 == pytest.approx(0.5, abs=0.05)
+    assert statistics.mean(refused) == pytest.approx(1.0, abs=0.1)
+    free = dataclasses.replace(market, refusals=0.0)
+    moments = [[item.at_s for item in itertools.islice(interruptions(one, HOSTS), 50)] for one in (market, free)]
+    assert moments[0] == moments[1]
+
+
 def test_time_is_billed_at_the_price_of_its_moment() -> None:
     spans = [(0.0, 100.0), (150.0, 250.0)]
     assert billable_seconds(SpotMarket(), spans) == 200
     market = SpotMarket(price_history=[(50, 1), (200, 2)], on_demand_price=4)
     assert billable_seconds(market, spans) == 100 / 4 + 50 / 4 + 50 / 2
+    assert price_seconds(market, 150, 250) == 50 * 1 + 50 * 2
     assert savings(500, 100) == 80 and savings(0, 0) == 0
 
 
@@ -85,6 +110,10 @@ def test_a_bill_does_not_depend_on_how_the_time_is_cut(
         ({"price_history": [3]}, "each must be (seconds, price)"),
         ({"max_price": 3}, "needs a price_history"),
         ({"price_history": [(0, 1)], "on_demand_price": 0}, "must be above 0"),
+        ({"refusals": 1.0}, "must be below 1, got 1.0: a host that never comes back is return_after_s=None"),
+        ({"retry_s": -1}, "retry_s"),
+        ({"outages": [(5, 5)]}, "(5, 5) ends before it has begun"),
+        ({"outages": [5]}, "each must be (from, until); got 5"),
         ({"seed": 1.5}, "seed=…) must be a whole number"),
         ({"notice": 3}, "Did you mean 'notice_s'?"),
     ],

@@ -39,6 +39,35 @@ def test_key_of_an_installation(installation: Installation) -> None:
     assert os.uname().machine in key.machine
 
 
+def test_the_key_of_a_set_of_frameworks(
+    installation: Installation, tmp_path: Path, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (installation.packages / "torch-2.13.0+cpu.dist-info").mkdir()
+    (installation.packages / "torch-2.13.0+cpu.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n"
+    )
+    assert BuildKey.of(installation).torch == ""
+    monkeypatch.setenv(horovod.FRAMEWORKS, "tensorflow,torch")
+    both = BuildKey.of(installation)
+    assert (both.tensorflow, both.torch) == ("tensorflow_cpu2.21.0", "2.13.0+cpu")
+    assert "-tensorflow_cpu2.21.0-torch2.13.0_cpu-" in str(both)
+    assert both.sibling is not None and both.sibling.torch == both.torch
+    cache = WheelCache(root=tmp_path / "cache")
+    assert horovod.cached(installation, cache) is None
+    without = cache.publish(str(replace(both, torch="")), make_wheel("horovod", "0.28.1"))
+    assert horovod.cached(installation, cache) == without  # an image has no PyTorch
+    own = cache.publish(str(both), make_wheel("horovod", "0.28.1"))
+    assert horovod.cached(installation, cache) == own
+    monkeypatch.setenv(horovod.FRAMEWORKS, "tensorflow")
+    assert BuildKey.of(installation) == replace(both, torch="")
+    monkeypatch.setenv(horovod.FRAMEWORKS, "Torch,")
+    alone = BuildKey.of(installation)
+    assert alone == replace(both, tensorflow="") and alone.sibling is None
+    monkeypatch.setenv(horovod.FRAMEWORKS, "torch,mxnet")
+    with pytest.raises(RequirementUnavailable, match="'torch,mxnet'; Horovod is not built for mxnet here"):
+        BuildKey.of(installation)
+
+
 @pytest.mark.parametrize(("there", "other"), [("tensorflow_cpu2.21.0", "tensorflow2.21.0")])
 def test_both_builds_of_a_tensorflow_share_a_wheel(there: str, other: str) -> None:
     assert replace(KEY, tensorflow=there).sibling == replace(KEY, tensorflow=other)
@@ -53,7 +82,7 @@ def test_a_wheel_of_the_other_build_is_installed_and_not_compiled_again(
     cache.publish(str(key.sibling), make_wheel("horovod", "0.28.1"))
     put: list[str] = []
     monkeypatch.setattr(horovod, "_put", lambda installation, wheel: put.append(wheel.name))
-    monkeypatch.setattr(horovod, "_check", lambda installation: subprocess.CompletedProcess([], 0))
+    monkeypatch.setattr(horovod, "_check", lambda installation, key: subprocess.CompletedProcess([], 0))
     assert horovod.install(installation, cache) == key
     assert put == ["horovod-0.28.1-py3-none-any.whl"]
     assert cache.find(str(key)) is not None  # images, and the next environment, find it

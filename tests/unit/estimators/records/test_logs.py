@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from container.contract.wire import Piece, split_pieces
 from estimators.job.errors import RecordError
+from estimators.records.log_files import times_file
 from estimators.records.logs import LogLine, LogReader, LogWriter
-from estimators.records.record import JobRecord, times_file
+from estimators.records.record import JobRecord
 
 
 @pytest.fixture
@@ -112,6 +113,20 @@ def test_a_reader_follows_new_files_and_attempts(record: JobRecord) -> None:
     writer.flush()
     assert [(line.text, line.attempt) for line in everything(reader)] == [("b", 0), ("c", 1)]
     assert reader.poll() == []
+
+
+def test_a_reader_passes_over_all_but_the_last_lines_of_each_process(record: JobRecord) -> None:
+    writer, reader = LogWriter(record), LogReader(record)
+    for number in range(100):
+        writer.write(Piece("algo-1", "rank 0", b"a%d\n" % number))
+    writer.write(Piece("algo-1", "rank 1", b"b\n"))
+    writer.flush()
+    assert reader.skip(3) == 97
+    assert sorted(line.text for line in everything(reader)) == ["a97", "a98", "a99", "b"]
+    assert reader.skip(3) == 0, "what has been read is not passed over"
+    writer.write(Piece("algo-1", "rank 0", b"a100\n"))
+    writer.close()
+    assert [line.text for line in everything(reader)] == ["a100"]
 
 
 def test_readers_choose(record: JobRecord) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
+import fcntl
 import json
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from container.contract.wire import Event
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
 from estimators.records import record as records
 from estimators.records import status as statuses
-from estimators.records.record import JobRecord, job_names, log_stem, process_of
+from estimators.records.log_files import log_stem, process_of
+from estimators.records.record import JobRecord, job_names
 from estimators.records.states import SecondaryStatus
 
 
@@ -238,3 +241,19 @@ def test_hosts_are_in_natural_order(record: JobRecord) -> None:
 def test_the_default_home_is_in_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLEETFIT_HOME", raising=False)
     assert records.jobs_folder() == Path.home() / ".fleetfit" / "jobs"
+
+
+def test_who_only_asks_whether_a_record_is_held_does_not_hold_it(tmp_path: Path) -> None:
+    """``fleetfit list`` in another window made a ``resume()`` fail."""
+    record = JobRecord.create("job", tmp_path)
+    record.release()
+    asked = os.open(record.lock_file, os.O_RDONLY)
+    fcntl.flock(asked, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    taken: list[bool] = []
+    taker = threading.Thread(target=lambda: taken.append(record.lock()))
+    taker.start()
+    os.close(asked)
+    taker.join()
+    assert taken == [True]
+    assert not JobRecord.open("job", tmp_path).lock()
+    record.release()

@@ -21,7 +21,7 @@ from estimators.results import result as result_module
 from estimators.results.advice import calibration as calibrations
 from estimators.results.advice import published
 from estimators.results.advice.calibration import Calibration, Line, Observation, Point
-from estimators.results.advice.model import CPU, GPU, Constants, Fleet, Workload, predict, ring_latency, ring_seconds
+from estimators.results.advice.model import CPU, GPU, Constants, Hardware, Workload, predict, ring_latency, ring_seconds
 from estimators.results.advice.recommending import bigger_hosts
 from estimators.results.result import Result
 
@@ -32,7 +32,7 @@ INCEPTION, VGG = published.MODELS["inception_v1"], published.MODELS["vgg16"]
 
 
 def test_a_ring_moves_what_it_must() -> None:
-    fleet = Fleet(hosts=4, bandwidth=1e9)
+    fleet = Hardware(hosts=4, bandwidth=1e9)
     plain = Constants(ring_share=1.0, latency_s=1e-3)
     assert ring_seconds(1e9, fleet, plain, 1.0) == pytest.approx(2 * 3 / 4)
     assert ring_latency(fleet, plain) == pytest.approx(6e-3)
@@ -62,7 +62,7 @@ def test_parameter_servers_fall_behind_as_hosts_grow_and_a_ring_does_not() -> No
 
 def test_fusion_and_packs() -> None:
     many = Workload(compute_s=0.1, gradient_bytes=28e6, tensors=116, batch_size=32)
-    fleet = Fleet(hosts=8, bandwidth=1.25e9)
+    fleet = Hardware(hosts=8, bandwidth=1.25e9)
     slow = dataclasses.replace(GPU, latency_s=200e-6)
     fused, alone = (predict("mpi", many, fleet, slow, fusion_bytes=size).exchange_s for size in (64 << 20, 0))
     assert alone > 5 * fused
@@ -74,19 +74,19 @@ def test_fusion_and_packs() -> None:
 
 def test_compression_halves_what_a_slow_link_carries() -> None:
     big = VGG.workload(compute_s=0.1)
-    fleet = Fleet(hosts=4, bandwidth=1.25e8)
+    fleet = Hardware(hosts=4, bandwidth=1.25e8)
     whole, half = (predict("mpi", big, fleet, compression=compression).exchange_s for compression in (False, True))
     assert half == pytest.approx(whole / 2, rel=0.05)
 
 
 def test_one_process_exchanges_nothing() -> None:
-    found = predict("mpi", VGG.workload(compute_s=0.1, batch_size=32), Fleet(hosts=1))
+    found = predict("mpi", VGG.workload(compute_s=0.1, batch_size=32), Hardware(hosts=1))
     assert found.efficiency == 1 and found.samples_per_second == pytest.approx(320)
 
 
 def test_an_unknown_strategy_has_no_model() -> None:
     with pytest.raises(ValueError, match="no cost model of 'gossip'"):
-        predict("gossip", VGG.workload(compute_s=0.1), Fleet(hosts=2))
+        predict("gossip", VGG.workload(compute_s=0.1), Hardware(hosts=2))
 
 
 # --- the AWS guide's table: model size × CPU or GPU ---

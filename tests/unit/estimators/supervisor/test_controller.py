@@ -16,7 +16,7 @@ from container.contract.failures import Cause, Failure
 from container.contract.strategies import ElasticHorovod
 from container.contract.wire import Event
 from estimators.backends.base import HostEnd
-from estimators.backends.hosts.membership import Membership, Places
+from estimators.backends.hosts.membership import MembershipListener, Places
 from estimators.supervisor.elastic.controller import ElasticController
 from estimators.supervisor.elastic.course import TRANSITIONS, State, Turn
 from estimators.supervisor.elastic.members import WorkerState
@@ -50,7 +50,7 @@ class World:
         self.asked: list[tuple[str, dict[str, Any]]] = []  # what toolkits were told
         self.offers: list[tuple[str, ...]] = []
         self.finished = False
-        self.membership_told: Membership | None = None
+        self.membership_told: MembershipListener | None = None
         self.initial = tuple(f"algo-{number}" for number in range(1, hosts + 1))
         self.added: list[str] = []
         self.located: dict[str, str] = {}
@@ -124,7 +124,7 @@ class World:
     def membership(self) -> World | None:
         return self if self._has_source else None
 
-    def start(self, membership: Membership) -> None:
+    def start(self, membership: MembershipListener) -> None:
         self.membership_told = membership
 
     def places(self, found: Places) -> None:
@@ -170,7 +170,7 @@ class World:
         """The driver gives places to those that it was told of, and they meet."""
         for name in self.offers[-1]:
             self.driver_says({"op": "start", "worker": name, "environment": {}})
-        self.driver_says({"op": "membership", "workers": list(self.offers[-1])})
+        self.driver_says({"op": "membership", "generation": 0, "workers": list(self.offers[-1])})
 
     # --- what happens on hosts ---
 
@@ -322,6 +322,22 @@ def test_it_is_complete_when_a_member_is_through_and_fails_when_all_have_failed(
     world.dies("algo-1.0.0", 1)
     world.driver_says({"op": "finished", "error": "the reset limit is reached"})
     assert world.failure is not None and world.failure.message == "elastic training: the reset limit is reached."
+
+
+def test_hosts_that_have_not_come_yet_hold_up_no_job_that_is_complete() -> None:
+    world = begun(max_hosts=4)
+    world.controller.add_hosts(2)
+    ends, world.withdraw = world.withdraw, lambda host: ends(host) if host == "algo-3" else None  # type: ignore[method-assign]
+    for name in ("algo-1", "algo-2"):
+        world.dies(f"{name}.0.0", 0)
+    world.driver_says({"op": "finished"})
+    for name in ("algo-1", "algo-2"):
+        world.ends(name)
+    assert world.controller.roster.running == ["algo-4"]  # to which something is being brought
+    world.up("algo-4")
+    assert world.asked[-1] == ("algo-4", {"op": "finish"})
+    world.ends("algo-4")
+    assert world.controller.roster.running == [] and world.failure is None
 
 
 def test_too_few_for_too_long_names_who_is_missing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimators.backends.hosts.membership import Membership
+from estimators.backends.hosts.membership import MembershipListener
 from estimators.supervisor.elastic.members import ElasticHost, HostState
 from estimators.supervisor.elastic.places import Places
 
@@ -15,7 +15,7 @@ class Source:
     def __init__(self, *, decides: bool) -> None:
         self.decides = decides
 
-    def start(self, membership: Membership) -> None: ...
+    def start(self, membership: MembershipListener) -> None: ...
 
     def close(self) -> None: ...
 

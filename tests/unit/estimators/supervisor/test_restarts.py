@@ -12,10 +12,10 @@ from estimators import ConfigurationError, FailurePolicy
 from estimators.job.failure_policy import (
     Again,
     Cooldown,
+    EndedBy,
     Ending,
     Final,
-    Fleet,
-    Kind,
+    PresentHosts,
     decide,
     exception_of,
     in_a_row,
@@ -36,10 +36,10 @@ def raised(error: str, line: int = 3) -> Failure:
 
 
 def failed(failure: Failure = KILLED, *, progressed: bool = False, seconds: float = 5.0) -> Ending:
-    return Ending(attempt=0, kind=Kind.FAILURE, failure=failure, progressed=progressed, seconds=seconds)
+    return Ending(attempt=0, kind=EndedBy.FAILURE, failure=failure, progressed=progressed, seconds=seconds)
 
 
-PREEMPTED = Ending(attempt=0, kind=Kind.PREEMPTION, taken=("algo-2",))
+PREEMPTED = Ending(attempt=0, kind=EndedBy.PREEMPTION, taken=("algo-2",))
 
 
 def test_without_a_policy_nothing_is_started_again_but_what_was_preempted() -> None:
@@ -136,7 +136,7 @@ def test_mistakes_are_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_a_fleet_says_who_is_there_and_when_there_are_enough() -> None:
-    fleet = Fleet(hosts=("algo-1", "algo-2", "algo-3")).without("algo-2", until=30).without("algo-3")
+    fleet = PresentHosts(hosts=("algo-1", "algo-2", "algo-3")).without("algo-2", until=30).without("algo-3")
     assert fleet.present(10) == ("algo-1",) and fleet.present(30) == ("algo-1", "algo-2")
     assert [fleet.enough_at(least, 10) for least in (1, 2, 3)] == [10, 30, math.inf]
     assert fleet.returned("algo-3").enough_at(3, 10) == 30
@@ -153,7 +153,7 @@ def test_attempts_wait_for_hosts_that_come_back_and_go_on_with_fewer_where_that_
     waits.fleet = waits.fleet.without("algo-2", until=20.0)
     outcome = waits.over(KILLED, 10.0)
     assert isinstance(outcome, Wait) and outcome.until == 20.0
-    assert outcome.ending is not None and outcome.ending.kind is Kind.PREEMPTION and outcome.ending.failure is None
+    assert outcome.ending is not None and outcome.ending.kind is EndedBy.PREEMPTION and outcome.ending.failure is None
     assert waits.begin(20.0) == hosts and waits.number == 1 and not waits.taken
 
     smaller = Attempts(FailurePolicy(max_failures=1, min_hosts=1), hosts)

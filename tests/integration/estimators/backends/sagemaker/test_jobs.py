@@ -15,7 +15,18 @@ from typing import Any
 
 import pytest
 
-from estimators import MPI, JobNotFoundError, RunOptions, TensorFlow, TrainingInput, TrainingJobError
+from estimators import (
+    MPI,
+    HyperparameterTuner,
+    IntegerParameter,
+    JobNotFoundError,
+    RunOptions,
+    TensorFlow,
+    TrainingInput,
+    TrainingJobError,
+    TuningJobError,
+    UnsupportedError,
+)
 from estimators.client.training_job import TrainingJob
 
 ROOT = Path(__file__).resolve().parents[5]
@@ -27,11 +38,12 @@ from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float, default=0.0)
 parser.add_argument("--fail", type=int, default=0)
+parser.add_argument("--rate", type=int, default=0)
 parser.add_argument("--model_dir")
 given = parser.parse_args()
 files = os.environ.get("SM_CHANNEL_TRAIN")
 print(f"files: {sorted(os.listdir(files)) if files else []}", flush=True)
-print(f"loss: {0.25}", flush=True)
+print(f"loss: {0.25 + given.rate}", flush=True)
 time.sleep(given.seconds)
 if given.fail:
     raise ValueError("on purpose")
@@ -140,6 +152,34 @@ def test_a_cluster_trains_as_everywhere_else(
         TensorFlow.attach("nobody")
 
 
+def test_a_function_comes_back_with_its_value_or_its_exception(client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoDataError(Exception):
+        """An own type, which takes what it does not pass on."""
+
+        def __init__(self, channel: str, files: int) -> None:
+            super().__init__(f"{files} files in {channel}")
+            self.files = files
+
+    def train(epochs: int, fails: bool = False) -> Any:
+        if fails:
+            raise NoDataError("train", 0)
+        path = Path(os.environ["SM_MODEL_DIR"], "weights")
+        path.write_text("0.5")
+        return path
+
+    job = estimator(entry_point=train, source_dir=None, hyperparameters={"epochs": 0}).fit(logs=False)
+    assert job.value().read_text() == "0.5"
+    with pytest.raises(TrainingJobError) as caught:
+        estimator(entry_point=train, source_dir=None, hyperparameters={"epochs": 1, "fails": True}).fit(logs=False)
+    error = caught.value.__cause__
+    assert isinstance(error, NoDataError) and error.files == 0 and "raise NoDataError" in str(error.__cause__)
+
+    # On another machine, which has neither the code nor the function.
+    monkeypatch.setenv("FLEETFIT_HOME", str(client / "other"))
+    found = TensorFlow.attach(job.name).latest_training_job
+    assert found is not None and found.value().read_text() == "0.5"
+
+
 def test_a_failed_script_raises_with_its_reason() -> None:
     with pytest.raises(TrainingJobError, match="ValueError: on purpose"):
         estimator(hyperparameters={"fail": 1}).fit(logs=False)
@@ -183,3 +223,88 @@ def test_an_interrupted_caller_leaves_the_job_alone_and_stop_ends_it(client: Pat
     job.stop(wait=True)
     assert job.status == "Stopped"
     assert job.result().failure_reason is None
+
+
+def tuner(most: int, **arguments: Any) -> HyperparameterTuner:
+    hyperparameters = arguments.pop("hyperparameters", {})
+    return HyperparameterTuner(
+        estimator(base_job_name="tuned", hyperparameters=hyperparameters),
+        "loss",
+        {"rate": IntegerParameter(1, most)},
+        **{"strategy": "Grid", "objective_type": "Minimize", "max_parallel_jobs": 2, **arguments},
+    )
+
+
+def test_a_tuning_job_is_sagemakers_own(client: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Created there and followed into the same record; whoever follows may be killed, or be on another machine."""
+    import boto3
+
+    searched = tuner(3, tags=[{"Key": "team", "Value": "a"}])
+    searched.fit(wait=False)
+    record = searched.latest_tuning_job
+    assert record is not None
+    until(lambda: record.trials())
+    os.kill(record.status()["Fleetfit"]["pid"], signal.SIGKILL)
+    searched.wait()
+    rows = record.trials()
+    assert [(row["state"], row["value"], row["values"]["rate"]) for row in rows] == [
+        ("Completed", 1.25, "1"),
+        ("Completed", 2.25, "2"),
+        ("Completed", 3.25, "3"),
+    ]
+    there = boto3.client("sagemaker").describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=searched.name)
+    described = searched.describe()
+    assert described["HyperParameterTuningJobArn"] == there["HyperParameterTuningJobArn"]
+    assert described["TrainingJobStatusCounters"]["Completed"] == 3
+    assert searched.best_training_job() == there["BestTrainingJob"]["TrainingJobName"] == rows[0]["job"]
+    frame = searched.analytics().dataframe()
+    assert frame["FinalObjectiveValue"].tolist() == [1.25, 2.25, 3.25]
+
+    monkeypatch.setenv("FLEETFIT_HOME", str(client / "other"))
+    found = HyperparameterTuner.attach(searched.name)
+    found.wait()
+    assert found.analytics().dataframe()["FinalObjectiveValue"].tolist() == [1.25, 2.25, 3.25]
+    assert found.objective_type == "Minimize"
+    best = found.best_estimator()
+    assert best.latest_training_job is not None
+    assert best.latest_training_job.name == rows[0]["job"]
+    assert best.settings.hyperparameters["rate"] == 1
+    with pytest.raises(JobNotFoundError, match="SageMaker has none either"):
+        HyperparameterTuner.attach("nobody")
+    monkeypatch.setenv("FLEETFIT_HOME", str(client / "third"))
+    with pytest.raises(TuningJobError, match=r"SageMaker has a tuning job named .* already"):
+        tuner(4).fit(job_name=searched.name)
+
+
+def test_a_tuning_job_of_sagemakers_is_stopped() -> None:
+    searched = tuner(9, hyperparameters={"seconds": 600})
+    searched.fit(wait=False)
+    record = searched.latest_tuning_job
+    assert record is not None
+    until(lambda: record.trials())
+    searched.stop_tuning_job()
+    searched.wait()
+    assert searched.describe()["HyperParameterTuningJobStatus"] == "Stopped"
+    assert {row["state"] for row in record.trials()} == {"Stopped"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            {"strategy": "ASHA"},
+            "strategy 'ASHA' on instance_type 'ml.m5.xlarge': SageMaker's tuning jobs have Bayesian",
+        ),
+        ({"strategy": "Bayesian", "max_failures": 2}, "max_failures=2 on instance_type 'ml.m5.xlarge'"),
+    ],
+)
+def test_what_sagemakers_tuning_jobs_do_not_have_is_refused(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        tuner(9, **arguments).fit()
+
+
+def test_a_tuning_job_cannot_bring_the_toolkit_along() -> None:
+    searched = tuner(9)
+    searched.estimator = estimator(image_uri=IMAGE.replace("fleetfit-training", "mine"))
+    with pytest.raises(UnsupportedError, match="SageMaker's tuning jobs cannot set how a container is started"):
+        searched.fit()

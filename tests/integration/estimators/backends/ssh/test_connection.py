@@ -15,9 +15,9 @@ from sshd import Keys, Server, free_port, key
 
 from container.system.loop import Loop
 from estimators.backends.ssh.command import Destination, SshSettings, resolved
-from estimators.backends.ssh.connection import Connection, Connections, Finished
+from estimators.backends.ssh.connection import Connections, Finished, SshConnection
 
-Open = Callable[[Destination, SshSettings], "Connection | str"]
+Open = Callable[[Destination, SshSettings], "SshConnection | str"]
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def connect(loop: Loop, run_until: RunUntil) -> Iterator[Open]:
     """Connects, and gives the connection or why there is none."""
     opened: list[Connections] = []
 
-    def connect(destination: Destination, settings: SshSettings) -> Connection | str:
-        came: list[Connection | str] = []
+    def connect(destination: Destination, settings: SshSettings) -> SshConnection | str:
+        came: list[SshConnection | str] = []
         connections = Connections(loop, settings)
         opened.append(connections)
         connections.open(destination, came.append, came.append)
@@ -43,8 +43,10 @@ def there(server: Server) -> Destination:
     return Destination(host=server.address, port=server.port)
 
 
-def run(connection: Connection | str, run_until: RunUntil, *argv: str, source: Path | bytes | None = None) -> Finished:
-    assert isinstance(connection, Connection), connection
+def run(
+    connection: SshConnection | str, run_until: RunUntil, *argv: str, source: Path | bytes | None = None
+) -> Finished:
+    assert isinstance(connection, SshConnection), connection
     ended: list[Finished] = []
     connection.run(argv, ended.append, source=source)
     run_until(lambda: ended)
@@ -91,7 +93,7 @@ def test_a_program_is_spoken_to_and_ends_with_its_input(
     connect: Open, run_until: RunUntil, there: Destination, settings: SshSettings, loop: Loop, tmp_path: Path
 ) -> None:
     connection = connect(there, settings)
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, SshConnection)
     ends: list[tuple[int, int]] = []
     failures: list[Finished] = []
     program = (
@@ -115,7 +117,7 @@ def test_a_program_that_is_not_there_ends(
     connect: Open, run_until: RunUntil, there: Destination, settings: SshSettings
 ) -> None:
     connection = connect(there, settings)
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, SshConnection)
     ends: list[tuple[int, int]] = []
     told: list[Finished] = []
     connection.start(["/no/such/program"], lambda *fds: ends.append(fds), told.append, on_end=told.append)
@@ -132,7 +134,7 @@ def test_what_a_shell_prints_at_its_start_is_not_the_programs(
     server = Server(keys, "127.0.0.3", more=f"SetEnv HOME={tmp_path}")
     try:
         connection = connect(Destination(host=server.address, port=server.port), settings)
-        assert isinstance(connection, Connection)
+        assert isinstance(connection, SshConnection)
         ends: list[tuple[int, int]] = []
         connection.start(["echo", "mine"], lambda *fds: ends.append(fds), lambda finished: ends.append((-1, -1)))
         run_until(lambda: ends)
@@ -221,7 +223,7 @@ def test_many_logins_at_once_come_through_a_narrow_door(
     """sshd drops logins at random from the second on, and all from the fourth."""
     server = Server(keys, "127.0.0.6", more="MaxStartups 2:50:4")
     connections = Connections(loop, settings)
-    came: list[Connection | str] = []
+    came: list[SshConnection | str] = []
     try:
         for _ in range(12):
             connections.open(Destination(host=server.address, port=server.port), came.append, came.append)
@@ -238,12 +240,12 @@ def test_patience_waits_for_a_machine_that_starts(
     server = Server(keys, "127.0.0.7")
     server.close()
     connections = Connections(loop, settings)
-    came: list[Connection | str] = []
+    came: list[SshConnection | str] = []
     connections.open(Destination(host=server.address, port=server.port), came.append, came.append, patience=60)
     loop.call_later(0.5, server.start)
     try:
         run_until(lambda: came, seconds=30)
-        assert isinstance(came[0], Connection), came
+        assert isinstance(came[0], SshConnection), came
     finally:
         connections.close()
         server.close()
@@ -254,7 +256,7 @@ def test_a_connection_that_breaks_is_told(
 ) -> None:
     server = Server(keys, "127.0.0.8")
     connection = connect(Destination(host=server.address, port=server.port), settings)
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, SshConnection)
     lost: list[str] = []
     connection.on_lost = lost.append
     ended: list[Finished] = []
@@ -268,7 +270,7 @@ def test_without_its_master_nothing_connects_by_itself(
     connect: Open, run_until: RunUntil, there: Destination, settings: SshSettings
 ) -> None:
     connection = connect(there, settings)
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, SshConnection)
     connection._socket.unlink()
     assert run(connection, run_until, "true").code == 255
 
@@ -279,7 +281,7 @@ def test_a_link_that_hangs_is_noticed_in_15_s(
 ) -> None:
     server = Server(keys, "127.0.0.9")
     connection = connect(Destination(host=server.address, port=server.port), settings)
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, SshConnection)
     lost: list[str] = []
     connection.on_lost = lost.append
     stopped = server.children()
@@ -296,11 +298,11 @@ def test_nothing_is_left_of_it_here(
     loop: Loop, run_until: RunUntil, there: Destination, settings: SshSettings, own_temporary_folder: Path
 ) -> None:
     connections = Connections(loop, settings)
-    came: list[Connection | str] = []
+    came: list[SshConnection | str] = []
     connections.open(there, came.append, came.append)
     run_until(lambda: came)
     connection = came[0]
-    assert isinstance(connection, Connection)
+    assert isinstance(connection, SshConnection)
     master = connection._master
     assert master is not None
     connections.close()

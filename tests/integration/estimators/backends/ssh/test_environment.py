@@ -14,7 +14,7 @@ import clusters
 import pytest
 
 from estimators.backends.hosts import environment
-from estimators.backends.hosts.environment import Environment, HostError, Shell, prepare
+from estimators.backends.hosts.environment import HostError, PythonEnvironment, Shell, prepare
 
 
 @pytest.fixture
@@ -23,24 +23,24 @@ def shell(tmp_path: Path) -> Shell:
 
 
 @pytest.fixture
-def wanted() -> Environment:
-    return Environment.of(["greeting==1.0"])
+def wanted() -> PythonEnvironment:
+    return PythonEnvironment.of(["greeting==1.0"])
 
 
-def test_an_environment_is_named_by_what_is_in_it(wanted: Environment) -> None:
-    assert Environment.of(["greeting==1.0"]) == wanted
-    assert Environment.of(["greeting==1.1"]).name != wanted.name
+def test_an_environment_is_named_by_what_is_in_it(wanted: PythonEnvironment) -> None:
+    assert PythonEnvironment.of(["greeting==1.0"]) == wanted
+    assert PythonEnvironment.of(["greeting==1.1"]).name != wanted.name
     assert wanted.python == f"3.{sys.version_info[1]}" and wanted.processor == platform.machine()
 
 
-def test_another_processor_or_python_is_refused_by_name(shell: Shell, wanted: Environment) -> None:
+def test_another_processor_or_python_is_refused_by_name(shell: Shell, wanted: PythonEnvironment) -> None:
     with pytest.raises(HostError, match=f"processor of kind {platform.machine()}, .* are for sparc64"):
         prepare(shell, dataclasses.replace(wanted, processor="sparc64"), print)
     with pytest.raises(HostError, match=r"it has Python 3\..*, and .* are for 3\.99; install python3\.99 there"):
         prepare(shell, dataclasses.replace(wanted, python="3.99"), print)
 
 
-def test_one_that_is_there_is_taken(shell: Shell, wanted: Environment, tmp_path: Path) -> None:
+def test_one_that_is_there_is_taken(shell: Shell, wanted: PythonEnvironment, tmp_path: Path) -> None:
     python = tmp_path / ".cache" / "fleetfit" / "hosts" / wanted.name / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
@@ -50,7 +50,7 @@ def test_one_that_is_there_is_taken(shell: Shell, wanted: Environment, tmp_path:
 
 
 def test_a_full_disk_is_told_before_anything_is_sent(
-    shell: Shell, wanted: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, wanted: PythonEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -62,7 +62,7 @@ def test_a_full_disk_is_told_before_anything_is_sent(
 
 
 def test_a_step_that_fails_leaves_nothing_half_made(
-    shell: Shell, wanted: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, wanted: PythonEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -75,7 +75,7 @@ def test_a_step_that_fails_leaves_nothing_half_made(
     assert [path.name for path in hosts.iterdir() if "env-" in path.name and "wheels" not in path.name] == []
 
 
-def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted: Environment) -> None:
+def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted: PythonEnvironment) -> None:
     """uv takes for ever here, and says where it is."""
     hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
     hosts.mkdir(parents=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container.system.loop import Loop
-from estimators.backends.hosts.membership import Membership, News
+from estimators.backends.hosts.membership import MembershipListener, News
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
 from estimators.job.fleets import Capabilities
@@ -29,7 +29,7 @@ class Board:
         self._path = path
         self._news: News | None = None
 
-    def start(self, membership: Membership) -> None:
+    def start(self, membership: MembershipListener) -> None:
         """Look for the first time, and then again and again."""
         self._news = News(membership)
         self._look()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from estimators.backends.ec2 import requests
-from estimators.backends.ec2.requests import Answer, Kind, Launched, Lifecycle, Pool, Search, Shortage, Wanted
+from estimators.backends.ec2.requests import Answer, ErrorMeaning, Launched, Lifecycle, Pool, Search, Shortage, Wanted
 
 PLACES = (("eu-west-1a", "subnet-a"), ("eu-west-1b", "subnet-b"))
 POOLS = requests.pools(("g5.xlarge", "g4dn.2xlarge"), PLACES)
@@ -142,7 +142,7 @@ def test_an_empty_answer_is_read_too(response: dict[str, Any]) -> None:
 def test_what_waiting_does_not_end_is_told_at_once(codes: list[str], hopeless: str | None) -> None:
     answer = Answer(shortages=tuple(Shortage(code=code, text="") for code in codes))
     assert (answer.hopeless.code if answer.hopeless else None) == hopeless
-    assert requests.kind_of("RequestLimitExceeded") is Kind.PASSES
+    assert requests.kind_of("RequestLimitExceeded") is ErrorMeaning.PASSES
 
 
 @pytest.mark.parametrize(

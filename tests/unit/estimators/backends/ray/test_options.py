@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from estimators.backends.ray import driver
+from estimators.backends.ray import driver, shortage
 from estimators.backends.ray.options import RayOptions
 from estimators.job.errors import ConfigurationError
 
@@ -63,10 +63,11 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, object], reason: str) 
 
 def test_errors_of_rays_are_one_line() -> None:
     remote = 'ray::HostActor.start() (pid=1)\nTraceback (most recent call last):\n  File "x"\nOSError: no room'
-    assert driver._line(RuntimeError(remote)) == "OSError: no room"
-    assert driver._line(RuntimeError("The actor died:\n\tits node is gone.\n")) == "The actor died: its node is gone."
-    assert driver._line(RuntimeError()) == "RuntimeError"
-    assert len(driver._line(RuntimeError("word " * 1000))) <= 500
+    assert shortage.line_of(RuntimeError(remote)) == "OSError: no room"
+    died = RuntimeError("The actor died:\n\tits node is gone.\n")
+    assert shortage.line_of(died) == "The actor died: its node is gone."
+    assert shortage.line_of(RuntimeError()) == "RuntimeError"
+    assert len(shortage.line_of(RuntimeError("word " * 1000))) <= 500
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Where hosts arrive: one port of this machine's, at which an actor of Ray's shows that it is one that was started.
+"""Where hosts arrive: one port of this machine's, at which a host shows that it is one that was started.
 
-Each end proves to the other that it has the key of the host, without saying it: the actor got it by Ray. What cannot
-do so is closed, and told nothing. Then the connection belongs to the host's agent.
+Each end proves to the other that it has the key of the host, without saying it: the host got it by what started it
+there, Ray or Spark. What cannot do so is closed, and told nothing. Then the connection belongs to the host's agent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from container.system.loop import Loop
 
-#: The id of a host, a number that is used once, and the proof, in bytes; the actor's side is in :mod:`.driver`.
+#: The id of a host, a number that is used once, and the proof, in bytes; the host's side is in :mod:`.joining`.
 ID, NONCE, PROOF = 16, 32, 32
 #: How long an arrival may take to say who it is, in seconds, and how many may be at it.
 _WITHIN_S, _AT_ONCE = 10.0, 256

@@ -13,8 +13,8 @@ import pytest
 from loops import RunUntil
 
 from container.system.loop import Loop
-from estimators.backends.ray import driver
-from estimators.backends.ray.arrivals import ID, NONCE, PROOF, Arrivals
+from estimators.backends.hosts import joining
+from estimators.backends.hosts.arrivals import ID, NONCE, PROOF, Arrivals
 
 
 @pytest.fixture
@@ -26,12 +26,12 @@ def arrivals(loop: Loop) -> Iterator[Arrivals]:
 
 
 def connect(arrivals: Arrivals, identity: bytes, key: bytes, said: list[object]) -> threading.Thread:
-    """An actor's side, beside the loop."""
+    """A host's side, beside the loop."""
 
     def run() -> None:
         try:
             words = [base64.b64encode(value).decode() for value in (identity, key)]
-            said.append(driver._connect("127.0.0.1", arrivals.port, *words))
+            said.append(joining.connect("127.0.0.1", arrivals.port, *words))
         except OSError as error:
             said.append(error)
 
@@ -75,14 +75,14 @@ def test_a_host_does_not_take_just_any_listener_for_the_supervisor() -> None:
             connection, _ = server.accept()
             with connection:
                 connection.sendall(b"n" * NONCE)
-                driver._exactly(connection, ID + NONCE + PROOF)
+                joining._exactly(connection, ID + NONCE + PROOF)
                 connection.sendall(b"p" * PROOF)
 
         thread = threading.Thread(target=answer)
         thread.start()
         words = [base64.b64encode(b"x" * size).decode() for size in (ID, 32)]
         with pytest.raises(OSError, match="something else answers there"):
-            driver._connect("127.0.0.1", server.getsockname()[1], *words)
+            joining.connect("127.0.0.1", server.getsockname()[1], *words)
         thread.join()
 
 

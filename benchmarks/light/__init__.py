@@ -1,0 +1,1 @@
+"""Hosts without processes, to see how what is not theirs grows with their number."""

@@ -1,0 +1,47 @@
+"""PyTorch's collectives that timed out, in what a rank said: which one, after how long. Pure."""
+
+from __future__ import annotations
+
+import re
+
+HINT = (
+    "some rank makes other calls, or none: hang_timeout=… of the estimator writes down where each rank stands; "
+    "init_process_group(timeout=…) gives slow ones more time."
+)
+
+#: Of PyTorch's watchdog over NCCL, ``ProcessGroupNCCL.cpp``.
+_NCCL = re.compile(
+    r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<name>\w+),"
+    r"[^)]*Timeout\(ms\)=(?P<ms>\d+)\)"
+)
+#: Of Gloo's buffers. It does not know the collective, but Python's frames do.
+_GLOO = re.compile(r"gloo/transport/.*Timed out waiting (?P<ms>\d+)ms for (?:send|recv) operation to complete")
+#: Of the barrier that says who is missing, ``ProcessGroupGloo.cpp``.
+_MONITORED = re.compile(r"Ranks? (?P<ranks>\d+(?:, *\d+)*) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
+_FRAME = re.compile(r'^  File ".*/torch/distributed/distributed_c10d\.py", line \d+, in (?P<name>\w+)$', re.MULTILINE)
+
+
+def describe(text: str, traceback: str | None) -> str | None:
+    """Return which collective of a rank timed out and after how long; None if none did.
+
+    Args:
+        text: The end of what the rank printed.
+        traceback: The traceback of the exception that ended it, if one did.
+    """
+    for said in (traceback or "", text):
+        if (found := _NCCL.search(said)) is not None:  # the first one: the others waited behind it
+            return f"NCCL's collective {found['number']}, {found['name']}, timed out after {_seconds(found['ms'])}"
+    if traceback is None:
+        return None
+    if (found := _MONITORED.search(traceback)) is not None and "Connection closed" not in traceback:
+        ranks = found["ranks"]
+        return f"monitored_barrier timed out: {'ranks' if ',' in ranks else 'rank'} {ranks} did not come to it"
+    if (found := _GLOO.search(traceback)) is not None:
+        frame = _FRAME.search(traceback)
+        name = frame["name"] if frame is not None else "a collective"
+        return f"{name} timed out after {_seconds(found['ms'])}: another rank took no part in it"
+    return None
+
+
+def _seconds(milliseconds: str) -> str:
+    return f"{int(milliseconds) / 1000:g} s"

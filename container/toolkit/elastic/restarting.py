@@ -1,0 +1,96 @@
+"""A host's share of an elastic job whose workers start again, with other ranks, whenever hosts come or go.
+
+The script is not started before the worker has its place. What :class:`container.toolkit.elastic.host.ElasticRuntime`
+does, and ``restart``: a worker's process ends, and another one waits for its next place under the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from container.contract.elastic import split_worker
+from container.contract.membership import Membership
+from container.contract.messages import Message
+from container.contract.plan import Plan
+from container.toolkit import reports
+from container.toolkit.elastic.host import ElasticRuntime
+from container.toolkit.process_group import Gang, Member
+
+
+class RestartingRuntime(ElasticRuntime):
+    """Runs one host's share; see :class:`ElasticRuntime`."""
+
+    _restarting: dict[int, str]  # id of a member that is to end -> its worker
+    _slots = 1
+
+    def ready(self, plan: Callable[[Membership], Plan], gang: Gang, ports: tuple[int, ...]) -> None:
+        """See :class:`ElasticRuntime`. Workers are ready when whoever imports for them has done so."""
+        self._restarting = {}
+        self._unready: list[str] = []
+        self._imported = gang.importer is None
+        tell = gang.on_importer
+
+        def told(message: Message) -> None:
+            tell(message)
+            self._imported = True
+            for worker in self._unready:
+                self._event("worker_ready", worker=worker)
+            self._unready.clear()
+
+        gang.on_importer = told
+        super().ready(plan, gang, ports)
+
+    def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
+        own = "127.0.0.1" if self._env.machine.shared else self._host
+        return {"address": self._env.addresses.get(self._host, own), "ports": list(ports)}
+
+    def _launch(self, name: str, slot: int, slots: int, place: str) -> None:
+        self._slots = slots
+        super()._launch(name, slot, slots, "wait")
+        worker = self._workers[name]
+        if self._imported:
+            self._event("worker_ready", worker=worker)
+        else:
+            self._unready.append(worker)
+
+    def _instructed(self, message: Message) -> None:
+        if message["op"] != "restart":
+            super()._instructed(message)
+            return
+        worker = str(message["worker"])
+        member = self._member(worker)
+        if member is None or self._gang is None or self._stopping or self._outcome is not None:
+            return
+        if member.ended:
+            self._again(worker)
+            return
+        gang = self._gang
+        if id(member) not in self._restarting:
+            self._restarting[id(member)] = worker
+            member.told = True
+            if member.wrapper is not None:
+                gang.signal(member, signal.SIGTERM)
+            elif member.wrapper_pid is not None:  # it has not come up, and has nothing to save
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member.wrapper_pid, signal.SIGKILL)
+        self._loop.call_later(float(message["grace"]), lambda: gang.signal(member, signal.SIGKILL))
+
+    def _again(self, worker: str) -> None:
+        _, slot, _ = split_worker(worker)
+        self._launch(f"worker {slot}", slot, self._slots, "wait")
+
+    def _ended(self, member: Member) -> None:
+        worker = self._restarting.pop(id(member), None)
+        if worker is None or self._stopping or self._outcome is not None:
+            super()._ended(member)
+            return
+        assert self._gang is not None
+        self._gang.release_one(member)
+        self._again(worker)
+
+    def _more_of_end(self, member: Member) -> dict[str, Any]:
+        return {"waited": member.pid is None, "consequence": reports.is_consequence(member)}

@@ -1,0 +1,150 @@
+"""How much of the machine a host's ranks use: CPU and memory of each, the network and GPUs of the host, over time.
+
+What is read are files of ``/proc`` and NVIDIA's management library. Between two looks there is always so much time that
+looking costs less than a quarter of a percent of a core; in a long job looks become rare, so that its record stays
+small.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from container.contract.plan import Role
+from container.system import machine, processes
+from container.system.loop import Loop
+from container.toolkit.process_group import Member
+
+if TYPE_CHECKING:
+    from container.toolkit.gpus import GpuReader
+
+#: Kind of the events.
+KIND = "resources"
+
+#: The first look comes at most so many seconds after the ranks' start; later ones are so far apart at least, and at
+#: most.
+_FIRST_S = 0.5
+_EVERY_S = 5.0
+_SELDOM_S = 60.0
+#: A job is looked at so many times in each doubling of its time, about.
+_SHARE = 720
+#: A look that takes a second is followed by one after so many seconds.
+_COST = 400
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+#: Fields of ``/proc/PID/stat`` behind the name, see proc(5): four times in ticks, threads, resident pages.
+_TIMES = slice(11, 15)
+_RESIDENT = 21
+
+
+class ResourceSampler:
+    """Reports what the ranks of a host use.
+
+    Args:
+        loop: The loop that drives it.
+        members: Returns the host's processes.
+        report: Called with a rank, or None for the host, and the numbers.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        members: Callable[[], Iterable[Member]],
+        report: Callable[[int | None, dict[str, float]], None],
+    ) -> None:
+        self._loop = loop
+        self._members = members
+        self._report = report
+        self._begun = time.monotonic()
+        self._cpu: dict[str, tuple[int | None, float, float]] = {}  # pid, seconds of CPU, when
+        self._network: tuple[float, float, float] | None = None
+        self._gpus: GpuReader | None = None
+
+    def start(self) -> None:
+        """Look from now on, as long as the loop runs."""
+        if machine.gpus():
+            from container.toolkit.gpus import GpuReader
+
+            self._gpus = GpuReader()
+        self._loop.call_later(_FIRST_S, self._look)
+
+    def _look(self) -> None:
+        began = time.monotonic()
+        members = [one for one in self._members() if one.role is Role.RANK and one.running]
+        if not members:
+            self._loop.call_later(_FIRST_S, self._look)
+            return
+        tree = processes.children_by_parent()
+        for member in members:
+            values = self._of_tree(member.name, member.pid, member.started_at, tree)
+            if values:
+                self._report(member.rank, values)
+        values = self._of_host()
+        if values:
+            self._report(None, values)
+        now = time.monotonic()
+        regular = min(_SELDOM_S, max(_EVERY_S, (now - self._begun) / _SHARE))
+        self._loop.call_later(max(regular, (now - began) * _COST), self._look)
+
+    def _of_tree(
+        self, name: str, pid: int | None, started_at: float | None, tree: Mapping[int, list[int]]
+    ) -> dict[str, float]:
+        seconds, resident, now = 0.0, 0, time.monotonic()
+        waiting = [pid] if pid is not None else []
+        while waiting:
+            one = waiting.pop()
+            fields = _stat(one)
+            if fields is not None:
+                seconds += sum(map(int, fields[_TIMES])) / _TICK
+                resident += int(fields[_RESIDENT]) * _PAGE
+                waiting += tree.get(one, ())
+        before = self._cpu.get(name)
+        self._cpu[name] = (pid, seconds, now)
+        if not resident:
+            return {}
+        values: dict[str, float] = {"memory_bytes": resident}
+        if before is not None and before[0] == pid and now > before[2]:
+            values["cpu_percent"] = round(max(0.0, 100 * (seconds - before[1]) / (now - before[2])), 2)
+        elif started_at is not None and now > started_at:
+            values["cpu_percent"] = round(100 * seconds / (now - started_at), 2)
+        return values
+
+    def _of_host(self) -> dict[str, float]:
+        values: dict[str, float] = {}
+        traffic, now = _traffic(), time.monotonic()
+        if traffic is not None and self._network is not None and now > self._network[2]:
+            for name, count, before in zip(("received", "sent"), traffic, self._network, strict=False):
+                values[f"network_{name}_bytes_per_s"] = round(max(0.0, (count - before) / (now - self._network[2])), 1)
+        self._network = (*traffic, now) if traffic is not None else None
+        if self._gpus is not None:
+            values.update(self._gpus.latest())
+        return values
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return fields if len(fields) > _RESIDENT else None
+
+
+def _traffic() -> tuple[float, float] | None:
+    """Return the bytes that the interfaces have received and sent, without the loopback's."""
+    received = sent = 0
+    try:
+        with open("/proc/self/net/dev", encoding="utf-8") as file:
+            for line in file:
+                name, colon, counts = line.partition(":")
+                fields = counts.split()
+                if colon and name.strip() != "lo" and len(fields) >= 16:
+                    received += int(fields[0])
+                    sent += int(fields[8])
+    except (OSError, ValueError):
+        return None
+    return received, sent

@@ -1,0 +1,363 @@
+"""A Ray cluster as the dispatcher: ``RunOptions(dispatcher="ray")``. The supervisor is a job of Ray's Jobs API.
+
+All goes over HTTP, by which ``ray job submit`` reaches a cluster, too. Three kinds of jobs run on the head's node
+(:mod:`estimators.client.ray_job`): the training job, called as it is; who tells what is new of it, while somebody
+follows; and who asks its supervisor something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import secrets
+import shlex
+import socket
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from container.contract.messages import Message
+from container.contract.names import shown, unknown
+from container.system.background import Background
+from container.system.loop import Loop
+from estimators.backends.dispatchers import parcels
+from estimators.backends.dispatchers.base import PACKAGES, PARCEL, Dispatcher, Parcel, packed
+from estimators.backends.hosts import shipping
+from estimators.backends.hosts.cluster_client import ClusterClient
+from estimators.backends.ray import diagnosis
+from estimators.job.errors import ConfigurationError, FleetfitError
+from estimators.job.redaction import looks_secret
+from estimators.job.request import RunOptions
+from estimators.records.record import jobs_folder
+
+#: The program that is a job of Ray's.
+_PROGRAM = "estimators.client.ray_job"
+#: Where Ray's own clients look for the Jobs API, and where it is by default.
+_ADDRESSES, _DEFAULT_ADDRESS = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"), "http://127.0.0.1:8265"
+#: The longest argument of a program that Linux takes, in bytes, and a margin for the rest of a shell's line.
+_LONGEST_ARGUMENT = (128 << 10) - (8 << 10)
+#: How much Ray takes as a working directory, in bytes.
+_LARGEST = 500 << 20
+#: How long a job may take to end beyond the script's grace before Ray kills it, in seconds.
+_ENDING_S = 120
+#: What stands before a message in a line of Ray's own logs.
+_LOGGED = re.compile(r"^\S+ \S+\s+[A-Z]+ \S+ -- ", re.MULTILINE)
+_ADDRESS = re.compile(r"(https?|ray)://[^/\s@]+(/.*)?|auto|[^/\s@:]+:\d+")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayDispatcherOptions:
+    """``RunOptions(dispatcher_options={…})`` of a Ray cluster.
+
+    Attributes:
+        address: As of ``ray job submit``: ``http://head:8265``, ``ray://head:10001``, ``auto``; None: that of
+            ``$RAY_API_SERVER_ADDRESS`` or ``$RAY_ADDRESS``, else port 8265 of this machine.
+        python: The interpreter on the head's node; None: the first ``python`` in its ``PATH``.
+        home: Where records are kept there; None: where its user's are.
+        runtime_env: Ray's ``runtime_env`` of the supervisor, and of hosts; its ``working_dir`` is ours.
+    """
+
+    address: str | None = None
+    python: str | None = None
+    home: str | None = None
+    runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> RayDispatcherOptions:
+        """Read the options.
+
+        Raises:
+            ConfigurationError: an unknown one, or a value that makes no sense.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise ConfigurationError(unknown("option of dispatcher 'ray'", name, known))
+            if value is None:
+                continue
+            where = f"dispatcher_options: {name!r}"
+            if name == "runtime_env":
+                value = _runtime_env(where, value)
+            elif not isinstance(value, str) or not value:
+                raise ConfigurationError(f"{where} must be a string, got {shown(value)}.")
+            elif name == "address" and _ADDRESS.fullmatch(value) is None:
+                raise ConfigurationError(
+                    f"{where} must be where Ray's Jobs API is, 'http://head:8265' say; got {shown(value)}."
+                )
+            values[name] = value
+        return cls(**values)
+
+
+def _runtime_env(where: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):  # of the command line
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{where} must be a dict, {{'pip': ['pandas']}} say; got {shown(value)}.")
+    if "working_dir" in value:
+        raise ConfigurationError(f"{where}: 'working_dir' is where our code is; leave it out.")
+    variables = value.get("env_vars") or {}
+    if not isinstance(variables, Mapping):
+        raise ConfigurationError(f"{where}: 'env_vars' must be variables and their values, got {shown(variables)}.")
+    return dict(value)
+
+
+class RayDispatcher(Dispatcher):
+    """See :class:`estimators.backends.dispatchers.base.Dispatcher`."""
+
+    kind: ClassVar[str] = "ray"
+
+    def __init__(self, loop: Loop, place: str, options: Mapping[str, Any]) -> None:
+        super().__init__(loop, place, options)
+        self._options = RayDispatcherOptions.of(options)
+        self._background = Background(loop)
+        self._client: ClusterClient | None = None
+        self._numbers = itertools.count(1)
+        self._takers: dict[int, Callable[[Message], None]] = {}
+        self._lost: Callable[[str], None] | None = None  # of who follows or submits
+        self._job = ""
+        self._folder = tempfile.TemporaryDirectory(prefix="fleetfit-ray-")
+
+    @classmethod
+    def check(cls, place: str, options: Mapping[str, Any]) -> None:
+        """Refuse options that there are not, and an environment without Ray's client."""
+        RayDispatcherOptions.of(options)
+        reason = diagnosis.refusal(jobs=True)
+        if reason is not None:
+            raise ConfigurationError(f"dispatcher={place!r}: {reason}")
+
+    @classmethod
+    def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Name the cluster: the variables may be others when the job is attached to."""
+        if RayDispatcherOptions.of(options).address is not None:
+            return options
+        return {**options, "address": next(filter(None, map(os.environ.get, _ADDRESSES)), _DEFAULT_ADDRESS)}
+
+    # --- what speaks with Ray ---
+
+    def _ask(self, taker: Callable[[Message], None], **message: Any) -> int:
+        """Have something done, and what is said of it taken."""
+        if self._client is None or self._client.over:
+            self._client = ClusterClient(
+                self.loop,
+                Path(__file__).with_name("ray_jobs.py"),
+                self._said,
+                self._ended,
+                protected=set(),
+                env=dict(os.environ),
+                logged=_LOGGED,
+                for_hosts=False,
+            )
+            self._client.send(op="connect", address=self._options.address)
+        number = next(self._numbers)
+        self._takers[number] = taker
+        self._client.send(id=number, **message)
+        return number
+
+    def _said(self, event: Message) -> None:
+        taker = self._takers.get(event["id"])
+        if taker is not None:
+            if event["event"] not in ("submitted", "said"):
+                del self._takers[event["id"]]
+            taker(event)
+
+    def _ended(self, said: str) -> None:
+        reason = f"the process that speaks with Ray has ended unexpectedly{f': {said}' if said else ''}"
+        takers, self._takers = self._takers, {}
+        for taker in takers.values():
+            taker({"event": "unreached", "reason": reason})
+
+    def _submit_job(
+        self, name: str, words: list[str], package: Path, taker: Callable[[Message], None], **more: Any
+    ) -> None:
+        options = self._options
+        home = () if options.home is None else ("--home", options.home)
+        line = shlex.join([options.python or "python", "-m", _PROGRAM, *words, *home])
+        self._ask(taker, op="submit", job=name, entrypoint=f"exec {line}", package=str(package), **more)
+
+    # --- a training job ---
+
+    def submit(
+        self,
+        parcel: Callable[[], Parcel],
+        say: Callable[[str], None],
+        done: Callable[[], None],
+        refused: Callable[[str], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """Submit the job, whose working directory is our code and the parcel."""
+        try:
+            brought = parcel()
+        except (FleetfitError, OSError) as error:
+            refused(str(error))
+            return
+        self._job = brought.name
+        environment = dict(brought.header["environment"])
+        private = sorted(name for name in environment if looks_secret(name))
+        header = {**brought.header, "environment": {n: v for n, v in environment.items() if n not in private}}
+        brought = dataclasses.replace(brought, header=header)
+        package = Path(self._folder.name) / "job.zip"
+
+        def ready(nothing: None) -> None:
+            if package.stat().st_size > _LARGEST:
+                refused(
+                    f"what the job needs of this machine is {package.stat().st_size >> 20} MiB, and Ray's Jobs API "
+                    f"takes {_LARGEST >> 20}. Put its data on S3."
+                )
+                return
+            say(f"{self.place}: bringing the job there")
+            stopping = math.ceil(RunOptions.from_dict(header["options"]).longest_grace) + _ENDING_S
+            given = dict(self._options.runtime_env)
+            variables = {"RAY_JOB_STOP_WAIT_TIME_S": str(stopping), **(given.pop("env_vars", None) or {})}
+            self._submit_job(
+                brought.name,
+                ["run"],
+                package,
+                taken,
+                runtime_env={**given, "env_vars": variables},
+                metadata={"fleetfit_created": str(header["created"])},
+                until=["done", "refused"],
+            )
+
+        def taken(event: Message) -> None:
+            if event["event"] == "submitted":
+                package.unlink()
+            elif event["event"] == "refused":
+                refused(event["reason"])
+            elif event["event"] == "unreached":
+                lost(event["reason"])
+            elif event["event"] == "over":
+                refused(f"{event['reason']}{_remedy(event['reason'])}")
+            elif event["event"] == "said" and event["message"]["op"] == "done":
+                done()
+            elif event["event"] == "said" and event["message"]["op"] == "refused":
+                refused(str(event["message"].get("error")))
+
+        self._background.run(
+            lambda: _pack(package, brought), ready, lambda error: refused(f"the job could not be packed: {error}")
+        )
+
+    def follow(
+        self, name: str, have: Mapping[str, Any], take: Callable[[Message], None], lost: Callable[[str], None]
+    ) -> None:
+        """Submit who tells of it. Those that an earlier process of this copy has left are ended."""
+        self._job = name
+        over = False
+
+        def taken(event: Message) -> None:
+            nonlocal over
+            if event["event"] == "said":
+                message = event["message"]
+                if over or message["op"] == "beat":
+                    return
+                over = message["op"] in ("end", "missing", "again")
+                if message["op"] == "again":
+                    lost("who tells of the job on the cluster is replaced")
+                elif message["op"] == "missing":
+                    self._ask(lambda seen: missing(message, seen), op="look", job=name)
+                else:
+                    take(message)
+            elif event["event"] != "submitted" and not over:
+                over = True
+                lost(f"{event['reason']}{_remedy(event['reason'])}")
+
+        def missing(message: Message, seen: Message) -> None:
+            if seen["event"] == "seen" and seen["runs"]:
+                lost("Ray has not begun with the job yet")
+            else:
+                take(message)
+
+        words = ["follow", name, packed(have)]
+        if len(words[-1]) > _LONGEST_ARGUMENT:
+            words[-1] = packed({})  # then all comes once more
+        # One copy is followed by one process.
+        place = f"{socket.gethostname()}:{os.getuid()}:{jobs_folder() / name}"
+        copy = hashlib.sha256(place.encode()).hexdigest()[:16]
+        self._submit_job(
+            f"{name}-follow-{secrets.token_hex(4)}",
+            words,
+            self._code_package(),
+            taken,
+            runtime_env=dict(self._options.runtime_env),
+            metadata={"fleetfit_copy": copy},
+            alone="fleetfit_copy",
+            beats=True,
+        )
+
+    def ask(self, message: Message, answered: Callable[[Message], None]) -> None:
+        """Stop Ray's job, or submit who asks."""
+        told = False
+
+        def taken(event: Message) -> None:
+            nonlocal told
+            if told or event["event"] == "submitted":
+                return
+            told = True
+            if event["event"] == "said":
+                answered({key: value for key, value in event["message"].items() if key != "op"})
+            elif event["event"] == "stopped":
+                answered({"ok": True})
+            else:
+                answered({"ok": False, "error": f"dispatcher {self.place}: {event['reason']}."})
+
+        if message["op"] == "stop" and message.get("grace") is None:
+            self._ask(taken, op="stop", job=self._job)
+            return
+        self._submit_job(
+            f"{self._job}-ask-{secrets.token_hex(4)}",
+            ["ask", self._job, packed(message)],
+            self._code_package(),
+            taken,
+            runtime_env=dict(self._options.runtime_env),
+            metadata={},
+            until=["answer"],
+            forget=True,
+        )
+
+    def close(self) -> None:
+        """Let the program end whom it has submitted to follow."""
+        if self._client is not None:
+            self._client.close()
+        self._folder.cleanup()
+
+    def _code_package(self) -> Path:
+        """Return our code alone, by whose content Ray knows whether it is there."""
+        path = Path(self._folder.name) / "code.zip"
+        if not path.exists():
+            _pack(path, None)
+        return path
+
+
+def _remedy(reason: str) -> str:
+    """Return what to do where something of Python's is not there."""
+    if "ModuleNotFoundError" in reason:
+        needed = ", ".join(repr(name) for name in ("boto3", *PACKAGES) if name != "pip")
+        return (
+            f". The head's Python needs what a supervisor does: install fleetfit there, or have Ray install it: "
+            f"dispatcher_options={{'runtime_env': {{'pip': [{needed}]}}}}"
+        )
+    if re.search(r"python\S*: (command )?not found", reason):
+        return ". Name an interpreter that is there with dispatcher_options={'python': …}"
+    return ""
+
+
+def _pack(path: Path, parcel: Parcel | None) -> None:
+    """Write a working directory for Ray: the same files make the same archive."""
+    staged = path.with_suffix(".part")
+    with zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in shipping.code("estimators").files:
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+        if parcel is not None:
+            with archive.open(zipfile.ZipInfo(PARCEL), "w", force_zip64=True) as stream:
+                parcels.write(stream, parcel)
+    staged.replace(path)

@@ -1,0 +1,142 @@
+"""What runs on a host's machine where a cluster's own worker starts it: brings our code there, and starts the agent.
+
+It needs the standard library alone, and is sent by value: machines of the cluster do not have it. The other side is
+:mod:`.arrivals`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import io
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+#: How long the way to the supervisor may take, in seconds.
+_REACH_S = 10.0
+#: Starts an agent that is nobody's child: clusters kill the children of a worker that ends, and the
+#: agent tidies up.
+_ORPHAN = 'exec 3<&0; "$@" <&3 3<&- &'
+
+
+def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -> tuple[socket.socket, str]:
+    """Start the agent, whose standard input and output are a connection to the supervisor.
+
+    Args:
+        asked: ``python`` (its interpreter; None: this one), ``code`` (its name), ``address``, ``port``, ``identity``
+            and ``key``.
+        code: The archive of our code.
+        env: Its variables.
+
+    Returns:
+        A socket that ends with the agent, and at whose end the agent ends; the version of its Python.
+
+    Raises:
+        OSError: it cannot be started, with the reason.
+    """
+    python = asked["python"] or sys.executable
+    version = _version_of(python) if asked["python"] else ".".join(map(str, sys.version_info[:3]))
+    package = _unpack(asked["code"], code)
+    connection = connect(asked["address"], asked["port"], asked["identity"], asked["key"])
+    own, theirs = socket.socketpair()
+    words = [python, "-I", os.path.join(package, "container", "__main__.py"), "agent", "host"]
+    words += ["--lifeline", str(theirs.fileno())]
+    try:
+        subprocess.run(
+            ["sh", "-c", _ORPHAN, "sh", *words],
+            stdin=connection.fileno(),
+            stdout=connection.fileno(),
+            pass_fds=[theirs.fileno()],
+            env=env,
+            cwd="/",
+            start_new_session=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise OSError(f"the agent could not be started: {error}") from None
+    finally:
+        connection.close()
+        theirs.close()
+    return own, version
+
+
+def _version_of(python: str) -> str:
+    try:
+        words = [python, "-I", "-c", "import platform; print(platform.python_version())"]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that is there") from None
+
+
+def _unpack(name: str, archive: bytes) -> str:
+    """Return the folder of our code on this node, which is unpacked there once."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    problem: OSError | None = None
+    for place in (
+        os.path.join(cache, "fleetfit", "hosts"),
+        os.path.join(tempfile.gettempdir(), f"fleetfit-{os.getuid()}"),  # where there is no home to write to
+    ):
+        target = os.path.join(place, name)
+        try:
+            os.makedirs(place, mode=0o700, exist_ok=True)
+            if os.stat(place).st_uid != os.getuid():
+                raise OSError(f"{place} belongs to somebody else")
+            if os.path.isdir(target):
+                return target
+            with tempfile.TemporaryDirectory(prefix=".code-", dir=place, ignore_cleanup_errors=True) as folder:
+                with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+                    tar.extractall(folder)
+                with contextlib.suppress(FileExistsError, NotADirectoryError):
+                    os.rename(folder, target)
+        except OSError as error:
+            if os.path.isdir(target):  # another host of this node was quicker
+                return target
+            problem = error
+        else:
+            return target
+    raise OSError(f"our code could not be brought there: {problem}")
+
+
+def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
+    """Connect to the supervisor, and have each end prove that it is the right one."""
+    secret = base64.b64decode(key)
+    try:
+        connection = socket.create_connection((address, port), timeout=_REACH_S)
+    except OSError as error:
+        raise OSError(
+            f"it does not reach the machine of fit() at {address}:{port} ({error}); let it, name another address with "
+            "backend_options={'caller_address': …}, or call fit() on a machine of the cluster"
+        ) from None
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs, own = _exactly(connection, 32), secrets.token_bytes(32)
+        shown = hmac.new(secret, b"host" + theirs + own, hashlib.sha256).digest()
+        connection.sendall(base64.b64decode(identity) + own + shown)
+        expected = hmac.new(secret, b"supervisor" + own + theirs, hashlib.sha256).digest()
+        if not hmac.compare_digest(_exactly(connection, 32), expected):
+            raise OSError("something else answers there")
+    except OSError as error:
+        connection.close()
+        raise OSError(f"the machine of fit() at {address}:{port} did not take it: {error}") from None
+    connection.settimeout(None)
+    return connection
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise OSError("it closed the connection")
+        data += more
+    return data

@@ -1,0 +1,79 @@
+"""What a Ray cluster lacks for hosts that wait, in words. Pure, with the standard library alone, as :mod:`.driver`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+#: What each node has free, by its id.
+Free = dict[str, dict[str, float]]
+
+
+def reason(
+    asked: Mapping[str, Any],
+    count: int,
+    nodes: Sequence[dict[str, Any]],
+    *,
+    taken: int,
+    free: Callable[[], Free | None],
+    available: Callable[[], dict[str, float]],
+) -> str:
+    """Say what is lacking.
+
+    Args:
+        asked: What was asked for: ``bundle``, ``strategy``, ``labels``, ``apart``, ``group``.
+        count: How many hosts wait.
+        nodes: The nodes that are alive, as ``ray.nodes()`` has them.
+        taken: How many nodes the job has.
+        free: Returns what each node has free; None where that is not known.
+        available: Returns what the cluster has free.
+    """
+    bundle = asked["bundle"]
+    shown = _amounts(bundle)
+    if asked["group"]:
+        return f"placement group {asked['group']} is not there yet"
+    nodes = [node for node in nodes if _has_labels(node, asked["labels"])]
+    wanted = f"{count} × {{{shown}}} ({asked['strategy']})" if count > 1 else f"{{{shown}}}"
+    if asked["labels"] and not nodes:
+        return f"Ray has no node yet with the labels {asked['labels']}; {wanted} is waited for"
+    able = [node for node in nodes if _fits(bundle, node["Resources"])]
+    apart = count + taken if asked["apart"] else 1
+    most = {name: max((node["Resources"].get(name, 0) for node in nodes), default=0) for name in bundle}
+    lacking = [
+        f"{name} {amount:g} (the most that one has is {most[name]:g})"
+        for name, amount in bundle.items()
+        if most[name] < amount
+    ]
+    if lacking:
+        return f"Ray has no node yet with {', '.join(lacking)}; {wanted} is waited for"
+    if len(able) < apart:
+        return f"Ray has {len(able)} of {apart} nodes for {wanted}; more have to join, or its autoscaler to bring them"
+    there = free()
+    if there is None:
+        return f"{wanted} is waited for; free are {_amounts(available())}"
+    room = [node for node in able if _fits(bundle, there.get(node["NodeID"], {}))]
+    return f"{wanted} is waited for: {len(room)} of {len(able)} nodes of that size have it free"
+
+
+def _fits(bundle: dict[str, float], there: dict[str, float]) -> bool:
+    return all(there.get(name, 0) >= amount for name, amount in bundle.items())
+
+
+def _has_labels(node: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a node has plain labels; of the operators of Ray's selectors nothing is said."""
+    own = node.get("Labels") or {}
+    plain = {name: value for name, value in labels.items() if not value.startswith(("!", "in("))}
+    return all(own.get(name) == value for name, value in plain.items())
+
+
+def _amounts(bundle: dict[str, float]) -> str:
+    names = [name for name in bundle if not name.startswith(("node:", "bundle_group", "object_store"))]
+    return ", ".join(f"{name}: {bundle[name]:g}" for name in sorted(names) if "_group_" not in name)
+
+
+def line_of(error: BaseException) -> str:
+    """Return an error of Ray's as one line: the last of a traceback, the first of others that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if "Traceback" in str(error) else " ".join(lines)[:500]

@@ -1,0 +1,146 @@
+"""SageMaker's own tuning jobs: created, described, stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from estimators.backends.sagemaker import packing, shipping
+from estimators.backends.sagemaker.aws import Aws
+from estimators.backends.sagemaker.explaining import explain, is_missing, is_taken, needs_login, passes, said_by
+from estimators.backends.sagemaker.mirror import plain
+from estimators.backends.sagemaker.options import SageMakerOptions
+from estimators.job.errors import JobExistsError, UnsupportedError
+from estimators.job.request import RunOptions, TrainingJobSpec
+
+#: Members of a training job's request that the definition of a tuning job's trials has too.
+_SHARED = frozenset(
+    {
+        "AlgorithmSpecification", "CheckpointConfig", "EnableInterContainerTrafficEncryption",
+        "EnableManagedSpotTraining", "EnableNetworkIsolation", "Environment", "InputDataConfig", "OutputDataConfig",
+        "ResourceConfig", "RetryStrategy", "RoleArn", "StoppingCondition", "VpcConfig",
+    }
+)  # fmt: skip
+#: Those that are given otherwise: by the tuning job itself.
+_OTHERWISE = frozenset({"TrainingJobName", "HyperParameters", "Tags"})
+_ALGORITHM = frozenset({"AlgorithmName", "MetricDefinitions", "TrainingImage", "TrainingInputMode"})
+#: How far AWS's clock and this machine's may be apart, in seconds: signed requests allow five minutes.
+_CLOCKS_S = 300.0
+
+
+class SageMakerTuning:
+    """The tuning jobs of a region; see :class:`estimators.backends.base.TuningService`.
+
+    Args:
+        options: How trials are run: region and profile, how often SageMaker is asked.
+
+    Raises:
+        ConfigurationError: there is no region, or no such profile.
+    """
+
+    def __init__(self, options: RunOptions) -> None:
+        self._given = SageMakerOptions.of(options.backend_options)
+        self.poll_s = self._given.poll_seconds
+        self.reconnect()
+
+    def reconnect(self) -> None:
+        """Read the credentials again: somebody may have logged in meanwhile."""
+        self._aws = Aws(region=self._given.region, profile=self._given.profile)
+
+    @staticmethod
+    def check(spec: TrainingJobSpec) -> None:
+        """Refuse what the definition of a tuning job's trials has no member for.
+
+        Raises:
+            UnsupportedError: with the reason and the remedy.
+        """
+        request = spec.to_request()
+        if shipping.is_shipped(spec):
+            raise UnsupportedError(
+                f"image {spec.algorithm.image!r}: SageMaker's tuning jobs cannot set how a container is started, so "
+                "fleetfit's toolkit cannot be sent along. Take fleetfit's own image (`fleetfit image push`), or "
+                "RunOptions(backend_options={'toolkit': 'image'}) for the image's own toolkit."
+            )
+        strange = sorted(request.keys() - _SHARED - _OTHERWISE)
+        strange += sorted(request.get("AlgorithmSpecification", {}).keys() - _ALGORITHM)
+        if strange:
+            raise UnsupportedError(f"{', '.join(strange)}: SageMaker's tuning jobs have no such member; leave it out.")
+
+    def upload(self, spec: TrainingJobSpec, source: Path) -> None:
+        """Upload the code of all trials."""
+        wanted = shipping.uploads(spec, has_source=source.is_dir())
+        packing.upload(self._aws, spec, source, wanted, lambda text: None)
+
+    def create(self, request: Mapping[str, Any], since: float) -> None:
+        """Create a tuning job, once: a request whose answer was lost is recognised by what it made."""
+        name = request["HyperParameterTuningJobName"]
+        try:
+            self._client.create_hyper_parameter_tuning_job(**request)
+        except Exception as error:
+            if not is_taken(error):
+                raise
+            there = self.describe(name)
+            if there is None or not _is_of(there, request, since):
+                raise JobExistsError(
+                    f"SageMaker has a tuning job named {name!r} already: choose another job_name."
+                ) from error
+
+    def describe(self, name: str) -> dict[str, Any] | None:
+        """Return DescribeHyperParameterTuningJob's answer."""
+        try:
+            answer = self._client.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
+        except Exception as error:
+            if is_missing(error):
+                return None
+            raise
+        answer.pop("ResponseMetadata", None)
+        found: dict[str, Any] = plain(answer)
+        return found
+
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        """Return all pages of ListTrainingJobsForHyperParameterTuningJob's answer."""
+        pages = self._client.get_paginator("list_training_jobs_for_hyper_parameter_tuning_job").paginate(
+            HyperParameterTuningJobName=name,
+            SortBy="CreationTime",
+            SortOrder="Ascending",
+            PaginationConfig={"PageSize": 100},
+        )
+        return [plain(item) for page in pages for item in page["TrainingJobSummaries"]]
+
+    def stop(self, name: str) -> None:
+        """Stop a tuning job."""
+        try:
+            self._client.stop_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
+        except Exception as error:
+            if "in status" not in said_by(error) and not is_missing(error):
+                raise
+
+    def explain(self, error: Exception) -> tuple[str, bool]:
+        """Return what an error means, and whether it may pass: after a login too, which is looked for."""
+        if needs_login(error):
+            with contextlib.suppress(Exception):  # the next call says so again
+                self.reconnect()
+        return explain(error), passes(error) or needs_login(error)
+
+    @property
+    def _client(self) -> Any:
+        return self._aws.client("sagemaker")
+
+
+def _is_of(answer: Mapping[str, Any], request: Mapping[str, Any], since: float) -> bool:
+    """Return whether a tuning job is the one that a request, whose answer was lost, has made."""
+    created = answer.get("CreationTime")
+    asked, there = request["TrainingJobDefinition"], answer.get("TrainingJobDefinition") or {}
+    static = {**(there.get("StaticHyperParameters") or {})}
+    static.pop("_tuning_objective_metric", None)
+    config = answer.get("HyperParameterTuningJobConfig") or {}
+    ranges = request["HyperParameterTuningJobConfig"]["ParameterRanges"]
+    return (
+        isinstance(created, int | float)
+        and created >= since - _CLOCKS_S
+        and all((config.get("ParameterRanges") or {}).get(kind) == given for kind, given in ranges.items() if given)
+        and asked["RoleArn"] == there.get("RoleArn")
+        and (asked.get("StaticHyperParameters") or {}) == static
+    )

@@ -1,0 +1,1 @@
+"""Hosts that are executors of Spark: a barrier stage whose tasks hold our toolkit's places."""

@@ -1,0 +1,80 @@
+"""``fleetfit queue``: jobs that wait for their turn on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from estimators.cli import Exit, console
+
+if TYPE_CHECKING:
+    from estimators.job.queueing import Entry
+
+_EXAMPLES = """\
+examples:
+  fleetfit train train.py --queue default --needs cores=4 --needs memory_gb=8
+  fleetfit train train.py --queue default --priority 10
+  fleetfit queue                      what runs, and what waits, in its order
+  fleetfit stop JOB                   take a job out of the queue, or end it
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    command = subparsers.add_parser(
+        "queue", help="show the jobs that wait for their turn", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Shows the queues of this machine: what runs, what waits in its order, and what each job needs. "
+        "Jobs get there by `fleetfit train --queue NAME` or RunOptions(queue=…).",
+    )  # fmt: skip
+    command.add_argument("name", nargs="?", metavar="NAME", help="only this queue")
+    command.add_argument("--json", action="store_true", help="as JSON")
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show them."""
+    from estimators.job.errors import ConfigurationError
+    from estimators.job.queueing import order
+    from estimators.records.queues import Queue, machine, queue_names
+
+    names = queue_names()
+    if args.name is not None:
+        if args.name not in names:
+            raise ConfigurationError(
+                f"there is no queue {args.name!r}: {', '.join(names) or 'no job has been put into one yet'}."
+            )
+        names = [args.name]
+    found = {name: Queue(name).entries() for name in names}
+    if args.json:
+        console.out_json(
+            {
+                name: [{**one.to_dict(), "position": place} for place, one in _placed(entries, order(entries))]
+                for name, entries in found.items()
+            }
+        )
+        return Exit.OK
+    rows = [
+        [name, "running" if place is None else str(place), one.job, str(one.priority), str(one.needs), _since(one)]
+        for name, entries in found.items()
+        for place, one in _placed(entries, order(entries))
+    ]
+    if not rows:
+        console.say("no job waits or runs in a queue.")
+        return Exit.OK
+    console.out(console.table(("QUEUE", "PLACE", "JOB", "PRIORITY", "NEEDS", "SINCE"), rows))
+    console.say(f"this machine has {machine()}.")
+    return Exit.OK
+
+
+def _placed(entries: list[Entry], waiting: list[Entry]) -> list[tuple[int | None, Entry]]:
+    """Return those that run, and then those that wait, with their places."""
+    running = sorted((one for one in entries if one.running), key=lambda one: one.since)
+    return [*((None, one) for one in running), *enumerate(waiting, 1)]
+
+
+def _since(entry: Entry) -> str:
+    from estimators.results.display import seconds_text
+
+    return seconds_text(max(0.0, time.time() - entry.since))

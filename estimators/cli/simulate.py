@@ -1,0 +1,88 @@
+"""``fleetfit simulate JOB``: what a job would take and cost on hosts that are taken away."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from estimators.cli import Exit, console, jobargs, jobnames, parsing
+from estimators.job.errors import ConfigurationError
+
+_EXAMPLES = """\
+examples:
+  fleetfit simulate JOB --hosts 4:32 --rate 0.05                   elastic, at most 32 hosts and at least 4
+  fleetfit simulate JOB --hosts 8 --rate 0.05 --notice 120         restarts from its checkpoints
+  fleetfit simulate JOB --hosts 4:32 --rate 0.05 --epochs 90 --prices 0.92,3.06 --on-demand-base 2
+"""
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    parser = subparsers.add_parser(
+        "simulate", help="forecast a job's time and cost on hosts that are taken away", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Simulates a job that has run, on other hosts and on a spot market. Starts nothing.",
+    )  # fmt: skip
+    parser.add_argument("job", metavar="JOB", help=f"{jobnames.HELP}; or the path of a result.json")
+    parser.add_argument("-n", "--hosts", required=True, metavar="N|LEAST:MOST", help="a range: an elastic job")
+    parser.add_argument("-p", "--processes", type=parsing.count, help="processes on each host (default: the job's)")
+    parser.add_argument("--epochs", type=float, help="as many, where the job has a hyperparameter of that name")
+    parser.add_argument("--records", type=float, help="or: on how many records it trains, all epochs together")
+    parser.add_argument("--rate", type=float, default=0.0, help="interruptions of each host in an hour (default: 0)")
+    parser.add_argument("--notice", type=float, default=120.0, metavar="S", help="seconds from the notice to the end")
+    parser.add_argument("--return-after", type=float, default=60.0, metavar="S", help="until there is another host")
+    parser.add_argument(
+        "--spot-market", metavar="NAME=VALUE", action="append", default=[],
+        help="another option of SpotMarket, such as refusals=0.5 or outages='[[3600, 7200]]'; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--on-demand-base", type=parsing.whole, default=0, metavar="N", help="hosts that nobody takes")
+    parser.add_argument("--prices", metavar="SPOT,ON_DEMAND", help="dollars of a host's hour")
+    parser.add_argument("--commit-every", default="auto", metavar="S", help="seconds between commits (default: auto)")
+    parser.add_argument("--start", type=float, default=1.0, metavar="S", help="seconds until a host that is asked for")
+    parser.add_argument("--runs", type=parsing.count, default=1000, help="how many (default: 1000)")
+    parser.add_argument("--seed", type=parsing.whole, default=0, help="of the first run (default: 0)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate it."""
+    from estimators.client.compare import compare
+    from estimators.client.simulation.forecast import simulate
+    from estimators.client.simulation.model import Timings
+    from estimators.job.spot_market import SpotMarket
+
+    given = {"rate": args.rate, "notice_s": args.notice, "return_after_s": args.return_after, "seed": args.seed}
+    market = SpotMarket.from_dict({**given, **jobargs.values("--spot-market", args.spot_market)})
+    commit = args.commit_every
+    forecast = simulate(
+        compare(jobnames.resolve_unless_path(args.job)).results[0],
+        hosts=_hosts(args.hosts),
+        market=market,
+        records=args.records,
+        epochs=args.epochs,
+        processes_per_host=args.processes,
+        prices=None if args.prices is None else _numbers("--prices", args.prices, ",", float),
+        on_demand_base=args.on_demand_base,
+        commit_every=commit if commit == "auto" else _numbers("--commit-every", commit, None, float)[0],
+        timings=Timings(start_s=args.start),
+        runs=args.runs,
+    )
+    if args.json:
+        console.out_json(forecast.to_dict())
+    else:
+        console.out(str(forecast))
+    return Exit.OK
+
+
+def _hosts(text: str) -> Any:
+    numbers = _numbers("--hosts", text, ":", int)
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def _numbers(option: str, text: str, separator: str | None, kind: type[int] | type[float]) -> tuple[Any, ...]:
+    try:
+        return tuple(kind(part) for part in (text.split(separator) if separator else [text]))
+    except ValueError:
+        example = {":": "4:32", ",": "0.92,3.06", None: "30"}[separator]
+        raise ConfigurationError(f"{option} {text!r}: expected numbers such as {example}.") from None

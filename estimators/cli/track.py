@@ -1,0 +1,52 @@
+"""``fleetfit track``: tell a tracker of jobs that it does not know, or not whole."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from estimators.cli import Exit, console, jobnames
+
+_EXAMPLES = """\
+examples:
+  fleetfit track mlflow JOB
+  fleetfit track mlflow=http://tracking:5000 JOB OTHER-JOB
+  fleetfit track tensorboard=runs $(fleetfit list --quiet)
+"""
+#: A person waits: an answer that does not come is not waited for as long as by a job's own thread.
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    track = subparsers.add_parser(
+        "track", help="send jobs to MLflow, Weights & Biases or TensorBoard", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Sends what a tracker does not have yet of jobs: those that ran without it, and the rest of those "
+        "that ended while it was down.",
+    )  # fmt: skip
+    track.add_argument("tracker", metavar="TRACKER", help="mlflow[=URI], wandb[=PROJECT] or tensorboard[=FOLDER]")
+    track.add_argument("jobs", nargs="+", metavar="JOB", help=f"{jobnames.HELP}; or a tuning job's name")
+    track.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send jobs to a tracker."""
+    from estimators.client.attaching import find_job
+    from estimators.client.trackers import parse
+    from estimators.tuning import tracking
+    from estimators.tuning.record import TuningRecord, tuning_names
+
+    for name, value in _PATIENCE.items():
+        os.environ.setdefault(name, value)
+    tracker = parse(args.tracker)
+    for name in args.jobs:
+        if name in tuning_names():
+            tracking.sync(TuningRecord.open(name), tracker)
+            console.say(f"tuning job {name}: sent to {tracker.title}.")
+            continue
+        job = find_job(jobnames.resolve(name))
+        sent = tracker.sync(job)
+        console.say(f"{job.name}: sent to {tracker.title}." if sent else f"{job.name}: another process is sending it.")
+    return Exit.OK

@@ -1,0 +1,42 @@
+"""``fleetfit ui``: the jobs in a browser."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from typing import Any
+
+from estimators.cli import Exit, console, parsing
+
+
+def add(subparsers: Any) -> None:
+    """Add the command."""
+    command = subparsers.add_parser(
+        "ui", help="show jobs in a browser",
+        description="Serves pages that show the jobs of $FLEETFIT_HOME and can stop, resume or resize them, on this "
+        "machine's loopback, until Ctrl-C. It prints a link that opens them once; the browser keeps a cookie then. "
+        "Needs the extra `ui`.",
+    )  # fmt: skip
+    command.add_argument(
+        "--port", type=parsing.port, default=0, metavar="N", help="the port; 0, the default: a free one"
+    )
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve."""
+    from estimators.service.ui.serving import Page
+
+    told = threading.Event()
+    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with Page(args.port) as page:
+            console.out(page.link)
+            console.say("the link opens once, in one browser. Ctrl-C ends the page; jobs go on.")
+            while not told.wait(0.5):  # a signal in the moment in which the wait begins would not end it
+                pass
+        return Exit.OK
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

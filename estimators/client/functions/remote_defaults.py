@@ -1,0 +1,122 @@
+"""The SageMaker SDK's files of defaults, as far as they are about ``@remote``.
+
+They are YAML, of this machine or on S3; the user's is merged into the administrator's. As in the SDK a file that a
+variable names has to be there, and what its ``RemoteFunction`` has besides the SDK's own members is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from container.contract.names import unknown
+from estimators.job.errors import ConfigurationError, UnsupportedError
+
+#: Where the files are; the later wins. The variables name another file or folder, here or on S3.
+_PLACES = (
+    ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
+    ("SAGEMAKER_USER_CONFIG_OVERRIDE", "~/.config/sagemaker/config.yaml"),
+)
+
+#: Members of ``SageMaker.PythonSDK.Modules.RemoteFunction`` -> arguments of ``@remote``.
+MEMBERS = {
+    "CustomFileFilter": "custom_file_filter",
+    "Dependencies": "dependencies",
+    "EnableInterContainerTrafficEncryption": "encrypt_inter_container_traffic",
+    "EnvironmentVariables": "environment_variables",
+    "ImageUri": "image_uri",
+    "IncludeLocalWorkDir": "include_local_workdir",
+    "InstanceType": "instance_type",
+    "JobCondaEnvironment": "job_conda_env",
+    "PreExecutionCommands": "pre_execution_commands",
+    "PreExecutionScript": "pre_execution_script",
+    "RoleArn": "role",
+    "S3KmsKeyId": "s3_kms_key",
+    "S3RootUri": "s3_root_uri",
+    "Tags": "tags",
+    "VolumeKmsKeyId": "volume_kms_key",
+}
+#: The member that is two arguments, and its own members.
+_NETWORK, _NETWORK_MEMBERS = "VpcConfig", {"Subnets": "subnets", "SecurityGroupIds": "security_group_ids"}
+
+
+def read() -> dict[str, Any]:
+    """Return the arguments of ``@remote`` for which the SDK's files have defaults.
+
+    Raises:
+        ConfigurationError: a file is missing where a variable names it, cannot be read, is not YAML, or has members of
+            ``RemoteFunction`` that the SDK does not know.
+        UnsupportedError: there is one, and PyYAML is not installed.
+    """
+    merged: dict[str, Any] = {}
+    for variable, usual in _PLACES:
+        named = os.environ.get(variable)
+        text = _text(named or usual, variable if named else None)
+        if text is not None:
+            _merge(merged, _members(named or usual, text))
+    found: dict[str, Any] = {}
+    network = merged.pop(_NETWORK, None) or {}
+    for members, given in ((MEMBERS, merged), (_NETWORK_MEMBERS, network)):
+        found.update({members[name]: value for name, value in given.items()})
+    return found
+
+
+def _text(place: str, variable: str | None) -> str | None:
+    """Return a file's text; None if it is not there, and nobody has named it."""
+    if place.startswith("s3://"):
+        return _text_on_s3(place)
+    path = Path(place).expanduser()
+    if path.is_dir():
+        path = path / "config.yaml"
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and variable is None:
+            return None
+        named = f", which {variable} names," if variable is not None else ""
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"{path}{named} cannot be read: {reason}.") from error
+
+
+def _text_on_s3(place: str) -> str:
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, _, key = place.removeprefix("s3://").partition("/")
+    if not key.endswith((".yaml", ".yml")):
+        key = f"{key.rstrip('/')}/config.yaml".lstrip("/")
+    try:
+        body: bytes = boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+        return body.decode("utf-8")
+    except (BotoCoreError, ClientError, ValueError) as error:
+        raise ConfigurationError(f"s3://{bucket}/{key} cannot be read: {error}.") from error
+
+
+def _members(place: str, text: str) -> dict[str, Any]:
+    """Return what a file says of ``@remote``."""
+    try:
+        import yaml
+    except ImportError:
+        raise UnsupportedError(f"{place} is read with PyYAML; `fleetfit install functions`.") from None
+    try:
+        said = yaml.safe_load(text) or {}
+        for part in ("SageMaker", "PythonSDK", "Modules", "RemoteFunction"):
+            said = said.get(part) or {}
+        members = dict(said)
+        network = dict(members.get(_NETWORK) or {})
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{place} cannot be read: {error}.") from error
+    for known, given in (({*MEMBERS, _NETWORK}, members), (_NETWORK_MEMBERS, network)):
+        for name in given:
+            if name not in known:
+                raise ConfigurationError(f"{place}: {unknown('member of RemoteFunction', str(name), sorted(known))}")
+    return members
+
+
+def _merge(into: dict[str, Any], other: dict[str, Any]) -> None:
+    for name, value in other.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value

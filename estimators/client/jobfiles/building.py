@@ -1,0 +1,212 @@
+"""Makes an estimator and its inputs of a job file's values; errors name the line."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from container.contract.names import shown, unknown
+from container.contract.strategies import FRAMEWORKS, parse_distribution
+from estimators.client.jobfiles.reading import Document
+from estimators.job.arguments import ARGUMENTS, Treatment, asks_for_nothing
+from estimators.job.errors import ConfigurationError
+from estimators.job.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+from estimators.job.request import RunOptions
+
+if TYPE_CHECKING:
+    from estimators.client.estimator import Estimator
+
+#: What a file has beside the estimator's arguments.
+OWN_KEYS = ("framework", "inputs")
+#: Arguments that only a program can give.
+_NOT_IN_FILES = {
+    "sagemaker_session": "set the region and the profile by AWS_REGION and AWS_PROFILE",
+    "capture_limit": "an entry point in a file is a script, not a function",
+}
+#: Fields of RunOptions that are set by what else a job says.
+DERIVED_OPTIONS = ("backend", "warnings", "framework_version", "py_version", "asked_instance_type")
+#: Arguments that are a path, a URI, or a list of paths.
+PATHS = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
+
+
+def argument_names() -> list[str]:
+    """Return the arguments that a job file may have, in the order of their documentation."""
+    taken = [item.name for item in ARGUMENTS if item.treatment is not Treatment.REFUSED]
+    return [name for name in taken if name not in _NOT_IN_FILES]
+
+
+def option_names() -> list[str]:
+    """Return the run options that a job file may have."""
+    return [field.name for field in dataclasses.fields(RunOptions) if field.name not in DERIVED_OPTIONS]
+
+
+def check_names(document: Document) -> None:
+    """Refuse what no job file has.
+
+    Raises:
+        ConfigurationError: a name is unknown, or of what files cannot have.
+    """
+    by_name = {item.name: item for item in ARGUMENTS}
+    known = [*OWN_KEYS, *argument_names()]
+    for name, value in document.values.items():
+        place = document.place((name,))
+        argument = by_name.get(name)
+        if name in _NOT_IN_FILES:
+            raise ConfigurationError(f"{place}{name} is not for job files: {_NOT_IN_FILES[name]}.")
+        if argument is not None and argument.treatment is Treatment.REFUSED and not asks_for_nothing(argument, value):
+            raise ConfigurationError(f"{place}{name}={shown(value)} is refused: {argument.note}.")
+        if argument is None and name not in OWN_KEYS:
+            former = next((item.name for item in ARGUMENTS if item.v1_name == name), None)
+            if former is not None:
+                raise ConfigurationError(f"{place}{name} is called {former} in the SageMaker SDK 2.x, and here.")
+            raise ConfigurationError(place + unknown("argument", name, known))
+    for name in _options_given(document):
+        if name not in option_names():
+            raise ConfigurationError(
+                document.place(("run_options", name)) + unknown("run option", name, option_names())
+            )
+
+
+def _options_given(document: Document) -> Mapping[str, Any]:
+    options = document.values.get("run_options") or {}
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(
+            f"{document.place(('run_options',))}run_options must have names and values, got {shown(options)}."
+        )
+    return options
+
+
+def make_paths_absolute(document: Document) -> None:
+    """Make what a file says of paths independent of the working directory: they are relative to the file's folder."""
+    values, folder = document.values, document.folder
+    for name in PATHS:
+        values.update({name: _below(folder, values[name])} if name in values else {})
+    if isinstance(values.get("dependencies"), list):
+        values["dependencies"] = [_below(folder, item) for item in values["dependencies"]]
+    entry = values.get("entry_point")
+    if isinstance(entry, str) and not values.get("source_dir"):
+        in_a_file = entry.endswith((".py", ".sh")) or os.sep in entry or os.path.exists(os.path.join(folder, entry))
+        values["entry_point"] = _below(folder, entry) if in_a_file else entry
+    inputs = values.get("inputs")
+    if isinstance(inputs, str):
+        values["inputs"] = _below(folder, inputs)
+    elif isinstance(inputs, dict):
+        for name, value in inputs.items():
+            if isinstance(value, str):
+                inputs[name] = _below(folder, value)
+            elif isinstance(value, dict) and "s3_data" in value:
+                value["s3_data"] = _below(folder, value["s3_data"])
+
+
+def _below(folder: Any, location: Any) -> Any:
+    if not isinstance(location, str) or not location or "://" in location or location.startswith("~"):
+        return location
+    return os.path.normpath(os.path.join(folder, location))
+
+
+def build(document: Document) -> tuple[Estimator, Any]:
+    """Return the estimator that a document describes, and the ``inputs`` of its ``fit()``.
+
+    Raises:
+        ConfigurationError: something in it is wrong; where it comes from a file, with the line.
+    """
+    check_names(document)
+    values = dict(document.values)
+    with document.located():
+        options = _options_given(document)
+        inputs = _inputs(document, values.pop("inputs", None))
+        framework = values.pop("framework", None)
+        if framework is not None and framework not in FRAMEWORKS:
+            raise ConfigurationError(unknown("framework", framework, FRAMEWORKS))
+        # Unlike the SDK's class, neither the shell nor a file passes a --model_dir that nobody asked for: any script
+        # must run.
+        model_dir = values.pop("model_dir", False)
+        given = {name: value for name, value in values.items() if value is not None}
+        if options:
+            given["run_options"] = RunOptions.from_dict(options)
+        try:
+            return estimator_for(framework, given, model_dir=model_dir), inputs
+        except ConfigurationError as error:
+            document.locate(error, _blamed(given, str(error)))
+            raise
+
+
+def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: str | bool | None) -> Estimator:
+    """Return an estimator for a framework's scripts.
+
+    Args:
+        framework: One of :data:`~container.contract.strategies.FRAMEWORKS`; None: the first that the strategy is for.
+        given: Its arguments.
+        model_dir: What the script is passed as ``--model_dir``; False passes none, None the TensorFlow class's default.
+
+    Raises:
+        ConfigurationError: one is wrong.
+    """
+    from estimators.client import estimator
+
+    strategy = parse_distribution(given.get("distribution"))
+    framework = framework or (strategy.frameworks[0] if strategy is not None else "tensorflow")
+    if framework == "tensorflow":
+        return estimator.TensorFlow(**given, model_dir=model_dir)
+    if model_dir is not False:
+        raise ConfigurationError("model_dir is for TensorFlow scripts; others find the folder in SM_MODEL_DIR.")
+    return estimator.PyTorch(**given)
+
+
+def _blamed(given: Mapping[str, Any], message: str) -> tuple[str, ...]:
+    """Return the argument that is refused with the same words when it is given alone, if there is one."""
+    for name, value in given.items():
+        try:
+            estimator_for(None, {name: value}, model_dir=False)
+        except ConfigurationError as error:
+            if str(error) == message:
+                return (name,)
+    return ()
+
+
+def _inputs(document: Document, given: Any) -> Any:
+    if given is None or isinstance(given, str):
+        return given
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f"inputs must be a path, or channels with theirs; got {shown(given)}.")
+    return {name: _channel(document, name, value) for name, value in given.items()}
+
+
+def _channel(document: Document, name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        if not isinstance(value, str):
+            place = document.place(("inputs", name))
+            raise ConfigurationError(f"{place}inputs: channel {name!r} is {shown(value)}; give a path or a URI.")
+        return value
+    given = dict(value)
+    kind = FileSystemInput if "file_system_id" in given else TrainingInput
+    known = CHANNEL_OPTIONS[kind.__name__]
+    for option in given:
+        if option not in known:
+            place = document.place(("inputs", name, option))
+            raise ConfigurationError(place + unknown(f"option of channel {name!r}", option, known))
+    missing = next((option for option in known[: _REQUIRED[kind.__name__]] if option not in given), None)
+    if missing is not None:
+        raise ConfigurationError(f"{document.place(('inputs', name))}inputs: channel {name!r} has no {missing}.")
+    if "shuffle_config" in given:
+        seed = given["shuffle_config"]
+        if not isinstance(seed, Mapping) or set(seed) != {"seed"}:
+            place = document.place(("inputs", name, "shuffle_config"))
+            raise ConfigurationError(f"{place}shuffle_config must be {{seed: 7}}, got {shown(seed)}.")
+        given["shuffle_config"] = ShuffleConfig(seed["seed"])
+    return kind(**given)
+
+
+#: What a channel that is more than a path may say.
+CHANNEL_OPTIONS = {
+    "TrainingInput": (
+        "s3_data", "distribution", "compression", "content_type", "record_wrapping", "s3_data_type", "instance_groups",
+        "input_mode", "attribute_names", "shuffle_config",
+    ),
+    "FileSystemInput": (
+        "file_system_id", "file_system_type", "directory_path", "file_system_access_mode", "content_type",
+    ),
+}  # fmt: skip
+_REQUIRED = {"TrainingInput": 1, "FileSystemInput": 3}

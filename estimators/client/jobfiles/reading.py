@@ -1,0 +1,276 @@
+"""Reads a job file: YAML 1.2's plain values, the line of each, and ``${env:NAME}``.
+
+The values are those of YAML 1.2, which JSON is a part of: ``1e-3`` is a number and ``no`` a text. PyYAML composes the
+nodes; what they mean is decided here, so that nothing but texts, numbers, booleans, lists and mappings comes of a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract.names import shown
+from estimators.job.errors import ConfigurationError
+
+Keys = tuple[str | int, ...]
+
+#: A job file is written by people.
+_MOST_BYTES = 1 << 20
+_MOST_NODES = 50_000  # aliases of aliases become very many
+_MOST_DEPTH = 40
+_MOST_DIGITS = 400
+
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_CONSTANTS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+#: ``${env:NAME}``; one ``$`` more stands for the text itself.
+VARIABLE = re.compile(r"\$(?P<escaped>\$*)\{env:(?P<name>[^}]*)\}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TEXT_TAG = "tag:yaml.org,2002:str"
+
+
+@dataclasses.dataclass
+class Document:
+    """What describes a job: a file, what a command line says, or both.
+
+    Attributes:
+        values: The arguments by their names.
+        path: The file's name, for errors; None for none.
+        folder: What relative paths in the file are relative to.
+        lines: Where each value stands in the file: the keys and positions that lead to it -> its line, from 1.
+    """
+
+    values: dict[str, Any]
+    path: str | None = None
+    folder: Path = dataclasses.field(default_factory=Path.cwd)
+    lines: dict[Keys, int] = dataclasses.field(default_factory=dict)
+
+    def place(self, path: Keys) -> str:
+        """Return ``job.yaml:7: ``, the beginning of an error; empty for what does not come from the file."""
+        if self.path is None or path not in self.lines:
+            return ""
+        return f"{self.path}:{self.lines[path]}: "
+
+    def override(self, name: str, value: Any, *, merged: bool) -> None:
+        """Put a command line's value in the place of the file's.
+
+        Args:
+            name: The argument.
+            value: Its value.
+            merged: Whether only the keys that both have are replaced.
+        """
+        before = self.values.get(name)
+        if merged and isinstance(before, dict) and isinstance(value, Mapping):
+            for key in value:
+                self._forget((name, key))
+            before.update(value)
+            return
+        self._forget((name,))
+        self.values[name] = value
+
+    def _forget(self, path: Keys) -> None:
+        for known in [one for one in self.lines if one[: len(path)] == path]:
+            del self.lines[known]
+
+    @contextlib.contextmanager
+    def located(self) -> Iterator[None]:
+        """Have errors of arguments begin with the file's line."""
+        try:
+            yield
+        except ConfigurationError as error:
+            if not getattr(error, "_located", False):
+                self.locate(error)
+            raise
+
+    def locate(self, error: ConfigurationError, within: Keys = ()) -> None:
+        """Put the line before an error's message: that of the innermost value that the message speaks of.
+
+        Args:
+            error: The error.
+            within: The value in which the cause is known to be.
+        """
+        text = str(error)
+        said = re.split(r" Did you mean | Allowed: ", text)[0]  # what comes then is not in the file
+        best = max(
+            (path for path in self.lines if path[: len(within)] == within),
+            key=lambda path: _mentions(said, path, self._at(path)),
+            default=within,
+        )
+        if not _mentions(said, best, self._at(best))[0]:
+            best = within
+        error.args = (self.place(best) + text, *error.args[1:])
+        error._located = True  # type: ignore[attr-defined]
+
+    def _at(self, path: Keys) -> Any:
+        value: Any = self.values
+        for part in path:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+
+def _mentions(text: str, path: Keys, value: Any) -> tuple[bool, bool, int, int]:
+    """Return whether a message has the value's name, whether it has the value, how deep that is, and how early."""
+    name = next((part for part in reversed(path) if isinstance(part, str)), "")
+    found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) if name else None
+    if found is None:
+        return False, False, 0, 0
+    plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return True, plain and shown(value) in text, len(path), -found.start()
+
+
+def read(path: str) -> Document:
+    """Read a job file.
+
+    Args:
+        path: The file; ``-`` is standard input, whose relative paths are those of the working directory.
+
+    Raises:
+        ConfigurationError: it cannot be read, is not YAML, or has what a job file cannot have; with the line.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigurationError("job files need PyYAML: pip install 'fleetfit[jobfiles]'.") from None
+    text, name = _text(path)
+    try:
+        root = yaml.compose(text, Loader=_loader())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark is not None else ""
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigurationError(f"{name}{line}: this is not YAML: {problem}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{name}: this is not YAML: {' '.join(str(error).split())}.") from None
+    except RecursionError:
+        raise ConfigurationError(f"{name}: it is nested too deep.") from None
+    if root is None:
+        raise ConfigurationError(f"{name}: it is empty; a job file has at least an entry_point.")
+    reader = _Reader(name)
+    values = reader.value(root, ())
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{name}:1: a job file has arguments with values, such as `entry_point: train.py`.")
+    folder = Path.cwd() if path == "-" else Path(path).absolute().parent
+    return Document(values, name, folder, reader.lines)
+
+
+def _text(path: str) -> tuple[str, str]:
+    name = "standard input" if path == "-" else path
+    try:
+        if path == "-":
+            raw = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with open(path, "rb") as file:
+                raw = file.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise ConfigurationError(f"{name}: it is larger than {_MOST_BYTES:,} bytes: no job file.")
+        return raw.decode("utf-8-sig"), name
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{name}: it is not UTF-8 text.") from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"-f {name}: the job file cannot be read: {reason}.") from None
+
+
+def _loader() -> Any:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Tags nothing by its looks: that is done here, by YAML 1.2's rules."""
+
+        yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - PyYAML's name and form
+
+    return Loader
+
+
+class _Reader:
+    """Turns YAML nodes into values, and keeps their lines."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._nodes = 0
+        self.lines: dict[Keys, int] = {}
+
+    def value(self, node: Any, path: Keys) -> Any:
+        """Return what a node means."""
+        self._nodes += 1
+        if self._nodes > _MOST_NODES or len(path) > _MOST_DEPTH:
+            raise self._error(node, "there is too much in it, or it holds itself")
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if node.id == "mapping":
+            return self._mapping(node, path)
+        if node.id == "sequence":
+            self._check_tag(node, "tag:yaml.org,2002:seq")
+            return [self.value(item, (*path, place)) for place, item in enumerate(node.value)]
+        self._check_tag(node, _TEXT_TAG)
+        return self._scalar(node)
+
+    def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
+        self._check_tag(node, "tag:yaml.org,2002:map")
+        values: dict[str, Any] = {}
+        for key, item in node.value:
+            if key.id != "scalar":
+                raise self._error(key, "a name must be a text")
+            place = (*path, key.value)
+            if key.value in values:
+                raise self._error(key, f"{shown(key.value)} is given twice, in line {self.lines[place]} too")
+            self.lines[place] = key.start_mark.line + 1
+            values[key.value] = self.value(item, place)
+        return values
+
+    def _scalar(self, node: Any) -> Any:
+        text = VARIABLE.sub(lambda match: self._variable(node, match), node.value)
+        return plain(text) if node.style is None else text
+
+    def _variable(self, node: Any, match: re.Match[str]) -> str:
+        name = match["name"]
+        if match["escaped"]:
+            return match[0][1:]
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise self._error(node, f"{shown(match[0])} names no variable: write ${{env:NAME}}, or $${{ for the text")
+        if name not in os.environ:
+            raise self._error(node, f"the environment variable {name} is not set; export it, or write the value")
+        return os.environ[name]
+
+    def _check_tag(self, node: Any, expected: str) -> None:
+        if node.tag != expected:
+            raise self._error(node, f"the tag {shown(node.tag)} is not taken; write the value without it")
+
+    def _error(self, node: Any, problem: str) -> ConfigurationError:
+        return ConfigurationError(f"{self._name}:{node.start_mark.line + 1}: {problem}.")
+
+
+def plain(text: str) -> Any:
+    """Return what a text without quotes means, by the core schema of YAML 1.2."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if len(text) > _MOST_DIGITS:
+        return text
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _OCTAL.fullmatch(text):
+        return int(text[2:], 8)
+    if _HEXADECIMAL.fullmatch(text):
+        return int(text[2:], 16)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _INFINITE.fullmatch(text):
+        return float(text.replace(".", "", 1))
+    return text

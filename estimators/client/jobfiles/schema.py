@@ -1,0 +1,151 @@
+"""The JSON schema of job files, for editors that complete and check YAML by one.
+
+It is made of the same types and tables as the checks themselves, and is looser than they are: what passes them passes
+it too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from container.contract.strategies import FRAMEWORKS, STRATEGIES
+from estimators.client.jobfiles.building import CHANNEL_OPTIONS, argument_names, option_names
+from estimators.job.arguments import BY_NAME
+from estimators.job.failure_policy import FailurePolicy
+from estimators.job.inputs import FileSystemInput, TrainingInput
+from estimators.job.request import NOTICED, RunOptions
+from estimators.job.settings import Settings
+from estimators.job.spot_market import SpotMarket
+
+#: A value that is the environment's.
+_VARIABLE = {"type": "string", "pattern": r"\$\{env:[A-Za-z_][A-Za-z0-9_]*\}"}
+_PLAIN: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_ANY_OBJECT = {"type": "object"}
+_INPUT_MODES = ("File", "Pipe", "FastFile")
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema, of JSON Schema's draft 7, which editors' YAML servers read."""
+    properties = {name: _described(name, _argument(name)) for name in argument_names()}
+    properties["framework"] = {"enum": list(FRAMEWORKS), "description": "what the script is for"}
+    properties["inputs"] = {
+        "description": "the channels: each a path or URI, or an object",
+        "anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": _channel()}],
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "fleetfit job file",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _described(name: str, said: dict[str, Any]) -> dict[str, Any]:
+    note = BY_NAME[name].note
+    return {**said, "description": note} if note else said
+
+
+def _argument(name: str) -> dict[str, Any]:
+    if name == "distribution":
+        return _distribution()
+    if name == "run_options":
+        return _run_options()
+    if name == "input_mode":
+        return _or_variable({"enum": list(_INPUT_MODES)})
+    if name in ("environment", "hyperparameters"):
+        value = {"type": "string"} if name == "environment" else {}
+        return _or_null({"type": "object", "additionalProperties": value})
+    if name == "tags":
+        return _or_null({"type": ["array", "object"]})
+    if name == "metric_definitions":
+        item = {"type": "object", "properties": {"Name": {"type": "string"}, "Regex": {"type": "string"}},
+                "required": ["Name", "Regex"], "additionalProperties": False}  # fmt: skip
+        return _or_null({"type": "array", "items": item})
+    return _or_null(_of_type(_hints(Settings)[name]))
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _of_type(hint: Any) -> dict[str, Any]:
+    """Return what values of a type annotation are."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        plain = [_PLAIN[part] for part in parts if part in _PLAIN]
+        if len(plain) == len([part for part in parts if part is not type(None)]):
+            return _or_variable({"type": plain if len(plain) > 1 else plain[0]})
+        kinds = [_of_type(part) for part in parts if part is not type(None) and typing.get_origin(part) is not None]
+        named = [{"type": _PLAIN[part]} for part in parts if part in _PLAIN]
+        return {"anyOf": [*kinds, *named]} if len(kinds) + len(named) > 1 else (kinds or named or [{}])[0]
+    if hint in _PLAIN:
+        return _or_variable({"type": _PLAIN[hint]})
+    if origin is tuple:
+        return {"type": "array"} if Ellipsis not in parts else {"type": "array", "items": _of_type(parts[0])}
+    if origin is not None and issubclass(origin, Mapping):
+        return dict(_ANY_OBJECT)
+    return {}
+
+
+def _or_variable(said: dict[str, Any]) -> dict[str, Any]:
+    if said.get("type") == "string":
+        return said
+    return {"anyOf": [said, _VARIABLE]}
+
+
+def _or_null(said: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [said, {"type": "null"}]}
+
+
+def _object_of(cls: type[Any], names: list[str] | None = None) -> dict[str, Any]:
+    hints = _hints(cls)
+    fields = [field.name for field in dataclasses.fields(cls) if field.init]
+    chosen = [name for name in fields if names is None or name in names]
+    return {
+        "type": "object",
+        "properties": {name: _or_null(_of_type(hints[name])) for name in chosen},
+        "additionalProperties": False,
+    }
+
+
+def _distribution() -> dict[str, Any]:
+    strategies: dict[str, Any] = {}
+    for strategy in STRATEGIES:
+        options = _object_of(strategy)
+        options["properties"]["enabled"] = {"type": "boolean"}
+        options["required"] = ["enabled"]
+        # Options that AWS's images have had before are taken too.
+        options["properties"].update({name: {} for name in strategy.former})
+        for key in (strategy.key, *strategy.aliases):
+            strategies[key] = options
+    return _or_null({"type": "object", "properties": strategies, "additionalProperties": False})
+
+
+def _run_options() -> dict[str, Any]:
+    said = _object_of(RunOptions, option_names())
+    said["properties"]["failure_policy"] = _object_of(FailurePolicy)
+    said["properties"]["spot_market"] = _or_null(_object_of(SpotMarket))
+    for name in ("on_undistributed", "on_nan"):
+        said["properties"][name] = _or_variable({"enum": list(NOTICED)})
+    said["properties"]["chaos"] = {"type": "array", "items": {"type": "object", "required": ["do"]}}
+    return _or_null(said)
+
+
+def _channel() -> dict[str, Any]:
+    forms: list[dict[str, Any]] = [{"type": "string"}]
+    for cls in (TrainingInput, FileSystemInput):
+        hints = typing.get_type_hints(cls.__init__)
+        names = CHANNEL_OPTIONS[cls.__name__]
+        properties: dict[str, Any] = {name: _or_null(_of_type(hints[name])) for name in names}
+        properties.update({"s3_data": {"type": "string"}} if "s3_data" in names else {})
+        if "shuffle_config" in names:
+            seed = {"type": "object", "properties": {"seed": {"type": "integer"}}, "required": ["seed"]}
+            properties["shuffle_config"] = {**seed, "additionalProperties": False}
+        forms.append({"type": "object", "properties": properties, "required": [names[0]],
+                      "additionalProperties": False})  # fmt: skip
+    return {"anyOf": forms}

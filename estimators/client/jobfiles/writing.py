@@ -1,0 +1,255 @@
+"""Writes a job file: of what a command line says, or of a job's record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from container.contract.strategies import Distribution
+from estimators.client.jobfiles import reading
+from estimators.client.jobfiles.building import DERIVED_OPTIONS, PATHS, argument_names
+from estimators.job.errors import ConfigurationError
+from estimators.job.request import Channel, RunOptions, TrainingJobSpec
+from estimators.job.secrets import looks_secret, mask_value
+from estimators.job.settings import Settings
+from estimators.records.record import JobRecord
+
+#: In this order they are read most easily; the others come after them.
+_ORDER = (
+    "framework", "entry_point", "source_dir", "dependencies", "image_uri", "hyperparameters", "environment",
+    "distribution", "instance_type", "instance_count", "inputs", "input_mode", "output_path", "checkpoint_s3_uri",
+)  # fmt: skip
+_LINE = 120
+
+
+def save(path: str, values: Mapping[str, Any]) -> list[str]:
+    """Write a job file that is new.
+
+    Args:
+        path: The file.
+        values: The arguments by their names; relative paths are those of the working directory.
+
+    Returns:
+        The environment variables that stand for values that looked secret.
+
+    Raises:
+        ConfigurationError: the file exists, or cannot be written.
+    """
+    folder = Path(path).absolute().parent
+    kept, variables = without_secrets(_relative_to(folder, values))
+    text = render(kept)
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                os.unlink(path)  # a disk that is full leaves no half of a file
+                raise
+    except FileExistsError:
+        raise ConfigurationError(f"--save {path}: there is a file already; name another one, or remove it.") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"--save {path}: the job file cannot be written: {reason}.") from None
+    return variables
+
+
+def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Return arguments as a job file.
+
+    Args:
+        values: The arguments by their names.
+        comments: Lines before them.
+
+    Raises:
+        ConfigurationError: PyYAML is missing.
+    """
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigurationError("job files need PyYAML: pip install 'fleetfit[jobfiles]'.") from None
+
+    class Dumper(yaml.SafeDumper):
+        """Quotes texts that would be read as something else, by YAML 1.1 or 1.2; writes nothing by reference."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: Any, value: str) -> Any:
+        # Rare line breaks would come back as blanks.
+        quoted = not isinstance(reading.plain(value), str) or not value.replace("\n", "").isprintable()
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if quoted else None)
+
+    Dumper.add_representer(str, text)
+    names = [*(name for name in _ORDER if name in values), *(name for name in values if name not in _ORDER)]
+    body = yaml.dump(
+        {name: values[name] for name in names}, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=_LINE
+    )
+    return "".join(f"# {line}\n" for line in comments) + str(body)
+
+
+def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments with ``${env:NAME}`` for what looks secret, and the variables' names.
+
+    Text that looks like such a reference by chance is escaped.
+    """
+    variables: list[str] = []
+    kept = _escaped(dict(values))
+    for name in ("hyperparameters", "environment"):
+        given = values.get(name)
+        if not isinstance(given, Mapping):
+            continue
+        kept[name] = {}
+        for key, value in given.items():
+            # What only has a secret in it is left out whole: its other part would be no use without it.
+            secret = looks_secret(key) or mask_value(key, value) != value
+            if not secret or value in (None, ""):
+                kept[name][key] = _escaped(value)
+                continue
+            variable = key if name == "environment" else re.sub(r"\W", "_", key, flags=re.ASCII).upper()
+            variable = variable if not variable[:1].isdigit() else f"_{variable}"
+            kept[name][key] = f"${{env:{variable}}}"
+            variables.append(variable)
+    return kept, variables
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _escaped(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in value]
+    return reading.VARIABLE.sub(r"$\g<0>", value) if isinstance(value, str) else value
+
+
+def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    moved = dict(values)
+    for name in PATHS:
+        if name in moved:
+            moved[name] = _moved(folder, moved[name])
+    if moved.get("dependencies"):
+        moved["dependencies"] = [_moved(folder, item) for item in moved["dependencies"]]
+    entry = moved.get("entry_point")
+    if isinstance(entry, str) and not moved.get("source_dir") and os.path.exists(entry):
+        moved["entry_point"] = _moved(folder, entry)
+    inputs = moved.get("inputs")
+    if isinstance(inputs, str):
+        moved["inputs"] = _moved(folder, inputs)
+    elif isinstance(inputs, Mapping):
+        moved["inputs"] = {name: _moved(folder, value) for name, value in inputs.items()}
+    return moved
+
+
+def _moved(folder: Path, location: Any) -> Any:
+    """Return a path relative to the file's folder, but an absolute one that lies elsewhere as it is."""
+    if isinstance(location, Mapping) and "s3_data" in location:
+        return {**location, "s3_data": _moved(folder, location["s3_data"])}
+    if not isinstance(location, str) or "://" in location or location.startswith("~"):
+        return location
+    if os.path.isabs(location) and folder not in (Path(location), *Path(location).parents):
+        return location
+    return os.path.relpath(os.path.abspath(location), folder)
+
+
+def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
+    """Return what a job's record says as a job file's arguments, and what a reader should know.
+
+    Args:
+        record: The job's record.
+
+    Raises:
+        ConfigurationError: its entry point was a function, which a file cannot hold.
+    """
+    from estimators.client.attaching import settings_of
+    from estimators.client.functions import values as functions
+    from estimators.records.provenance.collecting import read
+
+    if functions.description_of(record) is not None:
+        raise ConfigurationError(
+            f"training job {record.name!r} ran a function, which no file can name; "
+            f"`fleetfit describe {record.name} --reproduce function` prints its text."
+        )
+    spec = TrainingJobSpec.from_request(record.read_request())
+    values = of_settings(settings_of(record, passes_model_dir=True))
+    values.pop("role", None)  # a placeholder, or what is found again
+    comments = [f"The job {record.name}."]
+    code = read(record.path).get("code")
+    if code and values.get("source_dir") == str(record.source_dir):
+        # `code` is the folder, or the one file where no folder was given.
+        if os.path.isfile(code):
+            del values["source_dir"]
+            values["entry_point"] = code
+        else:
+            values["source_dir"] = code
+        comments.append(f"The code as it was then is in {record.source_dir}; here is where it came from.")
+    channels = {channel.name: _channel(channel) for channel in spec.inputs}
+    if channels:
+        values["inputs"] = channels
+    kept, variables = without_secrets(values)
+    if variables:
+        comments.append(f"Set first, as they looked secret: {', '.join(variables)}.")
+    return kept, comments
+
+
+def of_settings(settings: Settings) -> dict[str, Any]:
+    """Return an estimator's arguments that are not at their defaults, in the types of a file."""
+    names = argument_names()
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if field.name in names and value != default and field.name != "model_dir":
+            values[field.name] = _plain(value)
+    # In a file no --model_dir is passed unless it says so.
+    if settings.model_dir is not False:
+        values["model_dir"] = settings.model_dir
+    return values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Distribution):
+        return value.to_dict()
+    if isinstance(value, RunOptions):
+        default = RunOptions().to_dict()
+        given = {name: item for name, item in value.to_dict().items() if item != default[name]}
+        return {name: _plain(item) for name, item in given.items() if name not in DERIVED_OPTIONS}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.to_request() if hasattr(value, "to_request") else value
+
+
+def _channel(channel: Channel) -> Any:
+    """Return a channel as a path, where that says everything."""
+    said: dict[str, Any]
+    if channel.source.file_system is not None:
+        system = channel.source.file_system
+        said = {
+            "file_system_id": system.file_system_id,
+            "file_system_type": system.file_system_type,
+            "directory_path": system.directory_path,
+            "file_system_access_mode": system.access_mode,
+            "content_type": channel.content_type,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+    data = channel.source.s3
+    if data is None:
+        return {}
+    said = {
+        "s3_data": data.uri,
+        "distribution": data.distribution if data.distribution != "FullyReplicated" else None,
+        "compression": channel.compression,
+        "content_type": channel.content_type,
+        "record_wrapping": channel.record_wrapper,
+        "s3_data_type": data.data_type if data.data_type != "S3Prefix" else None,
+        "instance_groups": list(data.instance_groups) or None,
+        "input_mode": channel.input_mode,
+        "attribute_names": list(data.attribute_names) or None,
+        "shuffle_config": {"seed": channel.shuffle.seed} if channel.shuffle is not None else None,
+    }
+    given = {name: value for name, value in said.items() if value is not None}
+    return data.uri if list(given) == ["s3_data"] else given

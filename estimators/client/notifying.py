@@ -1,0 +1,301 @@
+"""Word of a job's end, failure, stall, NaN or divergence: a command that is run, or a URL that is posted to."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from container.contract.names import cut, shown, unknown
+from estimators.client.callbacks import Callback, Metric
+from estimators.client.printing import write_text
+from estimators.job import bounds, strict_json
+from estimators.job.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from container.contract.wire import Event
+    from estimators.client.training_job import TrainingJob
+
+#: What there may be word of.
+OCCASIONS = ("completed", "failed", "stopped", "stalled", "nan", "diverged")
+
+_POST_TIMEOUT_S = 10.0
+_POST_ATTEMPTS = 3
+_COMMAND_TIMEOUT_S = 60.0
+#: How long the end of ``fit()`` waits for what is still being sent, in seconds.
+_PATIENCE_S = 20.0
+#: A loss has diverged when so many values in a row are above its least one times ``diverged``.
+_IN_A_ROW = 3
+_REASON_LIMIT = 1000
+
+
+class NotifyCallback(Callback):
+    """Runs a command or posts to a URL when a job ends, fails or stalls, or when a metric is NaN or a loss diverges.
+
+    The command gets the news as JSON on standard input, and ``FLEETFIT_JOB`` and ``FLEETFIT_OCCASION`` in its
+    environment; the URL gets the same JSON, whose ``text`` is a sentence (as chat webhooks take it). Neither holds up
+    the job or what waits for it, but for some seconds at the end; what fails is said, and nothing else.
+
+    Args:
+        command: A program with its arguments, as a list.
+        url: An http or https URL.
+        on: For what: of :data:`OCCASIONS`; default: all.
+        stall: Without a sign of the job for so many seconds it has stalled; None: stalls are not looked for.
+        diverged: A metric with "loss" in its name has diverged when three values in a row are above its least value
+            times this; None: divergence is not looked for. Losses below zero are left alone.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] | None = None,
+        url: str | None = None,
+        *,
+        on: Sequence[str] = OCCASIONS,
+        stall: float | None = None,
+        diverged: float | None = None,
+    ) -> None:
+        if command is None and url is None:
+            raise ConfigurationError("NotifyCallback: give a command=[…] to run, or a url=… to post to.")
+        self._command = _checked_command(command)
+        self._url = _checked_url(url)
+        items = [on] if isinstance(on, str) else list(on)
+        for item in items:
+            if item not in OCCASIONS:
+                raise ConfigurationError(unknown("NotifyCallback(on=…)", item, OCCASIONS))
+        for name, value in (("stall", stall), ("diverged", diverged)):
+            if value is not None and not (bounds.is_seconds(value) and value > 0):
+                raise ConfigurationError(f"NotifyCallback({name}=…) must be a number above 0, got {shown(value)}.")
+        self._on = frozenset(items)
+        self._stall = stall if "stalled" in self._on else None
+        self._factor = diverged if "diverged" in self._on else None
+        self._watches: dict[str, _Watch] = {}
+
+    def on_event(self, job: TrainingJob, event: Event) -> None:
+        """Take it as a sign of the job."""
+        if event.kind == "resources":
+            return  # of hosts, which look at their ranks whatever these do
+        self._watch(job).sign()
+        if event.kind == "not_a_number":
+            self._tell_once(job, "nan", f"metric {event.data.get('name')} is not a number")
+
+    def on_metric(self, job: TrainingJob, metric: Metric) -> None:
+        """See whether it is a number, and whether a loss grows."""
+        where = f" on rank {metric.rank}" if metric.rank is not None else ""
+        if math.isnan(metric.value) or (math.isinf(metric.value) and "loss" in metric.name.lower()):
+            self._tell_once(job, "nan", f"metric {metric.name} is {metric.value}{where}")
+            return
+        watch = self._watch(job)
+        watch.metrics[metric.name] = metric.value
+        if self._factor is not None and "loss" in metric.name.lower() and watch.diverges(metric, self._factor):
+            text = f"metric {metric.name} is {metric.value:g}{where}, {self._factor:g} times what it was at best"
+            self._tell_once(job, "diverged", text)
+
+    def on_end(self, job: TrainingJob) -> None:
+        """Tell how it ended, and wait a little until that is sent."""
+        status = str(job.status)
+        reason = job.describe().get("FailureReason") or ""
+        text = f"training job {job.name}: {status}" + (f". {cut(str(reason), _REASON_LIMIT)}" if reason else "")
+        watch = self._watch(job)
+        if status.lower() in self._on:
+            self._tell(job, status.lower(), text)
+        watch.end(_PATIENCE_S)
+        self._watches.pop(job.name, None)
+
+    def _watch(self, job: TrainingJob) -> _Watch:
+        if job.name not in self._watches:
+            self._watches[job.name] = _Watch(self, job, self._stall)
+        return self._watches[job.name]
+
+    def stalled(self, job: TrainingJob, seconds: float) -> None:
+        """Tell that nothing has been heard of a job for so long."""
+        self._tell(job, "stalled", f"training job {job.name}: nothing was heard of it for {seconds:.0f} s")
+
+    def _tell_once(self, job: TrainingJob, occasion: str, text: str) -> None:
+        watch = self._watch(job)
+        if occasion in self._on and occasion not in watch.told:
+            watch.told.add(occasion)
+            self._tell(job, occasion, f"training job {job.name}: {text}")
+
+    def _tell(self, job: TrainingJob, occasion: str, text: str) -> None:
+        watch = self._watch(job)
+        watch.news.put(
+            {
+                "text": text,
+                "job": job.name,
+                "occasion": occasion,
+                "status": str(job.status),
+                "time": time.time(),
+                "metrics": dict(watch.metrics),
+                "record": str(job.record.path),
+            }
+        )
+
+    def send(self, news: dict[str, Any]) -> None:
+        """Send news by every way that there is; what fails is said."""
+        body = strict_json.dumps(news).encode()
+        for way in (self._run, self._post):
+            try:
+                way(news, body)
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                _say(f"training job {news['job']}: the news that it {_verb(news)} was not delivered: {_cause(error)}.")
+
+    def _run(self, news: dict[str, Any], body: bytes) -> None:
+        if self._command is None:
+            return
+        environment = {**os.environ, "FLEETFIT_JOB": news["job"], "FLEETFIT_OCCASION": news["occasion"]}
+        process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            _, said = process.communicate(body, timeout=_COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.communicate()
+            raise
+        if process.returncode:
+            tail = cut(" ".join(said.decode(errors="replace").split()), 200)
+            raise OSError(f"{self._command[0]} ended with {process.returncode}{': ' + tail if tail else ''}")
+
+    def _post(self, news: dict[str, Any], body: bytes) -> None:
+        if self._url is None:
+            return
+        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
+        for attempt in range(1, _POST_ATTEMPTS + 1):
+            try:
+                with urllib.request.urlopen(request, timeout=_POST_TIMEOUT_S):
+                    return
+            except (OSError, ValueError) as error:
+                refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                if refused or attempt == _POST_ATTEMPTS:
+                    # The address may be a secret: chat webhooks are.
+                    host = urllib.parse.urlsplit(self._url).hostname
+                    raise OSError(f"{host}: {getattr(error, 'reason', None) or type(error).__name__}") from None
+                time.sleep(attempt)
+
+
+class _Watch:
+    """What is known of one job, and the threads that watch it and send."""
+
+    def __init__(self, callback: NotifyCallback, job: TrainingJob, stall: float | None) -> None:
+        self._callback = callback
+        self._job = job
+        self._stall = stall
+        self._heard = threading.Event()
+        self._over = threading.Event()
+        self.news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.told: set[str] = set()
+        self.metrics: dict[str, float] = {}
+        self._least: dict[tuple[str, int | None], float] = {}
+        self._above: dict[tuple[str, int | None], int] = {}
+        self._sender = threading.Thread(target=self._send, name="notify", daemon=True)
+        self._sender.start()
+        if stall is not None:
+            threading.Thread(target=self._look, args=(stall,), name="notify-stall", daemon=True).start()
+
+    def sign(self) -> None:
+        """The job has given a sign."""
+        self._heard.set()
+
+    def diverges(self, metric: Metric, factor: float) -> bool:
+        """Take a loss's value; returns whether it has grown too far for too long."""
+        key = (metric.name, metric.rank)
+        least = self._least.get(key)
+        if metric.value < 0 or least is None or metric.value < least:
+            self._least[key] = metric.value
+            self._above[key] = 0
+            return False
+        self._above[key] = self._above[key] + 1 if metric.value > factor * least > 0 else 0
+        return self._above[key] >= _IN_A_ROW
+
+    def end(self, patience: float) -> None:
+        """The job is over: have the rest sent."""
+        self._over.set()
+        self._heard.set()
+        self.news.put(None)
+        self._sender.join(patience)
+
+    def _send(self) -> None:
+        while (news := self.news.get()) is not None:
+            self._callback.send(news)
+
+    def _look(self, stall: float) -> None:
+        silent = False
+        while not self._over.is_set():
+            heard = self._heard.wait(stall)
+            self._heard.clear()
+            if heard:
+                silent = False
+            elif not silent and not self._over.is_set():
+                silent = True
+                self._callback.stalled(self._job, stall)
+
+
+def parse(text: str) -> NotifyCallback:
+    """Return the callback of a URL, or of a command as one writes it in a shell.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if text.startswith(("http://", "https://")):
+        return NotifyCallback(url=text)
+    try:
+        return NotifyCallback(command=shlex.split(text))
+    except ValueError as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"--notify {shown(text)}: it is no command: {error}.") from None
+
+
+def _checked_command(command: Any) -> list[str] | None:
+    if command is None:
+        return None
+    if isinstance(command, str):
+        raise ConfigurationError(
+            f"NotifyCallback(command=…) must be a list, the program and its arguments; write {shlex.split(command)}."
+        )
+    items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in command]
+    if not items or not all(isinstance(item, str) and item and "\0" not in item for item in items):
+        raise ConfigurationError(f"NotifyCallback(command=…) must be a list of strings, got {shown(command)}.")
+    return items
+
+
+def _checked_url(url: Any) -> str | None:
+    if url is None:
+        return None
+    if not isinstance(url, str) or urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise ConfigurationError("NotifyCallback(url=…) must be an http:// or https:// URL.")
+    if not urllib.parse.urlsplit(url).hostname:
+        raise ConfigurationError("NotifyCallback(url=…) has no host.")
+    return url
+
+
+def _verb(news: dict[str, Any]) -> str:
+    words = {"nan": "has a metric that is not a number", "diverged": "diverges", "stalled": "stalled"}
+    return words.get(news["occasion"], f"is {news['occasion']}")
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"the command took longer than {_COMMAND_TIMEOUT_S:.0f} s"
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        write_text(sys.stderr, f"fleetfit: {text}\n")

@@ -1,0 +1,170 @@
+"""Our program as a job of Ray's, which ``RunOptions(dispatcher="ray")`` submits: a training job, or who tells of one.
+
+    … run                             takes the parcel in the working directory, and waits for the training job
+    … follow JOB HAVE                 tells what is new in its record, from what the copy has, an encoded message
+    … ask JOB MESSAGE                 hands an encoded message to its supervisor, and says the answer
+
+All take ``--home FOLDER``. Ray gives such a program no input, and keeps its output in a file from which it is read over
+HTTP. So ``follow`` says at most for an hour what it has to say, then that another one is to go on (``again``). When it
+is stopped, it empties the file.
+
+The training job ends with ``run``, and ``run`` with it. Ray stops a job by signalling all descendants of its process:
+the supervisor is none, so that it can end the scripts in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from container.contract.messages import Message, decode, encode
+from estimators.backends.dispatchers.base import LIMIT, PARCEL, unpacked
+from estimators.client import dispatching, ipc_client
+from estimators.client.ipc_client import Tie
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import FleetfitError, TrainingJobError
+from estimators.records.private_files import HOME_VARIABLE
+from estimators.records.record import JobRecord
+
+#: The variable in which Ray describes the job to drivers that its program starts.
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+#: How long one program follows, and how long it waits to be stopped when it has said all, in seconds.
+_FOLLOWS_S, _READ_S = 3600.0, 60.0
+#: How long the supervisor of a job that is over may still complete its record, in seconds, and between two looks.
+_LINGERS_S, _LOOK_S = 60.0, 0.05
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Be a job of Ray's."""
+    parser = argparse.ArgumentParser(prog="estimators.client.ray_job", description=__doc__)
+    parser.add_argument("command", choices=("run", "follow", "ask"))
+    parser.add_argument("job", nargs="?", default="")
+    parser.add_argument("message", nargs="?", default="")
+    parser.add_argument("--home", help=f"instead of ${HOME_VARIABLE}")
+    arguments = parser.parse_args(argv)
+    if arguments.home is not None:
+        os.environ[HOME_VARIABLE] = os.path.expanduser(arguments.home)
+    speaker = dispatching.Speaker(sys.stdout.fileno())
+    if arguments.command == "run":
+        return run(Path(PARCEL), speaker)
+    message = unpacked(arguments.message)
+    if arguments.command == "ask":
+        return ask(arguments.job, message, speaker)
+    return follow(arguments.job, message, speaker)
+
+
+# --- the training job ---
+
+
+def run(parcel: Path, speaker: dispatching.Speaker) -> int:
+    """Take a job, say so, and show its logs until it is over.
+
+    Returns:
+        0 if it has completed.
+    """
+    _keep_the_working_directory_here()
+    ours, theirs = socket.socketpair()
+    answer = _taken(parcel, theirs)
+    theirs.close()
+    speaker.say(answer)
+    if answer["op"] != "done":
+        return 1
+    job = TrainingJob(JobRecord.open(answer["job"]), tie=Tie(ours))
+    signal.signal(signal.SIGTERM, lambda number, frame: threading.Thread(target=_stop, args=(job,)).start())
+    try:
+        job.wait(logs=True)
+    except TrainingJobError as error:
+        print(error, file=sys.stderr)
+    until = time.monotonic() + _LINGERS_S
+    while job.record.is_supervised() and time.monotonic() < until:  # its code is in this job's working directory
+        time.sleep(_LOOK_S)
+    return 0 if job.status == "Completed" else 1
+
+
+def _keep_the_working_directory_here() -> None:
+    """Let the hosts have the job's runtime environment, but not its working directory, which has the data."""
+    try:
+        config = json.loads(os.environ[_JOB_CONFIG])
+    except (KeyError, ValueError):
+        return
+    for environment in (config, config.get("runtime_env") or {}):
+        environment.pop("working_dir", None)
+    os.environ[_JOB_CONFIG] = json.dumps(config)
+
+
+def _taken(parcel: Path, theirs: socket.socket) -> Message:
+    """Take the parcel in a process that ends then, so that the supervisor is nobody's child."""
+    read, write = os.pipe()
+    pid = os.getpid()
+    if os.fork() == 0:
+        with contextlib.suppress(BaseException):
+            os.write(write, encode(_take(parcel, (theirs, pid)), LIMIT))
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        line = pipe.read()
+    os.wait()
+    return decode(line) if line else {"op": "refused", "error": "the process that took the job was killed."}
+
+
+def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:
+    try:
+        with parcel.open("rb") as source:
+            parcel.unlink()  # it may hold what is nobody's business
+            record = dispatching.take(source, tied)
+    except FleetfitError as error:
+        return {"op": "refused", "error": str(error)}
+    except OSError as error:
+        return {"op": "refused", "error": f"{error.filename or 'the job'}: {error.strerror or error}"}
+    return {"op": "done", "job": record.name}
+
+
+def _stop(job: TrainingJob) -> None:
+    with contextlib.suppress(FleetfitError):  # it is over, or ends without being told
+        ipc_client.request(job.record, {"op": "stop", "grace": None, "reason": "Ray was asked to stop its job"})
+
+
+# --- who tells of it ---
+
+
+def follow(name: str, have: Mapping[str, Any], speaker: dispatching.Speaker) -> int:
+    """Say what is new of a job until it is over, and wait to be stopped."""
+
+    def forget(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(sys.stdout.fileno(), 0)  # models and logs, in a file that nobody removes
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, forget)
+    until = time.monotonic() + _FOLLOWS_S
+    dispatching.tell(name, have, speaker, _FOLLOWS_S)
+    if time.monotonic() >= until:
+        speaker.say({"op": "again"})
+    time.sleep(_READ_S)
+    forget(0, None)
+    return 0
+
+
+def ask(name: str, message: Mapping[str, Any], speaker: dispatching.Speaker) -> int:
+    """Say what a job's supervisor answers."""
+    try:
+        answer = ipc_client.request(JobRecord.open(name), dict(message))
+    except FleetfitError as error:
+        answer = {"ok": False, "error": str(error)}
+    speaker.say({**answer, "op": "answer"})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,310 @@
+"""``recommend(spot=True)``: how many hosts, how many of them on demand, and how the job goes on when one is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from container.contract.names import shown
+from estimators.client.simulation.forecast import Forecast, simulate
+from estimators.client.simulation.model import Timings
+from estimators.job import instances
+from estimators.job.bounds import MAX_HOSTS
+from estimators.job.errors import ConfigurationError
+from estimators.job.spot_market import SpotMarket
+from estimators.job.text import padded
+from estimators.results.advice import recommending
+from estimators.results.advice.calibration import Calibration
+from estimators.results.advice.model import CPU, GPU, Constants
+from estimators.results.advice.recommending import STRATEGIES, Recommendation
+from estimators.results.result import Result
+from estimators.results.summary import dollars_text, percent_text, time_text
+
+#: Fleets whose mean costs differ by less are alike: then the fastest.
+_ALIKE = 0.05
+#: A fleet meets a limit if so many of its runs do.
+_MOST_RUNS = 0.95
+#: What the market is taken to be if it is worse than was thought.
+_WORSE = 3.0
+#: Runs of each fleet that is compared; the chosen one has as many as were asked for.
+_FEW_RUNS = 40
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class FleetRecommendation:
+    """Which fleet to take on a spot market, and which others were considered.
+
+    Attributes:
+        options: A forecast of each fleet, the best first.
+        worse: That of the best one, if hosts are taken three times as often.
+        reasons: Why it is the best, in sentences.
+        instance_type: Of the hosts, or None.
+    """
+
+    options: tuple[Forecast, ...]
+    worse: Forecast
+    reasons: tuple[str, ...]
+    instance_type: str | None = None
+
+    @property
+    def choice(self) -> Forecast:
+        """The forecast of the fleet to take."""
+        return self.options[0]
+
+    @property
+    def strategy(self) -> str:
+        """The strategy to take: ``elastic_horovod``, or ``mpi`` for a job that restarts from its checkpoints."""
+        return _strategy(self.choice)
+
+    @property
+    def hosts(self) -> tuple[int, int]:
+        """The least and the most hosts."""
+        return self.choice.job.least, self.choice.job.most
+
+    @property
+    def on_demand_base(self) -> int:
+        """Of the hosts, how many to take on demand."""
+        return self.choice.job.on_demand
+
+    @property
+    def commit_every(self) -> float:
+        """Seconds between two commits or checkpoints."""
+        return self.choice.job.every_s
+
+    def rows(self) -> list[list[str]]:
+        """The comparison as cells, a row of titles first."""
+        found = [["strategy", "hosts", "on demand", "time (90 % range)", "cost (90 % range)", "goodput"]]
+        for one in self.options:
+            cost = one.cost
+            assert cost is not None
+            found.append(
+                [
+                    _strategy(one), _hosts_text(one), str(one.job.on_demand),
+                    f"{time_text(one.seconds.mean)} ({time_text(one.seconds.low)} to {time_text(one.seconds.high)})",
+                    f"{dollars_text(cost.mean)} ({dollars_text(cost.low)} to {dollars_text(cost.high)})",
+                    percent_text(one.goodput.mean),
+                ]
+            )  # fmt: skip
+        return found
+
+    def __str__(self) -> str:
+        lines = ["  ".join(cells).rstrip() for cells in padded(self.rows())]
+        return "\n".join([f"take {_title(self)}", *(f"  {reason}" for reason in self.reasons), "", *lines])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from estimators.results.html import render
+
+        head, *rows = self.rows()
+        title = _title(self)
+        return render("results/templates/recommendation", choice=title, reasons=self.reasons, head=head, rows=rows)
+
+
+@overload
+def recommend(model: Any, *, spot: Literal[False] = False, **options: Any) -> Recommendation: ...
+
+
+@overload
+def recommend(model: Any, *, spot: Literal[True], **options: Any) -> FleetRecommendation: ...
+
+
+def recommend(  # type: ignore[misc] # the overloads say what is returned for what
+    model: Any,
+    *,
+    hosts: int = 1,
+    processes_per_host: int | None = None,
+    instance_type: str | None = None,
+    bandwidth_gbps: float | None = None,
+    device: str | None = None,
+    compute_s: float | None = None,
+    batch_size: int | None = None,
+    strategies: Sequence[str] = STRATEGIES,
+    constants: Constants | None = None,
+    calibration: Calibration | None = None,
+    spot: bool = False,
+    deadline: float | None = None,
+    budget: float | None = None,
+    market: SpotMarket | None = None,
+    prices: tuple[float, float] | None = None,
+    records: float | None = None,
+    epochs: float | None = None,
+    timings: Timings | None = None,
+    runs: int = 200,
+) -> Recommendation | FleetRecommendation:
+    """Say which strategy to take, by what a step will take under each; with ``spot``, which fleet.
+
+    Args:
+        model: A :class:`~estimators.Result` of a run (best of one process), a Keras model, the name of a published one
+            (``vgg16``, ``resnet50`` …), or a number of parameters.
+        hosts: How many hosts there are; with ``spot``, at most. With an ``instance_type`` of which there is a bigger
+            one, that one is considered as well, alone.
+        processes_per_host: Processes (devices) on each; default: the type's GPUs, else 1.
+        instance_type: SageMaker's type, for devices, network and prices.
+        bandwidth_gbps: Of a host's link, in Gbit/s; default: the instance type's.
+        device: ``"cpu"`` or ``"gpu"``; default: what the instance type has, else ``"cpu"``.
+        compute_s: Seconds that one process needs for its part of a step, alone. Default: what the result says.
+        batch_size: Records of one process's part of a step. Default: what the result says, else 1.
+        strategies: Those to choose from, without ``spot``.
+        constants: What machines and libraries are like, instead of the assumptions for the device.
+        calibration: What ``fleetfit calibrate`` measured; default: that of the instance type, if there is one.
+        spot: Whether hosts may be taken away: then fleets are simulated, and a :class:`FleetRecommendation` returned.
+        deadline: Seconds within which 95 % of the runs shall end.
+        budget: US dollars which 95 % of the runs shall not exceed.
+        market: When hosts are taken.
+        prices: Dollars of a host's hour: ``(spot, on demand)``; on demand may be None where the type's is known.
+        records: What the job trains on, all epochs together; see :func:`~estimators.simulate`.
+        epochs: In its place, where ``model`` is a result.
+        timings: How long things take.
+        runs: Of the chosen fleet.
+
+    Raises:
+        ConfigurationError: something is missing, unknown or out of range; the message says what.
+    """
+    if not spot:
+        given = {
+            "deadline": deadline, "budget": budget, "market": market, "prices": prices, "records": records,
+            "epochs": epochs, "timings": timings,
+        }  # fmt: skip
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigurationError(f"recommend({name}=…) is for spot=True.")
+        return recommending.recommend(
+            model, hosts=hosts, processes_per_host=processes_per_host, instance_type=instance_type,
+            bandwidth_gbps=bandwidth_gbps, device=device, compute_s=compute_s, batch_size=batch_size,
+            strategies=strategies, constants=constants, calibration=calibration,
+        )  # fmt: skip
+    if market is None:
+        raise ConfigurationError("recommend(spot=True) needs market=SpotMarket(rate=…): how often hosts are taken.")
+    for name, value in (("deadline", deadline), ("budget", budget)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+            raise ConfigurationError(f"recommend({name}=…) must be a number over 0; got {shown(value)}.")
+    if isinstance(hosts, bool) or not isinstance(hosts, int) or not 1 <= hosts <= MAX_HOSTS:
+        raise ConfigurationError(f"recommend(hosts=…) must be a whole number, 1 to {MAX_HOSTS:,}; got {shown(hosts)}.")
+    known = instances.describe(instance_type) if instance_type is not None else None
+    gpus = known.gpus if known is not None else 0
+    kind = device or ("gpu" if gpus else "cpu")
+    has_own_speed = isinstance(model, Result) and compute_s is None and batch_size is None
+    common: dict[str, Any] = {
+        "records": records,
+        "epochs": epochs,
+        "prices": _prices(prices, known.on_demand if known is not None else None, market),
+        "timings": timings,
+        "constants": constants or (GPU if kind == "gpu" else CPU),
+        "processes_per_host": processes_per_host or (None if has_own_speed else gpus or 1),
+        "bandwidth_gbps": bandwidth_gbps or (known.network_gbps if known is not None else None),
+    }
+    job = model if has_own_speed else recommending.workload_of(model, compute_s, batch_size)
+    found = [
+        simulate(job, hosts=size, on_demand_base=base, market=market, runs=min(runs, _FEW_RUNS), **common)
+        for size, base in _fleets(hosts)
+    ]
+    found = ranked(found, deadline, budget)
+    best = found[0]
+
+    def again(one: SpotMarket) -> Forecast:
+        size = (best.job.least, best.job.most) if best.elastic else best.job.most
+        base, every = best.job.on_demand, best.job.every_s
+        return simulate(job, hosts=size, on_demand_base=base, commit_every=every, market=one, runs=runs, **common)
+
+    found[0] = again(market)
+    worse = again(dataclasses.replace(market, rate=market.rate * _WORSE))
+    return FleetRecommendation(tuple(found), worse, tuple(_reasons(found[0], worse, deadline, budget)), instance_type)
+
+
+def _prices(prices: Any, on_demand: float | None, market: SpotMarket) -> tuple[Any, Any] | None:
+    if isinstance(prices, tuple | list) and len(prices) == 2 and prices[1] is None and on_demand is not None:
+        return prices[0], on_demand
+    if prices is None and market.on_demand_price is not None:
+        return None  # it has both
+    if prices is None:
+        raise ConfigurationError("recommend(spot=True) needs prices=(spot, on demand): dollars of a host's hour.")
+    return tuple(prices) if isinstance(prices, list) else prices
+
+
+def _fleets(most: int) -> list[tuple[int | tuple[int, int], int]]:
+    """Return the fleets that are compared: hosts as :func:`simulate` takes them, and how many are on demand. Pure."""
+    found: list[tuple[int | tuple[int, int], int]] = []
+    for size in sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True):
+        for base in sorted({0, 1, size // 4, size}):
+            found.append((size, base))
+            if base < size:
+                found.append(((max(1, size // 4), size), base))
+    return found
+
+
+def meets(one: Forecast, deadline: float | None, budget: float | None) -> bool:
+    """Return whether nearly all runs keep within the limits. Pure."""
+    cost = one.cost
+    return (
+        one.completed >= _MOST_RUNS
+        and (deadline is None or one.seconds.high <= deadline)
+        and (budget is None or (cost is not None and cost.high <= budget))
+    )
+
+
+def ranked(found: Sequence[Forecast], deadline: float | None, budget: float | None) -> list[Forecast]:
+    """Return the fleets that meet the limits first, the cheapest first, of those alike the fastest. Pure.
+
+    If none meets them, the nearest is the first.
+    """
+
+    def dollars(one: Forecast) -> float:
+        return one.cost.mean if one.cost is not None else math.inf
+
+    def excess(one: Forecast) -> float:
+        over = [1.0]
+        if deadline is not None:
+            over.append(one.seconds.high / deadline)
+        if budget is not None and one.cost is not None:
+            over.append(one.cost.high / budget)
+        return max(over) if one.completed >= _MOST_RUNS else math.inf
+
+    good = [one for one in found if meets(one, deadline, budget)]
+    others = sorted((one for one in found if one not in good), key=lambda one: (excess(one), dollars(one)))
+    if good:
+        least = min(map(dollars, good))
+        alike = [one for one in good if dollars(one) <= least * (1 + _ALIKE)]
+        rest = [one for one in good if dollars(one) > least * (1 + _ALIKE)]
+        good = [*sorted(alike, key=lambda one: one.seconds.mean), *sorted(rest, key=dollars)]
+    return [*good, *others]
+
+
+def _strategy(one: Forecast) -> str:
+    return "elastic_horovod" if one.elastic else "mpi"
+
+
+def _hosts_text(one: Forecast) -> str:
+    return f"{one.job.least} to {one.job.most}" if one.elastic else str(one.job.most)
+
+
+def _title(found: FleetRecommendation) -> str:
+    one = found.choice
+    what = "commit" if one.elastic else "checkpoint"
+    where = f" of {found.instance_type}" if found.instance_type else ""
+    return (
+        f"{_strategy(one)} on {_hosts_text(one)} hosts{where}, {one.job.on_demand} of them on demand, "
+        f"a {what} every {time_text(one.job.every_s)}"
+    )
+
+
+def _reasons(one: Forecast, worse: Forecast, deadline: float | None, budget: float | None) -> list[str]:
+    cost, dearer = one.cost, worse.cost
+    assert cost is not None and dearer is not None
+    found = [
+        f"{time_text(one.seconds.mean)}, {time_text(one.seconds.low)} to {time_text(one.seconds.high)} in 90 % of the "
+        f"runs; {dollars_text(cost.mean)}, {dollars_text(cost.low)} to {dollars_text(cost.high)}."
+    ]
+    if (other := one.on_demand_cost) is not None:
+        found.append(f"The same hosts on demand: {dollars_text(other)}.")
+    limits = [f"{time_text(deadline)}"] * (deadline is not None) + [f"{dollars_text(budget)}"] * (budget is not None)
+    if limits and not meets(one, deadline, budget):
+        found.append(f"No fleet keeps within {' and '.join(limits)} in 95 % of its runs; this is the nearest.")
+    found.append(
+        f"If hosts are taken three times as often: {time_text(worse.seconds.mean)} and {dollars_text(dearer.mean)}, "
+        f"{percent_text(worse.completed)} of the runs train on everything."
+    )
+    return found

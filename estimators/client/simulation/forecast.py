@@ -1,0 +1,403 @@
+"""``simulate()``: what a job will take and cost on hosts that are taken away, as a distribution over many runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from container.contract.names import shown
+from container.contract.strategies import ElasticHorovod
+from estimators.client.simulation.model import RunOutcome, SimulatedJob, Timings
+from estimators.client.simulation.runs import Question, outcomes
+from estimators.job.bounds import MAX_HOSTS, MAX_RANKS, ranks_problem
+from estimators.job.errors import ConfigurationError
+from estimators.job.failure_policy import FailurePolicy
+from estimators.job.spot_market import SpotMarket
+from estimators.results.advice import calibration as calibrations
+from estimators.results.advice.model import GPU, Constants, Hardware, Workload, predict
+from estimators.results.result import Result
+from estimators.results.summary import dollars_text, percent_text, time_text
+from estimators.supervisor.elastic.policy import Limits
+
+_HOUR = 3600.0
+#: The bounds of ``commit_every="auto"``, in seconds, and what it is where nobody is taken away.
+_AUTO_S = (1.0, 3600.0)
+_QUIET_S = 600.0
+#: A run is given up after as many times its undisturbed training, and a day.
+_PATIENCE = 20.0
+_MAX_RUNS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantiles:
+    """A quantity over all runs.
+
+    Attributes:
+        mean: Its mean.
+        low: What 5 % of the runs are below.
+        median: What half of them are below.
+        high: What 5 % are above.
+    """
+
+    mean: float
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Quantiles:
+        """Return those of values, of which there is one at least."""
+        ordered = sorted(values)
+
+        def at(share: float) -> float:
+            place = share * (len(ordered) - 1)
+            low = math.floor(place)
+            high = min(low + 1, len(ordered) - 1)
+            return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+        return cls(statistics.fmean(ordered), at(0.05), at(0.5), at(0.95))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Forecast:
+    """What the runs came to. ``print(forecast)`` shows it; in a notebook it is HTML.
+
+    Attributes:
+        job: The job that was simulated.
+        runs: All runs.
+        elastic: Whether hosts come and go while it trains.
+        spot_price: Of an hour of a host that may be taken away, in US dollars; None: not known, or the market's
+            price history has it.
+        on_demand_price: Of an hour of another one.
+    """
+
+    job: SimulatedJob
+    runs: tuple[RunOutcome, ...]
+    elastic: bool
+    spot_price: float | None = None
+    on_demand_price: float | None = None
+
+    @property
+    def completed(self) -> float:
+        """The share of runs that trained on all records."""
+        return sum(run.completed for run in self.runs) / len(self.runs)
+
+    @property
+    def seconds(self) -> Quantiles:
+        """From the first request for a host to the end, in seconds."""
+        return Quantiles.of([run.seconds for run in self.runs])
+
+    @property
+    def cost(self) -> Quantiles | None:
+        """Of all hosts, in US dollars; None without prices."""
+        dollars = [self._dollars(run) for run in self.runs]
+        known = [one for one in dollars if one is not None]
+        return Quantiles.of(known) if len(known) == len(dollars) else None
+
+    def _dollars(self, run: RunOutcome) -> float | None:
+        spot = run.spot_dollars
+        if spot is None and run.spot_s == 0.0:
+            spot = 0.0
+        elif spot is None and self.spot_price is not None:
+            spot = run.spot_s * self.spot_price / _HOUR
+        kept = 0.0 if run.on_demand_s == 0.0 else None
+        if self.on_demand_price is not None:
+            kept = run.on_demand_s * self.on_demand_price / _HOUR
+        return None if spot is None or kept is None else spot + kept
+
+    @property
+    def on_demand_cost(self) -> float | None:
+        """What the same costs on hosts that nobody takes away: the undisturbed training and its start."""
+        if self.on_demand_price is None:
+            return None
+        timings = self.job.timings
+        seconds = timings.start_s + timings.import_s + self.job.undisturbed_s()
+        return self.job.most * seconds * self.on_demand_price / _HOUR
+
+    @property
+    def goodput(self) -> Quantiles:
+        """The speed of a run, ÷ that of a training on all hosts that nothing disturbs."""
+        undisturbed = self.job.undisturbed_s()
+        return Quantiles.of([undisturbed / run.seconds if run.completed else 0.0 for run in self.runs])
+
+    @property
+    def resizes(self) -> Quantiles:
+        """Memberships (or attempts) after the first."""
+        return Quantiles.of([float(run.resizes) for run in self.runs])
+
+    @property
+    def lost_to(self) -> dict[str, float]:
+        """What the time of a run goes to on average, as shares that add up to 1.
+
+        ``training``: what all hosts would have needed; ``fewer hosts``: more, since some were away; ``done again``:
+        since the last commit; ``commits``; ``nobody trains``: starts, resizes, losses, waiting for hosts.
+        """
+        completed = [run for run in self.runs if run.completed] or list(self.runs)
+        total = sum(run.seconds for run in completed)
+        shares = {
+            "training": self.job.undisturbed_s() * len(completed) / total,
+            "done again": sum(run.lost_s for run in completed) / total,
+            "commits": sum(run.commit_s for run in completed) / total,
+            "nobody trains": sum(run.idle_s for run in completed) / total,
+        }
+        if self.completed == 0.0:
+            shares["training"] = 1.0 - sum(value for name, value in shares.items() if name != "training")
+        return {**shares, "fewer hosts": max(0.0, 1.0 - sum(shares.values()))}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the forecast as JSON-serialisable data."""
+        cost = self.cost
+        return {
+            "runs": len(self.runs),
+            "elastic": self.elastic,
+            "hosts": {"least": self.job.least, "most": self.job.most, "on_demand": self.job.on_demand},
+            "every_s": self.job.every_s,
+            "completed": self.completed,
+            "seconds": dataclasses.asdict(self.seconds),
+            "goodput": dataclasses.asdict(self.goodput),
+            "resizes": dataclasses.asdict(self.resizes),
+            "interruptions": dataclasses.asdict(Quantiles.of([float(run.interruptions) for run in self.runs])),
+            "lost_to": self.lost_to,
+            "cost": None if cost is None else dataclasses.asdict(cost),
+            "on_demand_cost": self.on_demand_cost,
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return what is shown: what, and its value."""
+        job = self.job
+        kind = f"elastic, {job.least} to {job.most} hosts" if self.elastic else f"restarts, {job.most} hosts"
+        what = "commit" if self.elastic else "checkpoint"
+        found = [
+            ("job", f"{kind} × {job.workers_per_host}, {job.on_demand} on demand, a {what} every {job.every_s:.3g} s"),
+            ("runs", f"{len(self.runs):,}, of which {percent_text(self.completed)} trained on everything"),
+            ("time", _spread_text(self.seconds, time_text)),
+            ("goodput", _spread_text(self.goodput, percent_text)),
+            ("resizes" if self.elastic else "restarts", _spread_text(self.resizes, lambda value: f"{value:.1f}")),
+            ("time goes to", ", ".join(f"{name} {percent_text(share)}" for name, share in self.lost_to.items())),
+        ]
+        if (cost := self.cost) is not None:
+            found.append(("cost", _spread_text(cost, dollars_text)))
+            if (other := self.on_demand_cost) is not None and other > 0:
+                saved = 1.0 - cost.mean / other
+                found.append(("on demand", f"{dollars_text(other)}; this saves {percent_text(saved)} in the mean"))
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from estimators.results.html import render
+
+        return render("client/templates/forecast", rows=self.rows())
+
+
+def _spread_text(spread: Quantiles, text: Any) -> str:
+    return f"{text(spread.mean)} in the mean, {text(spread.low)} to {text(spread.high)} in 90 % of the runs"
+
+
+def simulate(
+    job: Result | Workload,
+    *,
+    hosts: int | tuple[int, int],
+    market: SpotMarket,
+    records: float | None = None,
+    epochs: float | None = None,
+    processes_per_host: int | None = None,
+    prices: tuple[float, float] | None = None,
+    on_demand_base: int = 0,
+    commit_every: float | str = "auto",
+    strategy: ElasticHorovod | None = None,
+    failure_policy: FailurePolicy | None = None,
+    timings: Timings | None = None,
+    constants: Constants = GPU,
+    bandwidth_gbps: float | None = None,
+    runs: int = 1000,
+) -> Forecast:
+    """Simulate a job on hosts that a market takes away; starts nothing.
+
+    The membership of an elastic job, and the attempts of another, are decided by the code that decides them in a real
+    job; only the clock and the hosts are simulated. A host that was taken comes back after the market's
+    ``return_after_s``, as another one. When nobody is left of an elastic job, it begins again with its last commit.
+
+    Args:
+        job: The result of a job whose speed was measured, or a workload for the cost model of :func:`recommend`.
+        hosts: ``(least, most)`` of an elastic job, which begins with the most; a number: a job that restarts.
+        market: Its seed is that of the first run; each further run has the next one.
+        records: What it trains on, all epochs together. None: what the job of the result did.
+        epochs: In place of ``records``: so many times an epoch of that job, whose hyperparameter ``epochs`` says of how
+            many it had.
+        processes_per_host: Workers on each host. None: as the job of the result, or 1.
+        prices: Dollars of a host's hour: ``(spot, on demand)``. With the market's ``price_history``, which says what
+            spot hosts cost at each moment: ``(None, on demand)``; None: its ``on_demand_price``.
+        on_demand_base: How many hosts nobody takes away.
+        commit_every: Seconds between two commits (checkpoints of a job that restarts); ``"auto"``: the square root of
+            twice the cost of one and the mean time between two interruptions (Young's).
+        strategy: Limits of an elastic job beside its hosts: ``max_join``, ``max_leave``, ``grow_every``.
+        failure_policy: Of a job that restarts.
+        timings: How long things take.
+        constants: Of the cost model.
+        bandwidth_gbps: Of a host's link, in Gbit/s, for the cost model. None: 10.
+        runs: How many.
+
+    Raises:
+        ConfigurationError: something is out of range, or the result tells no speed; or SimPy is missing.
+    """
+    least, most = _hosts(hosts)
+    timings = timings or Timings()
+    per_host = processes_per_host or (job.processes_per_host if isinstance(job, Result) else 1)
+    _check("processes_per_host", per_host, 1, MAX_RANKS)
+    if (problem := ranks_problem(most, per_host)) is not None:
+        raise ConfigurationError(f"simulate(): {problem}")
+    _check("on_demand_base", on_demand_base, 0, most)
+    _check("runs", runs, 1, _MAX_RUNS)
+    is_elastic = not isinstance(hosts, int)
+    if not is_elastic and failure_policy is not None and failure_policy.min_hosts is not None:
+        least = min(least, failure_policy.min_hosts)
+    cost_s = timings.commit_s if is_elastic else timings.checkpoint_s
+    simulated = SimulatedJob(
+        records=_records(job, records, epochs),
+        rates=_rates(job, most, per_host, constants, bandwidth_gbps),
+        workers_per_host=per_host,
+        least=least,
+        most=most,
+        every_s=_every(commit_every, cost_s, market, most - on_demand_base),
+        on_demand=on_demand_base,
+        timings=timings,
+    )
+    limit_s = _PATIENCE * simulated.undisturbed_s() + 24 * _HOUR
+    rules: Limits | FailurePolicy = failure_policy or FailurePolicy()
+    if is_elastic:
+        rules = Limits(
+            first=most,
+            least=least,
+            most=most,
+            max_join=strategy.max_join if strategy is not None else None,
+            max_leave=strategy.max_leave if strategy is not None else None,
+            grow_every=strategy.grow_every if strategy is not None else 0.0,
+        )
+    question = Question(job=simulated, market=market, rules=rules, limit_s=limit_s)
+    spot, kept = _prices(prices, market)
+    return Forecast(simulated, outcomes(question, runs), is_elastic, spot, kept)
+
+
+def _check(name: str, value: Any, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigurationError(f"simulate({name}=…) must be a whole number, {low:,} to {high:,}; got {shown(value)}.")
+
+
+def _hosts(hosts: Any) -> tuple[int, int]:
+    pair = (hosts, hosts) if isinstance(hosts, int) else hosts
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ConfigurationError(f"simulate(hosts=…) must be a number or (least, most); got {shown(hosts)}.")
+    for value in pair:
+        _check("hosts", value, 1, MAX_HOSTS)
+    least, most = pair
+    if least > most:
+        raise ConfigurationError(f"simulate(hosts=…): the least, {least}, is above the most, {most}.")
+    return least, most
+
+
+def _prices(prices: Any, market: SpotMarket) -> tuple[float | None, float | None]:
+    if prices is None:
+        return None, market.on_demand_price
+    moves = bool(market.price_history)
+    pair = tuple(prices) if isinstance(prices, tuple | list) else ()
+    if len(pair) != 2 or not _is_amount(pair[1]) or not (_is_amount(pair[0]) or (moves and pair[0] is None)):
+        raise ConfigurationError(
+            f"simulate(prices=…) must be the dollars of a host's hour, (spot, on demand); got {shown(prices)}."
+        )
+    if moves and pair[0] is not None:
+        raise ConfigurationError(
+            f"simulate(prices=…): the market's price_history says what spot hosts cost, and so does {pair[0]:g}; give "
+            f"(None, {pair[1]:g})."
+        )
+    return pair[0] if pair[0] is None else float(pair[0]), float(pair[1])
+
+
+def _is_amount(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf
+
+
+def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
+    for name, value in (("records", records), ("epochs", epochs)):
+        if value is not None and not (_is_amount(value) and value > 0):
+            raise ConfigurationError(f"simulate({name}=…) must be a number over 0; got {shown(value)}.")
+    if records is not None:
+        if epochs is not None:
+            raise ConfigurationError("simulate() takes records= or epochs=, not both.")
+        return float(records)
+    if not isinstance(job, Result) or not job.steps or not job.global_batch_size:
+        raise ConfigurationError(
+            "simulate() needs records=, on how many records the job trains, all epochs together: what it was given "
+            "tells no steps and batch size."
+        )
+    done = float(job.steps * job.global_batch_size)
+    if epochs is None:
+        return done
+    had = job.hyperparameters.get("epochs")
+    if not _is_amount(had) or not had:
+        raise ConfigurationError(
+            f"simulate(epochs=…): the job {job.job_name!r} has no hyperparameter 'epochs'; give records=."
+        )
+    return done / float(had) * float(epochs)
+
+
+def _rates(
+    job: Result | Workload, most: int, per_host: int, constants: Constants, gbps: float | None
+) -> tuple[float, ...]:
+    """Records in a second of 1, 2, … hosts: by the cost model, through what was measured if anything was."""
+    counts = range(per_host, most * per_host + 1, per_host)
+    if gbps is not None and not (_is_amount(gbps) and gbps > 0):
+        raise ConfigurationError(f"simulate(bandwidth_gbps=…) must be a number over 0; got {shown(gbps)}.")
+    link = Hardware(hosts=1) if gbps is None else Hardware(hosts=1, bandwidth=gbps * 1e9 / 8)
+    if isinstance(job, Result):
+        measured, size = job.samples_per_second, job.processes
+        if not measured or not size:
+            raise ConfigurationError(
+                f"the result of {job.job_name!r} tells no samples per second: train with cluster.callbacks(), or give "
+                "a workload: simulate(Workload(compute_s=…, gradient_bytes=…, batch_size=…), …)."
+            )
+        own_s = calibrations.own_s(job)
+        if job.model is None or not own_s:
+            return tuple(measured * count / size for count in counts)
+        workload = Workload(
+            compute_s=own_s,
+            gradient_bytes=job.model.gradient_bytes,
+            largest_bytes=job.model.largest_bytes,
+            tensors=max(1, job.model.tensors),
+            batch_size=max(1, (job.global_batch_size or size) // size),
+        )
+        scale = measured / _modelled(workload, size, job.processes_per_host, constants, link)
+    elif isinstance(job, Workload):
+        workload, scale = job, 1.0
+    else:
+        raise ConfigurationError(f"simulate() takes the result of a job or a Workload; got {shown(job)}.")
+    return tuple(scale * _modelled(workload, count, per_host, constants, link) for count in counts)
+
+
+def _modelled(workload: Workload, workers: int, per_host: int, constants: Constants, link: Hardware) -> float:
+    hosts = math.ceil(workers / per_host)
+    fleet = dataclasses.replace(link, hosts=hosts, processes_per_host=min(per_host, workers))
+    rate = predict("mpi", workload, fleet, constants).samples_per_second
+    return rate * workers / fleet.size
+
+
+def _every(commit_every: Any, cost_s: float, market: SpotMarket, threatened: int) -> float:
+    if commit_every == "auto":
+        if not market.rate or not threatened:
+            return _QUIET_S
+        between_s = _HOUR / (market.rate * threatened)
+        return min(_AUTO_S[1], max(_AUTO_S[0], math.sqrt(2.0 * cost_s * between_s)))
+    if not _is_amount(commit_every) or commit_every <= 0:
+        raise ConfigurationError(
+            f"simulate(commit_every=…) must be a number of seconds over 0, or 'auto'; got {shown(commit_every)}."
+        )
+    return float(commit_every)

@@ -1,0 +1,89 @@
+"""One run of a job whose attempts restart from a checkpoint: by the deciders of the real one, on simulated time."""
+
+from __future__ import annotations
+
+import math
+
+from estimators.client.simulation.model import RunOutcome, SimulatedJob, Stretch, spot_interruptions
+from estimators.job.failure_policy import Again, EndedBy, Ending, FailurePolicy, PresentHosts, decide
+from estimators.job.spot_market import Interruption, SpotMarket
+
+
+def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: float) -> RunOutcome:
+    """Simulate one run.
+
+    Args:
+        job: The job.
+        market: Whose seed makes the run.
+        policy: What follows an attempt.
+        limit_s: After how many seconds it is given up.
+    """
+    outcome = RunOutcome()
+    timings, left = job.timings, job.records
+    fleet = PresentHosts(hosts=job.hosts)
+    endings: list[Ending] = []
+    coming = spot_interruptions(market, job, job.hosts)
+    ahead = next(coming, None)
+    now, ready_at = 0.0, timings.start_s + timings.import_s + (timings.rendezvous_s or 0.0)
+    while True:
+        begin = fleet.enough_at(job.least, now)
+        # While it waits, others may be taken as well.
+        while ahead is not None and ahead.at_s < begin <= limit_s:
+            if ahead.host in fleet.present(ahead.at_s):
+                outcome.interruptions += 1
+                fleet = fleet.without(ahead.host, until=_back_at(ahead, market))
+                begin = fleet.enough_at(job.least, now)
+            ahead = next(coming, None)
+        if begin + ready_at > limit_s:
+            break
+        hosts = fleet.present(begin)
+        start = begin + ready_at
+        outcome.idle_s += start - now
+        stretch = Stretch(start, job.rate(len(hosts)), job.every_s, timings.checkpoint_s)
+        # Whom the attempt does not run on is gone already; a notice before its first step ends it with that.
+        while ahead is not None and ahead.host not in hosts:
+            ahead = next(coming, None)
+        end = stretch.ends_at(left)
+        if ahead is None or ahead.at_s >= end:
+            _bill(outcome, job, market, hosts, begin, end)
+            outcome.commit_s += end - start - left / stretch.rate
+            outcome.completed, now = end <= limit_s, end
+            break
+        at, host = max(ahead.at_s, start), ahead.host
+        outcome.interruptions += 1
+        outcome.resizes += 1
+        # SIGTERM: the scripts save, if the notice is long enough for that.
+        saves = timings.checkpoint_s <= market.notice_s
+        trained_s = stretch.trained_s(at)
+        kept_s = trained_s if saves else stretch.kept_s(at)
+        left -= kept_s * stretch.rate
+        outcome.lost_s += trained_s - kept_s
+        outcome.commit_s += at - start - trained_s
+        now = at + min(market.notice_s, timings.checkpoint_s)
+        outcome.idle_s += now - at
+        _bill(outcome, job, market, hosts, begin, now)
+        fleet = fleet.without(host, until=_back_at(ahead, market))
+        ahead = next(coming, None)
+        endings.append(
+            Ending(
+                attempt=len(endings), kind=EndedBy.PREEMPTION, hosts=hosts, taken=(host,), progressed=kept_s > 0
+            )
+        )  # fmt: skip
+        follows = decide(policy, endings)
+        if not isinstance(follows, Again):
+            break
+        now += follows.pause_s
+        ready_at = timings.restart_s
+    outcome.seconds = now
+    return outcome
+
+
+def _back_at(item: Interruption, market: SpotMarket) -> float:
+    return math.inf if item.return_after_s is None else item.at_s + market.notice_s + item.return_after_s
+
+
+def _bill(
+    outcome: RunOutcome, job: SimulatedJob, market: SpotMarket, hosts: tuple[str, ...], begin: float, end: float
+) -> None:
+    kept = sum(host in job.kept for host in hosts)
+    outcome.bill(market, begin, end, spot=len(hosts) - kept, on_demand=kept)

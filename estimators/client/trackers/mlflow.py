@@ -1,0 +1,129 @@
+"""Tells MLflow of jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimators.client.trackers.base import Point, TrackedRun, Tracker, facts_of, parameters_of
+
+if TYPE_CHECKING:
+    from estimators.client.training_job import TrainingJob
+
+#: What MLflow calls the ends of a job.
+_STATES = {"Completed": "FINISHED", "Failed": "FAILED", "Stopped": "KILLED"}
+#: The most values of one request.
+_BATCH = 1000
+_PARAMETERS = 100
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
+#: The tag by which a run is found again.
+_TAG = "fleetfit.job"
+
+
+class MLflowCallback(Tracker):
+    """Has a run of MLflow for each job: parameters, metrics, status, and the model as an artifact.
+
+    It speaks to MLflow by its client: nothing is logged by itself, and the caller's own active run is left alone. A job
+    that is resumed goes on in its run. A tracker that does not answer holds up nothing.
+
+    Args:
+        tracking_uri: The tracking server or store; default: what MLflow's own settings say (MLFLOW_TRACKING_URI).
+        experiment: The experiment, which is made if it does not exist; default: MLFLOW_EXPERIMENT_NAME, or
+            ``fleetfit``.
+        tags: More tags of the run.
+        model: Whether the model is logged, where it is on this machine.
+        **options: As of :class:`~estimators.client.trackers.base.Tracker`.
+    """
+
+    title = "MLflow"
+    library = "mlflow"
+    extra = "mlflow"
+
+    def __init__(
+        self,
+        tracking_uri: str | None = None,
+        experiment: str | None = None,
+        *,
+        tags: dict[str, str] | None = None,
+        model: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or None
+        self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fleetfit"
+        self._tags = dict(tags or {})
+        self.logs_model = model
+
+    def place(self) -> str:
+        """Return the store and the experiment."""
+        return f"{self._uri} {self._experiment}"
+
+    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
+        """Begin a run, or set one running again."""
+        client = self._client()
+        facts = {f"fleetfit.{name}": value for name, value in facts_of(job).items()}
+        tags = {**facts, **self._tags, **({"mlflow.parentRunId": parent} if parent else {})}
+        found = self._run(client, job.name, run, tags, started=job.describe().get("CreationTime"))
+        if run is None:
+            from mlflow.entities import Param
+
+            given = [Param(name, value) for name, value in parameters_of(job).items()]
+            for place in range(0, len(given), _PARAMETERS):
+                client.log_batch(found, params=given[place : place + _PARAMETERS])
+        return _Run(client, found, self.logs_model)
+
+    def open_study(self, name: str, run: str | None) -> str | None:
+        """Begin the run of which the trials' runs are children."""
+        return self._run(self._client(), name, run, {_TAG: name, **self._tags})
+
+    def close_study(self, run: str | None, status: str) -> None:
+        """Close a tuning job's run."""
+        self._client().set_terminated(run, _STATES.get(status, "FINISHED"))
+
+    def _client(self) -> Any:
+        from mlflow.tracking import MlflowClient
+
+        return MlflowClient(self._uri)
+
+    def _run(self, client: Any, name: str, run: str | None, tags: dict[str, str], started: float | None = None) -> str:
+        if run is None:
+            experiment = client.get_experiment_by_name(self._experiment)
+            number = experiment.experiment_id if experiment is not None else client.create_experiment(self._experiment)
+            # One that was made, and then its id was not written down.
+            known = client.search_runs([number], f"tags.`{_TAG}` = '{name}'", max_results=1)
+            if not known:
+                start = int(started * 1000) if started else None
+                made = client.create_run(number, start_time=start, run_name=name, tags=tags)
+                return str(made.info.run_id)
+            run = str(known[0].info.run_id)
+        client.update_run(run, status="RUNNING")
+        return run
+
+
+class _Run(TrackedRun):
+    """A run of MLflow."""
+
+    def __init__(self, client: Any, run: str, logs_model: bool) -> None:
+        self._client = client
+        self._logs_model = logs_model
+        self.id = run
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send values, a thousand at a time."""
+        from mlflow.entities import Metric
+
+        for place in range(0, len(points), _BATCH):
+            batch = [
+                Metric(_NOT_IN_NAMES.sub("_", point.name), point.value, int(point.time * 1000), point.step)
+                for point in points[place : place + _BATCH]
+            ]
+            self._client.log_batch(self.id, metrics=batch)
+
+    def finish(self, status: str, model: Path | None) -> None:
+        """Log the model and close the run."""
+        if model is not None and self._logs_model:
+            self._client.log_artifact(self.id, str(model), "model")
+        self._client.set_terminated(self.id, _STATES.get(status, "FINISHED"))

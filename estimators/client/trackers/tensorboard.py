@@ -1,0 +1,100 @@
+"""Writes jobs' metrics as TensorBoard's event files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from estimators.client.trackers.base import Point, TrackedRun, Tracker, parameters_of, user_folder
+
+if TYPE_CHECKING:
+    from estimators.client.training_job import TrainingJob
+
+
+class TensorBoardCallback(Tracker):
+    """Writes each job's metrics and hyperparameters into a folder of its own, for TensorBoard.
+
+    It is for scripts that write no event files themselves, and for what ``metric_definitions`` find in their output.
+
+    Args:
+        folder: Where the jobs' folders go.
+        **options: As of :class:`~estimators.client.trackers.base.Tracker`.
+    """
+
+    title = "TensorBoard"
+    library = "tensorboard"
+    extra = "tensorboard"
+
+    def __init__(self, folder: str | os.PathLike[str] = "runs", **options: Any) -> None:
+        super().__init__(**options)
+        self._folder = user_folder(folder)
+
+    def place(self) -> str:
+        """Return the folder."""
+        return self._folder
+
+    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
+        """Begin another event file of the job."""
+        folder = os.path.join(self._folder, *([parent] if parent else []), job.name)
+        os.makedirs(folder, exist_ok=True)
+        opened = _Run(folder)
+        if run is None:
+            opened.describe(parameters_of(job))
+        return opened
+
+    def open_study(self, name: str, run: str | None) -> str | None:
+        """Return the name of the trials' folder."""
+        return name
+
+
+class _Run(TrackedRun):
+    """An event file.
+
+    It is written by TensorBoard's own record writer: its EventFileWriter would import TensorFlow where that is there.
+    """
+
+    def __init__(self, folder: str) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        now = time.time()
+        name = f"events.out.tfevents.{int(now)}.{os.uname().nodename}.{os.getpid()}.{time.monotonic_ns()}"
+        self._file = open(os.path.join(folder, name), "xb")  # noqa: SIM115 - closed with the run
+        self._writer = RecordWriter(self._file)
+        self.id = folder
+        self._write(Event(wall_time=now, file_version="brain.Event:2"))
+        self._file.flush()
+
+    def _write(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
+
+    def describe(self, parameters: dict[str, str]) -> None:
+        """Write the hyperparameters as a text."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.types_pb2 import DT_STRING
+
+        rows = "".join(f"| {name} | {value} |\n" for name, value in parameters.items())
+        text = f"| hyperparameter | value |\n|---|---|\n{rows}"
+        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+        value = Summary.Value(tag="hyperparameters", metadata=metadata, tensor=tensor)
+        self._write(Event(summary=Summary(value=[value]), wall_time=time.time()))
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Write values."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        for point in points:
+            value = Summary.Value(tag=point.name, simple_value=point.value)
+            self._write(Event(summary=Summary(value=[value]), step=point.step, wall_time=point.time))
+        self._file.flush()
+
+    def finish(self, status: str, model: Path | None) -> None:
+        """Close the file."""
+        self._file.close()

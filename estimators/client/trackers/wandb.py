@@ -1,0 +1,126 @@
+"""Tells Weights & Biases of jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from container.contract.names import unknown
+from estimators.client.trackers.base import Point, TrackedRun, Tracker, facts_of, parameters_of, user_folder
+from estimators.job.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from estimators.client.training_job import TrainingJob
+
+_MODES = ("offline", "online")
+
+
+class WandbCallback(Tracker):
+    """Has a run of Weights & Biases for each job: configuration, metrics, state, and the model as an artifact.
+
+    A job that is resumed goes on in its run. A tracker that does not answer holds up nothing.
+
+    Args:
+        project: The project.
+        mode: ``"offline"``: the run is written below ``folder``, and ``wandb sync`` sends it; ``"online"``.
+        folder: Where files go; default: ``wandb`` in the working directory, as wandb has it.
+        entity: The user or team.
+        model: Whether the model is logged, where it is on this machine.
+        **options: As of :class:`~estimators.client.trackers.base.Tracker`.
+
+    Raises:
+        ConfigurationError: an argument is wrong, or wandb is missing.
+    """
+
+    title = "Weights & Biases"
+    library = "wandb"
+    extra = "wandb"
+
+    def __init__(
+        self,
+        project: str = "fleetfit",
+        *,
+        mode: str = "offline",
+        folder: str | None = None,
+        entity: str | None = None,
+        model: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if mode not in _MODES:
+            raise ConfigurationError(unknown("WandbCallback(mode=…)", mode, _MODES))
+        self._project = project
+        self._mode = mode
+        self._folder = user_folder(folder or ".")
+        self._entity = entity
+        self.logs_model = model
+
+    def place(self) -> str:
+        """Return the project."""
+        return f"{self._mode} {self._entity} {self._project} {self._folder if self._mode == 'offline' else ''}"
+
+    def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _Run:
+        """Begin a run, or go on with it."""
+        import wandb
+
+        Path(self._folder).mkdir(parents=True, exist_ok=True)
+        begun = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            id=run or job.name,  # of which there is one, so that a run is found again though its id was not kept
+            name=job.name,
+            group=parent,
+            resume="allow",
+            mode=self._mode,  # type: ignore[arg-type]
+            dir=self._folder,
+            config={**parameters_of(job), "fleetfit": facts_of(job)},
+            reinit="create_new",
+            # What wandb would gather is of this process, which only waits for the job.
+            settings=wandb.Settings(
+                console="off", disable_git=True, disable_code=True, disable_job_creation=True, silent=True,
+                x_disable_stats=True, x_disable_meta=True,
+            ),
+        )  # fmt: skip
+        begun.define_metric("*", step_metric="step")
+        return _Run(begun, self.logs_model)
+
+    def open_study(self, name: str, run: str | None) -> str | None:
+        """Return the group's name: groups need not be made."""
+        return name
+
+
+class _Run(TrackedRun):
+    """A run of wandb."""
+
+    def __init__(self, run: Any, logs_model: bool) -> None:
+        self._run = run
+        self._logs_model = logs_model
+        self.id = str(run.id)
+
+    def log(self, points: Sequence[Point]) -> None:
+        """Send values, those of one step together."""
+        for step, together in itertools.groupby(points, key=lambda point: point.step):
+            values: dict[str, float] = {}
+            last = 0.0
+            for point in together:
+                values[point.name], last = point.value, point.time
+            self._run.log({**values, "step": step, "_timestamp": last})
+
+    def finish(self, status: str, model: Path | None) -> None:
+        """Log the model and close the run."""
+        if model is not None and self._logs_model:
+            import wandb
+
+            artifact = wandb.Artifact(f"model-{self.id}", type="model")
+            artifact.add_file(str(model))
+            self._run.log_artifact(artifact)
+        self._run.summary["status"] = status
+        self._run.finish(exit_code=0 if status == "Completed" else 1)
+
+    def __del__(self) -> None:
+        # A run that is let go before its end: what has been logged is written.
+        with contextlib.suppress(Exception):
+            self._run.finish(exit_code=0, quiet=True)

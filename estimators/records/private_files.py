@@ -1,0 +1,126 @@
+"""Files that only the user may read, and errors that say what to do where one cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from container.system import files
+from estimators.job.errors import RecordError
+
+#: Names the folder that holds jobs. Default ``~/.fleetfit``.
+HOME_VARIABLE = "FLEETFIT_HOME"
+
+#: Given back to the file system when it is full, so that the last status can still be written.
+_RESERVE_BYTES = 256 << 10
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open or create a file that only the user may read; not inherited by children."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+@contextlib.contextmanager
+def explained(path: Path, verb: str) -> Iterator[None]:
+    """Turn a full disk, a missing permission and the like into a :class:`RecordError` that names file and remedy.
+
+    FileNotFoundError passes through: callers know what it means to them.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        text = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "Free some space (`fleetfit clean --free 5G` removes the oldest jobs)"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            remedy = "Make the folder writable for you"
+        elif error.errno in (errno.EMFILE, errno.ENFILE):
+            raise RecordError(f"cannot {verb} {path}: {text}. Raise the limit (`ulimit -n`), or close some.") from error
+        else:
+            remedy = "Look at the folder"
+        raise RecordError(
+            f"cannot {verb} {path}: {text}. {remedy}, or set {HOME_VARIABLE} to a folder on another disk."
+        ) from error
+
+
+def reserve(path: Path) -> None:
+    """Take some space of the disk, for :func:`give_back`; nothing where the file system cannot reserve any.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.posix_fallocate(descriptor, 0, _RESERVE_BYTES)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # This file system cannot reserve space; the record then does without.
+    finally:
+        os.close(descriptor)
+
+
+def give_back(reserved: Path) -> bool:
+    """Free half of what is reserved: others may be quicker to take it, so not all of it at once.
+
+    Returns:
+        Whether there was something left.
+    """
+    try:
+        size = reserved.stat().st_size
+        if size < 8192:
+            reserved.unlink()
+        else:
+            os.truncate(reserved, size // 2)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Return whether it is a full disk that an error, or what it was made of, tells of."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
+
+
+def replace_json(path: Path, value: Any, reserved: Path) -> None:
+    """Replace a JSON file atomically, using what is reserved where the disk is full.
+
+    Args:
+        path: The file.
+        value: What it is to hold.
+        reserved: The file that :func:`reserve` has made.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    data = json.dumps(value, indent=1).encode() + b"\n"
+    with explained(path, "write"):
+        while True:
+            try:
+                files.replace(path, data)
+                return
+            except OSError as error:
+                if not is_full(error) or not give_back(reserved):
+                    raise
+
+
+def tail(path: Path, size: int = 4000) -> str:
+    """Return the last bytes of a file as text; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

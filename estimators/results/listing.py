@@ -1,0 +1,65 @@
+"""All jobs of a home at a glance: what `fleetfit list` and the page show of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from container.contract import hyperparameters as codec
+from container.contract.strategies import strategy_from_hyperparameters
+from estimators.job.errors import JobNotFoundError, RecordError
+from estimators.records.record import JobRecord, job_names
+
+
+def summaries(
+    home: str | Path | None = None, *, skipped: Callable[[str], None] = lambda line: None
+) -> list[dict[str, Any]]:
+    """Return what is known of each job without reading its events, newest first.
+
+    Args:
+        home: Instead of ``$FLEETFIT_HOME``.
+        skipped: Takes a line about each record that cannot be read.
+    """
+    found: list[dict[str, Any]] = []
+    for name in job_names(home):
+        try:
+            found.append(summary(JobRecord.open(name, home)))
+        except JobNotFoundError:
+            continue  # removed meanwhile
+        except RecordError as error:
+            skipped(f"{name}: {error}")
+    return sorted(found, key=lambda job: job["created"] or 0.0, reverse=True)
+
+
+def summary(record: JobRecord) -> dict[str, Any]:
+    """Return one job's row.
+
+    Raises:
+        JobNotFoundError: it was removed.
+        RecordError: it cannot be read.
+    """
+    status, request = record.read_status(), record.read_request()
+    over = status.get("TrainingEndTime")
+    if over is None and status["TrainingJobStatus"] in ("Completed", "Failed", "Stopped"):
+        over = status.get("LastModifiedTime")
+    return {
+        "name": record.name,
+        "status": status["TrainingJobStatus"],
+        "secondary_status": status.get("SecondaryStatus"),
+        "strategy": _strategy(request),
+        "hosts": (request.get("ResourceConfig") or {}).get("InstanceCount") or 0,
+        "instance_type": (request.get("ResourceConfig") or {}).get("InstanceType"),
+        "created": status.get("CreationTime"),
+        "ended": over,
+        "failure_reason": status.get("FailureReason"),
+        "record": str(record.path),
+    }
+
+
+def _strategy(request: Mapping[str, Any]) -> str:
+    try:
+        strategy = strategy_from_hyperparameters(codec.decode(request.get("HyperParameters") or {}))
+    except (ValueError, TypeError):
+        return "?"
+    return strategy.name if strategy is not None else "none"

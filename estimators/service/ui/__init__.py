@@ -1,0 +1,1 @@
+"""The page: jobs in a browser, read from their records."""

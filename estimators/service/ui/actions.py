@@ -1,0 +1,143 @@
+"""What a page's buttons do to a job. Each is asked once, in a form that only the page has."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+
+from estimators import backends
+from estimators.client import launch
+from estimators.client.checks import check_local
+from estimators.client.resizing import resize
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
+from estimators.job.fleets import capabilities
+from estimators.job.naming import base_of_name, job_name
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord
+from estimators.service.ui import files
+from estimators.tuning import trials
+
+#: Bytes of a form.
+_LARGEST = 65536
+#: The longest notice and grace, in seconds, and the most hosts, that a form may ask for.
+_MOST = 1_000_000
+#: How long verifying checkpoints may take, in seconds.
+_VERIFYING_S = 600.0
+
+Form = Mapping[str, str]
+
+
+async def read_form(request: Request) -> Form:
+    """Return the fields of a form, each once.
+
+    Raises:
+        ConfigurationError: it is too long, or no form.
+    """
+    body = bytearray()
+    async for portion in request.stream():
+        body += portion
+        if len(body) > _LARGEST:
+            raise ConfigurationError(f"the form has more than {_LARGEST} bytes.")
+    try:
+        found = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=100)
+    except ValueError as error:
+        raise ConfigurationError(f"this is no form: {error}.") from None
+    return {name: values[0] for name, values in found.items()}
+
+
+def stop(record: JobRecord, form: Form) -> str:
+    """Ask a job to end."""
+    TrainingJob(record).stop(grace=0.0 if form.get("now") else None)
+    return record.name
+
+
+def resume(record: JobRecord, form: Form) -> str:
+    """Start another attempt of a job that is over; the job does not end with the page."""
+    TrainingJob(record).resume(wait=False)
+    return record.name
+
+
+def rerun(record: JobRecord, form: Form) -> str:
+    """Start a job like this one, with the code as it was then, and none of its checkpoints.
+
+    Returns:
+        The new job's name.
+    """
+    spec = TrainingJobSpec.from_request(record.read_request())
+    options = RunOptions.from_dict(record.read_options())
+    if capabilities(spec.instance_type).managed or options.dispatcher is not None:
+        raise UnsupportedError(
+            f"training job {record.name!r} ran elsewhere: start it again with fit(), or by `fleetfit describe "
+            f"{record.name} --reproduce`."
+        )
+    check_local(spec)
+    backends.load(options.backend).check(spec, options)
+    name = job_name(base_of_name(record.name))
+    trials.start(record, name, {}, record.home)
+    return name
+
+
+def resize_to(record: JobRecord, form: Form) -> str:
+    """Have an elastic job run on so many hosts."""
+    resize(TrainingJob(record), _number(form, "hosts", least=1))
+    return record.name
+
+
+def interrupt(record: JobRecord, form: Form) -> str:
+    """Interrupt a host of an elastic job as the spot market does."""
+    TrainingJob(record).interrupt(form.get("host", ""), float(_number(form, "notice")))
+    return record.name
+
+
+#: By the last part of their address.
+ACTIONS: Mapping[str, Callable[[JobRecord, Form], str]] = {
+    "stop": stop,
+    "resume": resume,
+    "rerun": rerun,
+    "resize": resize_to,
+    "interrupt": interrupt,
+}
+
+
+def verify(record: JobRecord) -> dict[str, str | None]:
+    """Read every checkpoint of a job, and return what is wrong with each; None for nothing.
+
+    Raises:
+        UnsupportedError: they are not on this machine.
+        BackendError: they cannot be read, or it takes too long.
+    """
+    folder = files.checkpoint_folder(record)
+    if folder is None:
+        raise UnsupportedError("these checkpoints are not on this machine; the training verifies what it goes on from.")
+    command = [*launch.boot("container.checkpoint.verifying"), str(folder)]
+    nice = shutil.which("nice")
+    try:
+        # Gigabytes, perhaps, and beside trainings: in a process of its own, which gives way to them.
+        done = subprocess.run(
+            [nice, "-n", "10", *command] if nice else command,
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=_VERIFYING_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BackendError(f"{folder}: not all checkpoints were read within {_VERIFYING_S:g} s.") from None
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise BackendError(f"{folder} cannot be verified by {sys.executable}: {last or f'status {done.returncode}'}")
+    found: dict[str, str | None] = {}
+    for line in done.stdout.splitlines():
+        one = json.loads(line)
+        found[one["name"]] = one["damage"]
+    return found
+
+
+def _number(form: Form, name: str, least: int = 0) -> int:
+    text = form.get(name, "")
+    if not (text.isascii() and text.isdecimal() and len(text) < 8 and least <= int(text) <= _MOST):
+        raise ConfigurationError(f"{name}: {text!r} is not a whole number from {least} to {_MOST}.")
+    return int(text)

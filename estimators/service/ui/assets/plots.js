@@ -1,0 +1,8 @@
+// A page of curves alone: of jobs that are compared, of a study.
+import { Curves } from "./curves.js";
+
+const place = document.getElementById("curves");
+new Curves(place, place.dataset.series, {
+  logarithmic: document.getElementById("log-axis"), smoothing: document.getElementById("smoothing"),
+  empty: document.getElementById("no-metrics"), unit: place.dataset.unit,
+});

@@ -1,0 +1,103 @@
+"""The page that holds jobs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from estimators.job.errors import ConfigurationError
+from estimators.records.provenance.collecting import read
+from estimators.records.record import JobRecord
+from estimators.results import saving
+from estimators.results.comparison.comparison import Comparison, Group
+from estimators.results.html import render
+from estimators.results.result import Result
+from estimators.service.ui.curves import Curves, of_result
+
+#: Jobs that are compared at once.
+MOST = 20
+#: Lines of a difference between two lists of packages that are shown.
+_PACKAGES = 100
+
+
+def results(names: Sequence[str], home: Path | None) -> dict[str, tuple[JobRecord, Result]]:
+    """Return the results of jobs, each once.
+
+    Raises:
+        JobNotFoundError: there is no job of a name.
+        ConfigurationError: there are too many.
+    """
+    chosen = list(dict.fromkeys(names))
+    if len(chosen) > MOST:
+        raise ConfigurationError(f"{len(chosen)} jobs are too many to compare at once: choose {MOST} or fewer.")
+    records = [JobRecord.open(name, home) for name in chosen]
+    return {record.name: (record, saving.result_of(record)) for record in records}
+
+
+def html(names: Sequence[str], home: Path | None) -> str:
+    """Return the page of some jobs."""
+    found = results(names, home)
+    comparison = Comparison([Group(name, (result,)) for name, (_, result) in found.items()])
+    head, rows = comparison.rows() if found else ([], [])
+    return render(
+        "service/ui/templates/compare",
+        names=list(found),
+        head=["job", *head[1:]],
+        rows=rows,
+        statuses=[result.status for _, result in found.values()],
+        notes=[*comparison.warnings, *(comparison.notes() if found else ())],
+        differences=differences({name: _facts(*pair) for name, pair in found.items()}),
+    )
+
+
+def series(names: Sequence[str], home: Path | None) -> Curves:
+    """Return the curves of some jobs, each line named for its job."""
+    together: Curves = {}
+    for name, (_, result) in results(names, home).items():
+        for metric, lines in of_result(result, name).items():
+            together.setdefault(metric, {}).update(lines)
+    return together
+
+
+def differences(facts: Mapping[str, Mapping[str, str]]) -> list[tuple[str, list[str]]]:
+    """Return what is not the same for all: its name, and what each has.
+
+    Args:
+        facts: Job -> what it was made of, by name.
+    """
+    names = dict.fromkeys(name for one in facts.values() for name in one)
+    rows = [(name, [one.get(name, "–") for one in facts.values()]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1][: 4 * _PACKAGES]
+
+
+def _facts(record: JobRecord, result: Result) -> dict[str, str]:
+    """Return what a job was made of: what it was told, its data, its code and what was installed."""
+    provenance = read(record.path)
+    git: Mapping[str, Any] = provenance.get("git") or {}
+    found = {
+        "strategy": result.strategy or "none",
+        "instance type": result.instance_type or "–",
+        "hosts": str(result.hosts),
+        "processes per host": str(result.processes_per_host),
+        **{
+            f"hyperparameter {name}": _text(value)
+            for name, value in result.hyperparameters.items()
+            if name != "model_dir"  # has the job's name in it
+        },
+        **{f"channel {name}": str(one.get("digest") or one.get("uri")) for name, one in result.data.items()},
+        "commit": str(git.get("commit") or "–"),
+        "not committed": f"{len(git['diff'].splitlines())} lines" if git.get("diff") else "–",
+        **{name: _text(value) for name, value in (provenance.get("software") or {}).items()},
+        **{f"machine {name}": _text(value) for name, value in (provenance.get("machine") or {}).items()},
+    }
+    packages = (provenance.get("packages") or {}).get("freeze") or ()
+    for line in packages:
+        name, _, version = str(line).partition("==")
+        found[f"package {name}"] = version or str(line)
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

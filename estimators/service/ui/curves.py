@@ -1,0 +1,53 @@
+"""Curves as a page draws them: metric -> line -> seconds and values. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from container.contract.wire import Event
+from estimators.job.metrics import system_metrics
+from estimators.results.result import Result
+from estimators.results.thinning import thin
+
+#: Of each line: seconds since the job's creation, and values; None for what is not a finite number.
+Curves = dict[str, dict[str, list[list[float | None]]]]
+
+
+def of_result(result: Result, job: str = "") -> Curves:
+    """Return the curves of what a script reported.
+
+    Args:
+        result: The job's.
+        job: Begins the lines' labels, where there are several jobs.
+    """
+    found: Curves = {}
+    for point in result.series:
+        label = _label(point.rank, point.host, point.attempt)
+        _add(found, point.name, f"{job} {label}" if job else label, point.elapsed_s, point.value)
+    return found
+
+
+def of_resources(events: Iterable[Event], created: float) -> Curves:
+    """Return the curves of what ranks and hosts used.
+
+    Args:
+        events: The job's ``resources``.
+        created: When the job was created, in seconds since the epoch.
+    """
+    found: Curves = {}
+    for event in thin(system_metrics(events))[0]:
+        label = _label(event.rank, event.host, event.attempt)
+        _add(found, event.data["name"], label, event.time_ns / 1e9 - created, float(event.data["value"]))
+    return found
+
+
+def _add(found: Curves, name: str, label: str, seconds: float, value: float) -> None:
+    times, values = found.setdefault(name, {}).setdefault(label, [[], []])
+    times.append(seconds)
+    values.append(value if math.isfinite(value) else None)
+
+
+def _label(rank: int | None, host: str, attempt: int) -> str:
+    label = f"rank {rank}" if rank is not None else host
+    return f"{label}, attempt {attempt + 1}" if attempt else label

@@ -1,0 +1,91 @@
+"""The files of a job that can be taken from its page: outputs, checkpoints, the result, and what hosts left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from estimators.records import outputs
+from estimators.records.record import JobRecord
+from estimators.results import saving
+from estimators.results.summary import bytes_text
+
+#: Files of one job that are listed.
+MOST = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A file.
+
+    Attributes:
+        path: Its path, below the job's page.
+        size: Its size, in words.
+    """
+
+    path: str
+    size: str
+
+
+def listed(record: JobRecord) -> tuple[list[Listed], bool]:
+    """Return the files that can be taken, and whether there are more."""
+    found: list[Listed] = []
+    for name, root in _roots(record).items():
+        for path in _below(root):
+            if len(found) == MOST:
+                return found, True
+            below = path.relative_to(root).as_posix() if path != root else ""
+            with contextlib.suppress(OSError, UnicodeEncodeError):  # removed meanwhile; a name that no address can have
+                size = path.lstat().st_size
+                below.encode()
+                found.append(Listed(f"{name}/{below}" if below else name, bytes_text(size)))
+    return found, False
+
+
+def locate(record: JobRecord, path: str) -> Path | None:
+    """Return the file of a path of :func:`listed`; None for what is none of them, or leads out of the job's folders."""
+    for name, root in _roots(record).items():
+        if path != name and not path.startswith(f"{name}/"):
+            continue
+        real = Path(os.path.realpath(root))
+        file = Path(os.path.realpath(root / path.removeprefix(name).lstrip("/")))
+        if (file == real or real in file.parents) and file.is_file():
+            return file
+    return None
+
+
+def _roots(record: JobRecord) -> dict[str, Path]:
+    """Return what may be taken: name on the page -> file or folder. The request, with its secrets, is not among it."""
+    roots = {saving.FILE: record.path / saving.FILE, "output": record.output_dir}
+    checkpoints = checkpoint_folder(record)
+    if checkpoints is not None:
+        roots["checkpoints"] = checkpoints
+    model = outputs.model_data(record)
+    if model is not None and "://" not in model.removeprefix("file://"):
+        file = Path(model.removeprefix("file://"))
+        if record.output_dir not in file.parents:
+            roots[file.name] = file
+    for host in record.hosts:
+        roots[f"hosts/{host}/output"] = record.tree(host).output
+    return roots
+
+
+def checkpoint_folder(record: JobRecord) -> Path | None:
+    """Return the folder of the job's checkpoints; None where they are not on this machine."""
+    place = outputs.checkpoints(record).removeprefix("file://")
+    return None if "://" in place else Path(place)
+
+
+def _below(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        yield root
+        return
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.is_file() and not path.is_symlink():
+                yield path

@@ -1,0 +1,127 @@
+"""The pages of studies, and of hosts: what runs where, what it costs by the hour, what is kept for the next job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from container.contract.membership import natural_key
+from estimators.backends.hosts import kept
+from estimators.job import instances
+from estimators.job.errors import FleetfitError
+from estimators.job.queueing import order
+from estimators.records import status as statuses
+from estimators.records.queues import Queue, machine, queue_names
+from estimators.records.record import JobRecord, jobs_folder
+from estimators.results.html import render
+from estimators.results.summary import dollars_text
+from estimators.service.ui.text import when
+from estimators.tuning.config import TuningSpec
+from estimators.tuning.display import cells, sorted_rows, summary
+from estimators.tuning.record import TuningRecord, tuning_names
+
+
+def studies_html(home: Path | None) -> str:
+    """Return the page of all studies, the newest first."""
+    rows, unreadable = [], []
+    for name in tuning_names(home):
+        try:
+            record = TuningRecord.open(name, home)
+            status = record.status()
+            if status:
+                rows.append((status["CreationTime"], name, status["HyperParameterTuningJobStatus"], summary(record)))
+        except (FleetfitError, KeyError, ValueError) as error:
+            unreadable.append(f"{name}: {error}")
+    rows.sort(reverse=True)
+    shown = [(name, status, text, when(created)) for created, name, status, text in rows]
+    return render("service/ui/templates/studies", rows=shown, unreadable=unreadable)
+
+
+def study_html(record: TuningRecord) -> str:
+    """Return the page of one study: its trials, the best first."""
+    status, rows = record.status(), sorted_rows(record)
+    head, table = cells(record, rows)
+    own = status.get("Fleetfit") or {}
+    return render(
+        "service/ui/templates/study",
+        name=record.name,
+        status=str(status["HyperParameterTuningJobStatus"]),
+        why=status.get("FailureReason") or own.get("ended_because") or "",
+        summary=summary(record),
+        head=head,
+        rows=[(row["job"], cell[1:], row["reason"] or "") for row, cell in zip(rows, table, strict=True)],
+    )
+
+
+def study_series(record: TuningRecord) -> dict[str, Any]:
+    """Return the curve of a study's values by trial, and of the best one until then."""
+    spec: TuningSpec = record.spec
+    numbers: list[float] = []
+    values: list[float] = []
+    best: list[float] = []
+    for row in sorted(record.trials(), key=lambda row: row["number"]):
+        if row["value"] is not None:
+            numbers.append(row["number"] + 1)
+            values.append(row["value"])
+            best.append((max if spec.maximize else min)(values))
+    if not values:
+        return {}
+    return {spec.objective: {"trial": [numbers, values], "best until then": [numbers, best]}}
+
+
+def hosts_html(running: Sequence[str], home: Path | None) -> str:
+    """Return the page of the hosts of running jobs, and of what is kept for the next one.
+
+    Args:
+        running: The names of the jobs that run.
+        home: Instead of ``$FLEETFIT_HOME``.
+    """
+    rows: list[tuple[str, str, str, str, str, str]] = []
+    total, priced = 0.0, False
+    for name in running:
+        try:
+            record = JobRecord.open(name, home)
+            status, request = record.read_status(), record.read_request()
+        except FleetfitError:
+            continue  # removed meanwhile
+        resources = request.get("ResourceConfig") or {}
+        kind = str(resources.get("InstanceType") or "–")
+        known = instances.describe(kind)
+        price = known.on_demand if known is not None else None
+        for host, state, ranks in _hosts(record, status, int(resources.get("InstanceCount") or 0)):
+            rows.append((name, host, kind, state, ranks, "–" if price is None else dollars_text(price)))
+            if price is not None:
+                total, priced = total + price, True
+    return render(
+        "service/ui/templates/hosts",
+        rows=rows,
+        total=f"{dollars_text(total)} an hour" if priced else "",
+        queued=_queued(home),
+        machine=str(machine()),
+        kept=[str(one) for one in kept.find(jobs_folder(home).parent)],
+    )
+
+
+def _queued(home: Path | None) -> list[tuple[str, str, str, str, str]]:
+    """Return the jobs in queues: those that run, and those that wait, in their order."""
+    rows = []
+    for name in queue_names(home):
+        entries = Queue(name, home).entries()
+        running = [one for one in entries if one.running]
+        places = [*(("runs", one) for one in running), *((str(n), one) for n, one in enumerate(order(entries), 1))]
+        rows += [(one.job, name, place, str(one.priority), str(one.needs)) for place, one in places]
+    return rows
+
+
+def _hosts(record: JobRecord, status: dict[str, Any], count: int) -> list[tuple[str, str, str]]:
+    """Return a running job's hosts: name, state, and the ranks of an elastic one."""
+    noted = status.get(statuses.OWN, {}).get("hosts")
+    if isinstance(noted, list) and noted:
+        return [
+            (str(host["name"]), str(host["state"]), ", ".join(map(str, host.get("ranks") or ())) or "–")
+            for host in sorted(noted, key=lambda host: natural_key(str(host["name"])))
+            if host["state"] != "gone"
+        ]
+    planned = sorted({f"algo-{number}" for number in range(1, count + 1)} | set(record.hosts), key=natural_key)
+    return [(name, "ready", "–") for name in planned]

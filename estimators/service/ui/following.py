@@ -1,0 +1,189 @@
+"""What a job's page is sent while it is open: log lines, and word that something else changed."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import anyio
+from starlette.concurrency import run_in_threadpool
+
+from estimators.job.errors import JobNotFoundError, RecordError
+from estimators.job.log_redaction import text_mask
+from estimators.job.text import visible
+from estimators.records.logs import LogLine, LogReader, size_of
+from estimators.records.record import JobRecord
+from estimators.records.status import is_terminal
+
+#: Lines that are sent of what was printed before the page was opened; the record has all.
+LAST_LINES = 1000
+#: Characters of a line that are sent.
+LINE_LIMIT = 2000
+
+#: Levels that can be asked for: those lines, and the more severe ones.
+LEVELS = ("warning", "error")
+
+#: Between two looks at a record, in seconds; longer where a look is dear, so that an open page costs one core's
+#: hundredth at most.
+_PACE_S = 0.1
+_COST = 100
+_SELDOM_S = 2.0
+#: Every so many looks a comment is sent, so that a connection whose other end is gone is noticed.
+_LOOKS_PER_COMMENT = 100
+
+#: As Python's logging, Abseil (``E1121 …``), TensorFlow (``2026-11-21 … E tensorflow/…``) and tracebacks say it.
+_ERROR = re.compile(
+    r"\b(?:ERROR|CRITICAL|FATAL)\b|^[EF]\d{4} |\d: [EF] \w|^Traceback \(|^[\w.]*(?:Error|Exception|Interrupt)(?::|$)"
+)
+#: What every line of a level has, before anything dearer is asked of it.
+_MAYBE = re.compile(rb"ERROR|CRITICAL|FATAL|WARN|Warning|Traceback|Error|Exception|Interrupt|^[EFW]\d{4} |\d: [EFW] ")
+_WARNING = re.compile(r"\bWARN(?:ING)?\b|^W\d{4} |\d: W \w|\b\w*Warning:")
+
+
+def level_of(text: str) -> str:
+    """Return how severe a line is, as far as it says so: ``error``, ``warning`` or nothing."""
+    if _ERROR.search(text):
+        return "error"
+    return "warning" if _WARNING.search(text) else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which lines a page asks for.
+
+    Attributes:
+        rank: Only this rank's.
+        text: Only those that have this text, in capitals or small letters.
+        level: Only those of this level and above; empty for all.
+    """
+
+    rank: int | None = None
+    text: str = ""
+    level: str = ""
+
+    @property
+    def everything(self) -> bool:
+        """Whether no line is left out for what it says."""
+        return not self.text and not self.level
+
+    def fits(self, text: str, level: str) -> bool:
+        """Return whether a line is asked for."""
+        if self.level and (level not in LEVELS or LEVELS.index(level) < LEVELS.index(self.level)):
+            return False
+        return self.text.lower() in text.lower()
+
+
+class Follower:
+    """Reads a job's record from where it last read.
+
+    Args:
+        record: The job's.
+        wanted: Which lines.
+    """
+
+    def __init__(self, record: JobRecord, wanted: Wanted) -> None:
+        self._record = record
+        self._wanted = wanted
+        self._reader = LogReader(record, wanted.rank)
+        self._mask = text_mask(record.read_request())
+        self._seen: tuple[Any, int] | None = None
+        self._skipped = 0
+        if wanted.everything:  # a search reads all of the log, the live end only that
+            self._skipped = self._reader.skip(LAST_LINES)
+        self.over = False
+        #: Set when nobody listens any more: a search through a long log ends.
+        self.left = False
+        #: How long to wait before the next look, in seconds.
+        self.pause_s = _PACE_S
+
+    def look(self) -> list[tuple[str, Any]]:
+        """Return what is new: pairs of an event's name and its data."""
+        began = time.thread_time()
+        found = self._new()
+        self.pause_s = min(_SELDOM_S, max(_PACE_S, _COST * (time.thread_time() - began)))
+        return found
+
+    def _new(self) -> list[tuple[str, Any]]:
+        status = self._record.read_status()
+        self.over = is_terminal(status)
+        last: collections.deque[list[Any]] = collections.deque(maxlen=LAST_LINES)
+        count, self._skipped = self._skipped, 0
+        for lines in self._reader.drain(final=self.over):
+            if self.left:
+                return []
+            if self._wanted.everything:
+                count += max(0, len(lines) - LAST_LINES)
+                lines = lines[-LAST_LINES:]
+            for line in self._shown(lines):
+                count += 1
+                last.append(line)
+        found: list[tuple[str, Any]] = []
+        if count:
+            found.append(("log", {"skipped": count - len(last), "lines": list(last)}))
+        seen = (status, size_of(self._record.events_file))
+        if seen != self._seen:
+            self._seen = seen
+            text = str(status["TrainingJobStatus"])
+            found.append(("status", {"status": text, "secondary": str(status.get("SecondaryStatus") or text)}))
+        if self.over:
+            found.append(("end", {}))
+        return found
+
+    def _shown(self, lines: list[LogLine]) -> Iterator[list[Any]]:
+        wanted = self._wanted
+        for line in lines:
+            if wanted.level and not _MAYBE.search(line.data):
+                continue
+            text = line.text
+            if wanted.text and wanted.text.lower() not in text.lower():
+                continue  # most lines of a search, without the dearer part
+            if self._mask is not None:
+                text = self._mask(text)
+            level = level_of(text[:LINE_LIMIT])
+            if wanted.fits(text, level):
+                yield [line.time_ns // 1_000_000, _who(line), visible(text)[:LINE_LIMIT], level]
+
+
+async def follow(record: JobRecord, wanted: Wanted, ending: Callable[[], bool]) -> AsyncIterator[str]:
+    """Yield server-sent events until the job is over, or the server ends.
+
+    Args:
+        record: The job's.
+        wanted: Which lines.
+        ending: Returns whether the server ends: an open page must not hold it up.
+    """
+    follower: Follower | None = None
+    try:
+        follower = await run_in_threadpool(Follower, record, wanted)
+        looks = 0
+        while not follower.over and not ending():
+            for name, data in await anyio.to_thread.run_sync(follower.look, abandon_on_cancel=True):
+                yield f"event: {name}\ndata: {json.dumps(data)}\n\n"
+            looks += 1
+            if looks % _LOOKS_PER_COMMENT == 0:
+                yield ": still here\n\n"
+            if not follower.over:
+                await anyio.sleep(follower.pause_s)
+    except (JobNotFoundError, RecordError) as error:
+        yield f"event: gone\ndata: {json.dumps({'text': str(error)})}\n\n"
+    finally:
+        if follower is not None:
+            follower.left = True
+
+
+def whole_log(record: JobRecord) -> Iterator[str]:
+    """Yield all of a job's log as text, without its secrets, in portions."""
+    mask = text_mask(record.read_request())
+    for lines in LogReader(record).drain(final=is_terminal(record.read_status())):
+        texts = (line.text if mask is None else mask(line.text) for line in lines)
+        yield "".join(f"[{_who(line)}] {text}\n" for line, text in zip(lines, texts, strict=True))
+
+
+def _who(line: LogLine) -> str:
+    process = f"rank {line.rank}" if line.rank is not None else line.process or "toolkit"
+    return f"{line.host} {process}"

@@ -1,0 +1,267 @@
+"""One job's page: everything that its record says, as the template's values."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from container.contract.wire import Event
+from estimators.job.errors import FleetfitError
+from estimators.job.fleets import capabilities
+from estimators.job.log_redaction import mask_texts, text_mask
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records import status as statuses
+from estimators.records.elastic_events import Restores, number, restored
+from estimators.records.record import JobRecord
+from estimators.results import page, saving
+from estimators.results.display import number_text, seconds_text
+from estimators.results.html import render
+from estimators.results.result import Result
+from estimators.results.summary import bytes_text
+from estimators.service.ui import files, timeline
+from estimators.service.ui.following import LEVELS
+from estimators.service.ui.text import when
+
+#: Events of the membership that are listed in words, the last ones.
+_TOLD = 200
+#: Checkpoints that are listed, the newest.
+_CHECKPOINTS = 50
+#: Characters of a patch that are shown; `fleetfit describe --reproduce patch` has all.
+_PATCH = 200_000
+
+_KINDS = (*timeline.KINDS, "checkpoint", "restored", "state_lost")
+
+
+def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | None) -> str:
+    """Return the page.
+
+    Args:
+        record: The job's.
+        token: For its forms.
+        verified: Checkpoint -> what is wrong with it, or None for nothing; None where nobody has asked yet.
+    """
+    status = record.read_status()
+    result = saving.result_of(record)
+    mask = text_mask(record.read_request())
+    known = [dataclasses.replace(event, data=mask_texts(event.data, mask)) for event in record.events(*_KINDS)]
+    created = float(status.get("CreationTime") or 0.0)
+    over = statuses.is_terminal(status)
+    phases = timeline.phase_lanes(known, created)
+    hosts = timeline.host_lanes(known, created, float(status.get("LastModifiedTime") or 0.0) if over else time.time())
+    failure = statuses.failure_of(status)
+    own = status.get(statuses.OWN, {})
+    membership = [host for host in own.get("hosts") or () if host.get("state") not in ("gone", "spare")]
+    taken, more = files.listed(record)
+    return render(
+        "service/ui/templates/job",
+        name=record.name,
+        token=token,
+        status=result.status,
+        over=over,
+        can_resume=result.status in ("Failed", "Stopped") and not _runs_elsewhere(record),
+        can_rerun=not _runs_elsewhere(record),
+        membership=[] if over else membership,
+        secondary="" if result.secondary_status == result.status else result.secondary_status,
+        pending=_pending(status),
+        failure=failure.summary() if failure is not None else result.failure_reason or "",
+        hints=failure.hints if failure is not None else (),
+        traceback=failure.detail() if failure is not None else "",
+        warnings=dict.fromkeys((*(own.get("warnings") or ()), *result.warnings)),
+        levels=LEVELS,
+        facts=_facts(result),
+        metrics=[(name, number_text(value)) for name, value in result.metrics.items()],
+        ranks=[(str(rank.rank), rank.host, bytes_text(rank.peak_memory_bytes), _end(rank.exit_code, rank.signal))
+               for rank in result.ranks],
+        steps=[(when(step.get("StartTime")), str(step.get("Status")), str(step.get("StatusMessage") or ""))
+               for step in status.get("SecondaryStatusTransitions") or []],
+        phases=phases,
+        phases_s=timeline.length(phases),
+        phase_facts=[(name.replace("_", " "), name, seconds_text(took))
+                     for name, took in result.phases.items() if took is not None],
+        hosts=hosts,
+        hosts_s=timeline.length(hosts),
+        told=_told(known, created),
+        place=result.checkpoints or "",
+        kept=_checkpoints(known, record, created, verified),
+        verified=verified is not None,
+        files=taken,
+        more_files=more,
+        seconds_text=seconds_text,
+    )  # fmt: skip
+
+
+def _pending(status: Mapping[str, Any]) -> str:
+    """Return what a job waits for, which has not begun."""
+    steps = status.get("SecondaryStatusTransitions") or [{}]
+    return str(steps[-1].get("StatusMessage") or "") if status.get("SecondaryStatus") == "Pending" else ""
+
+
+def _runs_elsewhere(record: JobRecord) -> bool:
+    """Whether a job is run by a service or another machine, so that this one cannot start it again."""
+    request = record.read_request()
+    kind = (request.get("ResourceConfig") or {}).get("InstanceType")
+    return capabilities(kind).managed or record.read_options().get("dispatcher") is not None
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    rate = result.samples_per_second
+    return [
+        ("strategy", (result.strategy or "none").replace("_", " ")),
+        ("where", f"{result.hosts} × {result.instance_type or '–'}, {result.processes} processes"),
+        ("created", when(result.created)),
+        *((("took", seconds_text(result.seconds)),) if result.seconds is not None else ()),
+        ("attempts", str(result.attempts)),
+        *((f"attempt before {number}", line) for number, line in enumerate(result.endings, 1)),
+        *((("samples per second", number_text(rate)),) if rate else ()),
+        *page.facts(result),
+        *((("model", result.model_data),) if result.model_data else ()),
+        *((f"hyperparameter {name}", str(value)) for name, value in result.hyperparameters.items()),
+        *((f"channel {name}", str(data.get("uri"))) for name, data in result.data.items()),
+    ]
+
+
+def _end(exit_code: int | None, signal: int | None) -> str:
+    if signal is not None:
+        return f"signal {signal}"
+    return "–" if exit_code is None else f"exit code {exit_code}"
+
+
+def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
+    """Return what happened to the hosts, in words."""
+    found: list[tuple[str, str]] = []
+    restores = Restores()
+    for event in events:
+        data = event.data
+        text = ""
+        if event.kind == "resized" and data.get("before"):
+            changes = [
+                f"{', '.join(map(str, data[key]))} {key}"
+                for key in ("joined", "left")
+                if data.get(key) and isinstance(data[key], list)
+            ]
+            text = f"{data['before']} → {data.get('size')} workers" + "".join(f"; {change}" for change in changes)
+        elif event.kind == "host_excluded":
+            text = f"{data.get('name')} is excluded"
+            text += f" for {_seconds(data, 'seconds')}" if data.get("seconds") else ""
+        elif event.kind in ("interrupted", "notice"):
+            notice = _seconds(data, "notice_s" if "notice_s" in data else "seconds")
+            text = f"{data.get('target') or data.get('name')} is interrupted: {notice} of notice"
+        elif event.kind == "host_added":
+            text = f"{data.get('name')} is started"
+        elif event.kind in ("host_left", "host_lost"):
+            text = f"{data.get('name')} " + (
+                "has left" if event.kind == "host_left" else f"was lost: {data.get('reason')}"
+            )
+        elif event.kind == "restored" and restores.begins(event):
+            text = restored(data)
+        elif event.kind == "state_lost":
+            text = "the training's state was lost; it goes on from the checkpoint"
+        if text:
+            found.append((seconds_text(max(0.0, event.time_ns / 1e9 - created)), text))
+    return found[-_TOLD:]
+
+
+def _seconds(data: Mapping[str, Any], name: str) -> str:
+    value = data.get(name)
+    return seconds_text(float(value)) if isinstance(value, int | float) else "–"
+
+
+def _checkpoints(
+    events: Iterable[Event], record: JobRecord, created: float, verified: Mapping[str, str | None] | None
+) -> list[tuple[str, str, str, str, str]]:
+    """Return the newest checkpoints: name, place in the training, size, when, whether the contents were verified."""
+    rows: dict[str, list[str]] = {}
+    folder = files.checkpoint_folder(record)
+    if folder is not None and folder.is_dir():
+        with contextlib.suppress(OSError):  # not readable for us
+            names = sorted((path.name for path in folder.iterdir() if path.name[0] != "."), key=lambda n: (len(n), n))
+            rows = {name: ["–", "–", "–", "not verified yet"] for name in names}
+    for event in events:
+        data, name = event.data, str(event.data.get("name"))
+        row = rows.get(name)
+        if event.kind != "checkpoint" or (row is None and folder is not None):
+            continue
+        if data.get("action") == "saved":
+            at = seconds_text(max(0.0, event.time_ns / 1e9 - created))
+            place = f"epoch {data.get('epoch')}, step {data.get('step')}"
+            rows[name] = [place, bytes_text(number(data, "bytes")), at, "not verified yet"]
+        elif row is not None and data.get("action") == "restored":
+            row[3] = f"verified, when attempt {event.attempt + 1} went on from it"
+        elif row is not None and data.get("action") == "skipped":
+            row[3] = f"damaged: {data.get('reason')}"
+    for name, damage in (verified or {}).items():
+        if name in rows:
+            rows[name][3] = "verified: every byte is as it was saved" if damage is None else f"damaged: {damage}"
+    newest = [(name, *row) for name, row in reversed(rows.items())][:_CHECKPOINTS]
+    return [(name, place, size, at, text) for name, place, size, at, text in newest]
+
+
+def plan_html(record: JobRecord) -> str:
+    """Return the page of a job's plan: what runs on each host, as `fleetfit plan` shows it."""
+    from estimators.client.planning import plan_cluster
+
+    try:
+        spec = TrainingJobSpec.from_request(record.read_request())
+        options = RunOptions.from_dict(record.read_options())
+        text = plan_cluster(spec, options, home=record.home).text()
+    except (FleetfitError, OSError, ValueError) as error:
+        text = f"The plan cannot be made here: {error}"
+    return render("service/ui/templates/text", name=record.name, title="Plan", parts=[("", text)])
+
+
+def provenance_html(record: JobRecord) -> str:
+    """Return the page of where a job came from, with what was not committed, and the commands that run it again."""
+    from estimators.client.functions import values
+    from estimators.job.secrets import mask_request
+    from estimators.records.provenance import reproduce
+    from estimators.records.provenance.collecting import read
+
+    facts = read(record.path)
+    parts: list[tuple[str, str]] = []
+    if not facts:
+        parts.append(("", "Nothing is on record."))
+    else:
+        git, caller = facts.get("git") or {}, facts.get("caller") or {}
+        about = [
+            ("started by", caller.get("command") or caller.get("notebook")), ("in", caller.get("cwd")),
+            ("commit", git.get("commit")), ("branch", git.get("branch")), ("repository", git.get("remote")),
+            ("python", (facts.get("python") or {}).get("version")),
+            *((f"{name}", version) for name, version in (facts.get("software") or {}).items()),
+            *((f"{name}", value) for name, value in (facts.get("machine") or {}).items()),
+        ]  # fmt: skip
+        parts.append(("", "\n".join(f"{name}: {value}" for name, value in about if value)))
+        patch = reproduce.part("patch", facts)
+        if patch is None:
+            parts.append(("Changes that were not committed", f"unknown{reproduce.why_missing('patch', facts)}"))
+        elif patch:
+            cut = "\n… `fleetfit describe --reproduce patch` has all of it" if len(patch) > _PATCH else ""
+            parts.append(("Changes that were not committed", patch[:_PATCH] + cut))
+        request = mask_request(record.read_request())
+        script = reproduce.script(record.name, facts, request=request, function=values.is_function(record))
+        parts.append(("Run it again", script))
+        packages = reproduce.part("requirements", facts)
+        if packages:
+            parts.append(("Packages", packages))
+    mask = text_mask(record.read_request())
+    return render(
+        "service/ui/templates/text", name=record.name, title="Provenance",
+        parts=[(title, text if mask is None else mask(text)) for title, text in parts],
+    )  # fmt: skip
+
+
+def series(record: JobRecord, kind: str) -> dict[str, Any]:
+    """Return the curves: metric -> rank -> seconds since the job's creation, and values (None: not a finite number).
+
+    Args:
+        record: The job's.
+        kind: ``script`` or ``system``.
+    """
+    from estimators.service.ui.curves import of_resources, of_result
+
+    if kind == "script":
+        return of_result(saving.result_of(record))
+    created = float(record.read_status().get("CreationTime") or 0.0)
+    return of_resources(record.events("resources"), created)

@@ -1,0 +1,183 @@
+"""The list of jobs: what is known of each without reading its events, kept in memory for those that are over."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from container.contract.wire import Event
+from estimators.job import instances
+from estimators.job.errors import JobNotFoundError, RecordError
+from estimators.job.metrics import FinalMetrics
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord, job_names, jobs_folder
+from estimators.results import listing
+from estimators.results.display import number_text, seconds_text
+from estimators.results.html import render
+from estimators.results.summary import dollars_text
+from estimators.service.ui.text import when
+
+#: Rows of the list on one page.
+ROWS = 100
+STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
+
+ORDERS: Mapping[str, Callable[[dict[str, Any]], Any]] = {
+    "newest": lambda job: -(job["created"] or 0.0),
+    "name": lambda job: job["name"],
+    "status": lambda job: job["status"],
+    "hosts": lambda job: -job["hosts"],
+}
+
+#: Metrics of a job that are shown.
+_METRICS = 3
+#: Bytes at the end of a running job's events that are looked through for its newest metrics.
+_TAIL = 65536
+
+
+class Jobs:
+    """All jobs of a home, each read again only when its status has changed.
+
+    Args:
+        home: Instead of ``$FLEETFIT_HOME``.
+    """
+
+    def __init__(self, home: Path | None) -> None:
+        self._home = home
+        self._over: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._guard = threading.Lock()
+
+    def summaries(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return what :func:`estimators.results.listing.summary` says of each job, and lines about unreadable ones."""
+        with self._guard:  # several requests at once would do the same work
+            folder = str(jobs_folder(self._home))
+            before, self._over = self._over, {}
+            found: list[dict[str, Any]] = []
+            unreadable: list[str] = []
+            for name in job_names(self._home):
+                mark = _changed(f"{folder}/{name}/status.json")
+                known = before.get(name)
+                if known is None or known[0] != mark:
+                    try:
+                        known = (mark, listing.summary(JobRecord.open(name, self._home)))
+                    except JobNotFoundError:
+                        continue  # removed meanwhile
+                    except RecordError as error:
+                        unreadable.append(f"{name}: {error}")
+                        continue
+                # A job that is not over may lose its supervisor without a change of its status.
+                if mark and known[1]["ended"] is not None:
+                    self._over[name] = known
+                found.append(known[1])
+            return found, unreadable
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def html(jobs: Jobs, home: Path | None, query: Mapping[str, str]) -> str:
+    """Return the page.
+
+    Args:
+        jobs: What is known.
+        home: Instead of ``$FLEETFIT_HOME``.
+        query: ``q``: part of the name, ``status``, ``sort``, ``page``.
+    """
+    text, status = query.get("q", "").strip(), query.get("status", "")
+    order = query.get("sort", "newest")
+    order = order if order in ORDERS else "newest"
+    known, unreadable = jobs.summaries()
+    found = [
+        job
+        for job in known
+        if text.lower() in job["name"].lower() and (status not in STATUSES or job["status"] == status)
+    ]
+    found.sort(key=ORDERS["newest"])
+    found.sort(key=ORDERS[order])
+    pages = max(1, -(-len(found) // ROWS))
+    number = query.get("page", "1")
+    current = min(int(number), pages) if number.isascii() and number.isdecimal() and len(number) < 8 else 1
+    current = max(1, current)
+    now = time.time()
+
+    def place(target: int) -> str:
+        return "/?" + urlencode({"q": text, "status": status, "sort": order, "page": target})
+
+    return render(
+        "service/ui/templates/jobs",
+        rows=[_row(job, now, home) for job in found[(current - 1) * ROWS : current * ROWS]],
+        text=text,
+        status=status,
+        statuses=STATUSES,
+        order=order,
+        orders=tuple(ORDERS),
+        count=len(found),
+        known=len(known),
+        current=current,
+        pages=pages,
+        before=place(current - 1) if current > 1 else "",
+        after=place(current + 1) if current < pages else "",
+        unreadable=unreadable,
+    )
+
+
+def _row(job: dict[str, Any], now: float, home: Path | None) -> dict[str, str]:
+    created = job["created"]
+    took = None if created is None else max(0.0, (job["ended"] or now) - created)
+    metrics, paid = _newest(job["name"], home)
+    known = instances.describe(str(job["instance_type"] or ""))
+    cost = paid
+    if cost is None and took is not None and known is not None and known.on_demand is not None:
+        cost = job["hosts"] * took / 3600.0 * known.on_demand
+    return {
+        "name": job["name"],
+        "status": job["status"],
+        "secondary": "" if job["secondary_status"] in (None, job["status"]) else job["secondary_status"],
+        "strategy": job["strategy"].replace("_", " "),
+        "hosts": str(job["hosts"]),
+        "where": str(job["instance_type"] or "–"),
+        "created": when(created),
+        "took": "–" if took is None else seconds_text(took),
+        "metrics": ", ".join(f"{name} {number_text(value)}" for name, value in metrics[:_METRICS]) or "–",
+        "cost": "–" if cost is None else dollars_text(cost),
+    }
+
+
+def _newest(name: str, home: Path | None) -> tuple[list[tuple[str, float]], float | None]:
+    """Return a job's newest metrics, and what its hosts have cost, where they were bought for it."""
+    try:
+        record = JobRecord.open(name, home)
+        status = record.stored_status() or {}
+        final = status.get("FinalMetricDataList")
+        if final is None:
+            final = _of_events(record.events_file)
+        paid = (status.get(statuses.OWN, {}).get("cost") or {}).get("total")
+        return [(str(one["MetricName"]), float(one["Value"])) for one in final], paid
+    except (JobNotFoundError, RecordError, OSError, KeyError, TypeError, ValueError):
+        return [], None  # removed meanwhile, or not readable, which the list says
+
+
+def _of_events(path: Path) -> list[dict[str, Any]]:
+    final = FinalMetrics()
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = file.read(_TAIL).split(b"\n")
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        if b'"metric"' in line:
+            try:
+                final.add(Event.from_dict(json.loads(line)))
+            except (ValueError, TypeError):
+                continue  # the first line is cut, the last one may be
+    return final.to_list()

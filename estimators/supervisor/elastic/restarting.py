@@ -1,0 +1,277 @@
+"""Who has which rank where every worker starts again when one is lost or another one comes: torch_distributed.
+
+What Horovod's driver (:mod:`.driver`) is to workers that go on, and it says the same: ``start`` (a worker, its
+environment), ``end`` (a worker that has no place any more), ``membership`` (the workers in rank order), ``waiting``,
+``enough``, ``too_few`` and ``finished``; and ``restart`` (a worker is to end and to wait for another place). It is told
+``workers`` (those that shall be there, oldest first), ``ready`` (a worker has ended and waits), ``done`` (a worker's
+script is through), ``failed`` (it has failed by itself) and ``ended`` (a worker is gone).
+
+A membership begins when every worker of the one before has ended, and all hosts have what was saved: none of them can
+meet a process of an earlier one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from container.contract.elastic import split_worker
+from container.contract.membership import ClusterHost, Membership
+from container.contract.messages import Message
+from container.contract.strategies import ElasticTorchDistributed
+from container.launchers import torch_distributed
+from container.system.loop import Loop, Timer
+from estimators.supervisor.elastic.members import Roster
+from estimators.supervisor.elastic.policy import Limits
+
+#: How long workers may take to save and end when the others do so as well, in seconds: as torchrun's.
+PLANNED_GRACE_S = 30.0
+#: How long they may take when a member was lost, so that what they do has failed.
+_LOSS_GRACE_S = 0.5
+
+
+class Phase(enum.Enum):
+    """What the workers do."""
+
+    #: There are not enough of them.
+    WAITING = "waiting"
+    #: Those of the last membership end.
+    ENDING = "ending"
+    #: They have ended; every host gets what was saved.
+    SHARING = "sharing"
+    #: They train.
+    RUNNING = "running"
+
+
+class RestartingDriver:
+    """Gives ranks to workers. All methods return at once, and what is sent arrives after that.
+
+    Args:
+        loop: The supervisor's loop.
+        strategy: The job's.
+        limits: The sizes that it keeps to.
+        roster: Who there is.
+        run_id: The job's name.
+        restarts: How often the workers have started before, in earlier attempts.
+        share: Brings what was saved to all hosts, then calls back.
+        received: Called with each message.
+
+    Attributes:
+        pid: None: it is no process of its own.
+    """
+
+    pid: int | None = None
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        strategy: ElasticTorchDistributed,
+        limits: Limits,
+        roster: Roster,
+        run_id: str,
+        restarts: int,
+        share: Callable[[Callable[[], None]], None],
+        received: Callable[[Message], None],
+    ) -> None:
+        self._loop = loop
+        self._strategy = strategy
+        self._least = limits.least
+        self._roster = roster
+        self._run_id = run_id
+        self._restarts = restarts
+        self._share = share
+        self._received = received
+        self._closed = False
+        self._phase = Phase.WAITING
+        self._wanted: tuple[str, ...] = ()
+        self._members: tuple[str, ...] = ()
+        self._awaited: set[str] = set()  # members that have not ended yet
+        self._told: set[str] = set()  # members that were told to end for good
+        self._done: set[str] = set()
+        self._generation = -1
+        self._failures = 0  # of the script's, that were told apart from losses
+        self._grace = 0.0  # of those that end, in seconds
+        self._has_failed = False  # in the membership that ends
+        self._has_lost = False
+        self._waits: Timer | None = None
+
+    @property
+    def generation(self) -> int:
+        """The number of the last membership, from 0; -1 before the first."""
+        return self._generation
+
+    def send(self, message: Message) -> None:
+        """Tell it something."""
+        worker = str(message.get("worker"))
+        match message["op"]:
+            case "workers":
+                self._wanted = tuple(str(name) for name in message["workers"])
+                self._changed()
+            case "ready":
+                self._awaited.discard(worker)
+                self._check()
+            case "done":
+                self._is_done(worker)
+            case "failed":
+                self._has_failed_by_itself(worker, consequence=bool(message["consequence"]))
+            case "ended":
+                self._ended(worker)
+
+    def close(self) -> None:
+        """Decide nothing any more."""
+        self._closed = True
+        if self._waits is not None:
+            self._waits.cancel()
+
+    # --- what happens ---
+
+    def _changed(self) -> None:
+        if self._phase is Phase.WAITING:
+            self._place()
+        elif self._phase is Phase.RUNNING and set(self._wanted) != set(self._members) and not self._done:
+            self._end(PLANNED_GRACE_S)
+        elif self._phase is Phase.ENDING:
+            self._end_displaced(PLANNED_GRACE_S)
+
+    def _is_done(self, worker: str) -> None:
+        if self._phase is Phase.RUNNING and worker in self._members:
+            self._done.add(worker)
+            if self._done.issuperset(self._members):
+                self._tell("finished", error="")
+
+    def _has_failed_by_itself(self, worker: str, *, consequence: bool) -> None:
+        if worker not in self._members:
+            return
+        self._has_failed = True
+        if not consequence and not self._has_lost and self._failures >= self._strategy.max_restarts:
+            self._tell("finished", error=self._too_often, blamed=True)
+        elif self._phase is Phase.RUNNING:
+            self._end(_LOSS_GRACE_S)
+
+    @property
+    def _too_often(self) -> str:
+        most = self._strategy.max_restarts
+        return f"the script has failed {'again ' if most else ''}after {most} restarts (max_restarts={most})"
+
+    def _ended(self, worker: str) -> None:
+        self._wanted = tuple(name for name in self._wanted if name != worker)
+        self._awaited.discard(worker)
+        if worker not in self._members:
+            return
+        if worker not in self._told:
+            self._has_lost = True
+            if self._phase is Phase.RUNNING:
+                self._members = tuple(name for name in self._members if name != worker)
+                self._end(_LOSS_GRACE_S)
+                return
+            if self._phase is Phase.ENDING and self._grace > _LOSS_GRACE_S:  # the others cannot go on
+                self._grace = _LOSS_GRACE_S
+                for name in self._awaited - self._told:
+                    self._tell("restart", worker=name, grace=_LOSS_GRACE_S)
+        self._members = tuple(name for name in self._members if name != worker)
+        self._check()
+
+    # --- from one membership to the next ---
+
+    def _end(self, grace: float) -> None:
+        """Have the members end; those that stay wait for their next place."""
+        self._phase = Phase.ENDING
+        self._grace = grace
+        self._done.clear()
+        self._awaited = set(self._members)
+        for worker in self._members:
+            if worker in self._wanted:
+                self._tell("restart", worker=worker, grace=grace)
+        self._end_displaced(grace)
+        self._check()
+
+    def _end_displaced(self, grace: float) -> None:
+        for worker in self._members:
+            if worker not in self._wanted and worker not in self._told:
+                self._told.add(worker)
+                self._tell("end", worker=worker, grace=grace)
+
+    def _check(self) -> None:
+        if self._phase is not Phase.ENDING or self._awaited:
+            return
+        self._phase = Phase.SHARING
+
+        def shared() -> None:
+            if not self._closed and self._phase is Phase.SHARING:
+                self._place()
+
+        self._share(shared)
+
+    def _place(self) -> None:
+        """Begin the next membership, if there are enough."""
+        if self._has_failed and not self._has_lost:
+            self._failures += 1
+            if self._failures > self._strategy.max_restarts:
+                self._tell("finished", error=self._too_often, blamed=True)
+                return
+        self._has_failed = self._has_lost = False
+        self._end_displaced(_LOSS_GRACE_S)  # who was told to leave when it had ended already
+        if len(self._wanted) < max(self._least, 1):
+            self._wait()
+            return
+        limit = self._strategy.reset_limit
+        if limit is not None and self._generation >= limit:
+            self._tell("finished", error=f"the workers have started again {limit} times (reset_limit={limit})")
+            return
+        if self._waits is not None:
+            self._waits.cancel()
+            self._waits = None
+            self._tell("enough")
+        self._generation += 1
+        self._phase = Phase.RUNNING
+        self._told.clear()
+        self._members = self._begin()
+        self._tell("membership", generation=self._generation, workers=list(self._members))
+
+    def _wait(self) -> None:
+        self._phase = Phase.WAITING
+        if self._waits is None:
+            self._tell("waiting")
+            self._waits = self._loop.call_later(self._strategy.elastic_timeout, lambda: self._tell("too_few"))
+
+    def _begin(self) -> tuple[str, ...]:
+        """Tell each worker its place, and return them by rank."""
+        by_host: dict[str, list[str]] = {}
+        for worker in self._wanted:
+            by_host.setdefault(split_worker(worker)[0], []).append(worker)
+        for workers in by_host.values():
+            workers.sort(key=lambda name: split_worker(name)[1])
+        membership = Membership(
+            hosts=tuple(self._host(name, len(workers)) for name, workers in by_host.items()),
+            generation=self._generation,
+        )
+        placed = []
+        for rank, host, local_rank in membership.ranks():
+            worker = by_host[host.name][local_rank]
+            environment = torch_distributed.rank_variables(
+                membership,
+                host,
+                rank,
+                local_rank,
+                run_id=self._run_id,
+                restarts=self._restarts + self._generation,
+                max_restarts=self._strategy.max_restarts,
+            )
+            placed.append(worker)
+            self._tell("start", worker=worker, environment=environment)
+        return tuple(placed)
+
+    def _host(self, name: str, slots: int) -> ClusterHost:
+        known = self._roster.hosts[name]
+        ports = known.ports or tuple(torch_distributed.STORE_PORT + number for number in range(100))
+        port = ports[self._generation % len(ports)]
+        return ClusterHost(name=name, slots=slots, address=known.address or None, ports=(port,))
+
+    def _tell(self, operation: str, **values: Any) -> None:
+        def deliver() -> None:
+            if not self._closed:
+                self._received({"op": operation, **values})
+
+        self._loop.call_later(0.0, deliver)

@@ -1,0 +1,70 @@
+"""Records of tuning jobs that are on SageMaker and not here: started on another machine, or by another client."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from estimators.backends.sagemaker.aws import find_region, profile_of, supervisor_environment
+from estimators.backends.sagemaker.mirror import given
+from estimators.backends.sagemaker.options import SageMakerOptions
+from estimators.backends.sagemaker.tuning import SageMakerTuning
+from estimators.client import launch
+from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, UnsupportedError
+from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.tuning import running
+from estimators.tuning.config import TuningSpec
+from estimators.tuning.record import TuningRecord
+from estimators.tuning.request import request_of, trial_request_of
+
+
+def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TuningRecord:
+    """Find a tuning job on SageMaker, make its record and follow it.
+
+    Args:
+        name: Its name.
+        session: The user's boto3 or SageMaker session.
+        not_here: What to raise where SageMaker is not to be asked.
+
+    Raises:
+        JobNotFoundError: SageMaker does not have it, or could not be asked.
+        UnsupportedError: it has several definitions of training jobs, or tunes by hints.
+    """
+    if session is None and find_region() is None:
+        raise not_here
+    known = SageMakerOptions(region=find_region(session), profile=profile_of(session))
+    options = RunOptions(backend="ml", backend_options=known.to_dict())
+    try:
+        service = SageMakerTuning(options)
+    except ConfigurationError as error:
+        raise JobNotFoundError(f"{not_here} SageMaker was not asked: {error}") from not_here
+    try:
+        answer = service.describe(name)
+    except Exception as error:  # noqa: BLE001 - every one is explained
+        text = service.explain(error)[0]
+        raise JobNotFoundError(f"{not_here} SageMaker could not be asked: {text}") from not_here
+    if answer is None:
+        raise JobNotFoundError(f"{not_here} SageMaker has none either.") from not_here
+    definition = answer.get("TrainingJobDefinition")
+    if definition is None:
+        raise UnsupportedError(
+            f"tuning job {name!r} has several definitions of training jobs; HyperparameterTuner has one estimator."
+        )
+    spec = TuningSpec.from_config(name, answer["HyperParameterTuningJobConfig"], answer.get("WarmStartConfig"))
+    definition = {member: given(member, value) for member, value in definition.items()}
+    trial = TrainingJobSpec.from_request(trial_request_of(name, definition, spec))
+
+    def fill(record: TuningRecord) -> None:
+        launch.fill(record.template, trial, options, None, time.time())
+
+    try:
+        return running.create(
+            spec,
+            fill,
+            estimator="Estimator",
+            request=request_of(spec, trial.to_request()),
+            env=supervisor_environment(session),
+            own={"taken": True},
+        )
+    except JobExistsError:
+        return TuningRecord.open(name)  # another process was quicker

@@ -1,0 +1,118 @@
+"""A tuning job as SageMaker's CreateHyperParameterTuningJob request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from estimators.job.errors import UnsupportedError
+from estimators.job.secrets import mask_request
+from estimators.tuning.config import SAGEMAKER_STRATEGIES, TuningSpec
+from estimators.tuning.trials import FLEET
+
+#: Members of a training job's definition that a training job's request has under the same name.
+_SHARED = (
+    "AlgorithmSpecification",
+    "CheckpointConfig",
+    "EnableInterContainerTrafficEncryption",
+    "EnableManagedSpotTraining",
+    "EnableNetworkIsolation",
+    "Environment",
+    "InputDataConfig",
+    "OutputDataConfig",
+    "RetryStrategy",
+    "RoleArn",
+    "StoppingCondition",
+    "VpcConfig",
+)
+#: Members of a trial's request that a tuning job's definition does not have.
+_NOT_DEFINED = ("TrainingJobName", "HyperParameters", "Tags", "ExperimentConfig")
+
+#: The hyperparameter by which SageMaker tells scripts the objective; no trial's request asks for it.
+_OBJECTIVE = "_tuning_objective_metric"
+
+
+def request_of(spec: TuningSpec, trial_request: Mapping[str, Any], *, masked: bool = True) -> dict[str, Any]:
+    """Return a tuning job as a request.
+
+    Args:
+        spec: What is searched.
+        trial_request: The CreateTrainingJob request of a trial.
+        masked: Whether values whose names look secret are ``***``.
+    """
+    definition = {name: value for name, value in trial_request.items() if name not in _NOT_DEFINED}
+    static = {"HyperParameters": trial_request.get("HyperParameters") or {}}
+    definition["StaticHyperParameters"] = (mask_request(static) if masked else static)["HyperParameters"]
+    request = {
+        "HyperParameterTuningJobName": spec.name,
+        "HyperParameterTuningJobConfig": spec.to_config(),
+        "TrainingJobDefinition": definition,
+    }
+    if spec.warm_start:
+        request["WarmStartConfig"] = dict(spec.warm_start)
+    return request
+
+
+def trial_request_of(
+    name: str, definition: Mapping[str, Any], tuning: TuningSpec, tags: Sequence[Mapping[str, str]] | None = None
+) -> dict[str, Any]:
+    """Return the CreateTrainingJob request that every trial of a tuning job has but for its hyperparameters.
+
+    Args:
+        name: The tuning job's name.
+        definition: Its ``TrainingJobDefinition``.
+        tuning: What is searched.
+        tags: Its tags.
+    """
+    request = {member: definition[member] for member in _SHARED if definition.get(member) is not None}
+    request["ResourceConfig"] = resources_of(definition)
+    tuned = tuning.ranges
+    static = definition.get("StaticHyperParameters") or {}
+    request["HyperParameters"] = {key: value for key, value in static.items() if key not in tuned and key != _OBJECTIVE}
+    request["TrainingJobName"] = name
+    if tags:
+        request["Tags"] = list(tags)
+    return request
+
+
+def resources_of(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hosts of every trial: those asked for, or the first choice of several."""
+    flexible = definition.get("HyperParameterTuningResourceConfig")
+    if definition.get("ResourceConfig") is not None or flexible is None:
+        return dict(definition.get("ResourceConfig") or {})
+    first = (flexible.get("InstanceConfigs") or [flexible])[0]
+    members = ("InstanceType", "InstanceCount", "VolumeSizeInGB")
+    return {member: first[member] for member in members if member in first}
+
+
+def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
+    """Refuse by name what a managed service's tuning jobs do not have.
+
+    Raises:
+        UnsupportedError: with the reason and the remedy.
+    """
+    where = f"instance_type {instance_type!r}"
+    if spec.strategy not in SAGEMAKER_STRATEGIES:
+        raise UnsupportedError(
+            f"strategy {spec.strategy!r} on {where}: SageMaker's tuning jobs have {', '.join(SAGEMAKER_STRATEGIES)}; "
+            "take one of these, or hosts of your own."
+        )
+    if spec.goal is not None:
+        raise UnsupportedError(
+            f"objective {spec.objective!r} on {where}: SageMaker's tuning jobs compare the last value of a metric: "
+            "name one."
+        )
+    fleet = [name for name in spec.ranges if name.startswith(FLEET)]
+    if fleet:
+        raise UnsupportedError(
+            f"add_fleet_ranges() on {where}: all trials of a SageMaker tuning job run on the same hosts; leave out "
+            f"{', '.join(fleet)}."
+        )
+    if spec.fleet is not None:
+        raise UnsupportedError(f"shared_fleet on {where}: SageMaker does not move hosts between trials; leave it out.")
+    if spec.max_failures is not None:
+        raise UnsupportedError(f"max_failures={spec.max_failures} on {where}: SageMaker decides; leave it out.")
+    if spec.reduction_factor != 3:
+        raise UnsupportedError(
+            f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband has 3; leave it out."
+        )

@@ -1,0 +1,92 @@
+"""Tells a tracker of a tuning job: a run for the study, and one below it for each trial."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from container.system.files import read_json, write_json
+from estimators.client.printing import write_text
+from estimators.client.trackers.base import state_file
+from estimators.client.training_job import TrainingJob
+from estimators.job.errors import BackendError, FleetfitError, JobNotFoundError
+from estimators.records.record import JobRecord
+from estimators.tuning.record import is_terminal
+
+if TYPE_CHECKING:
+    from estimators.client.trackers.base import Tracker
+    from estimators.tuning.record import TuningRecord
+
+#: How often the trials are looked at, in seconds.
+_EVERY_S = 5.0
+
+
+def sync(record: TuningRecord, tracker: Tracker) -> None:
+    """Send what a tracker does not have yet of a tuning job and its trials.
+
+    Args:
+        record: The tuning job's record.
+        tracker: The tracker.
+
+    Raises:
+        BackendError: the tracker does not take it.
+    """
+    file = state_file(tracker, record.path)
+    state = read_json(file)
+    status = record.status()
+    over = is_terminal(status)
+    if over and state.get("ended"):
+        return
+    try:
+        run = tracker.open_study(record.name, state.get("run"))
+    except Exception as error:
+        raise BackendError(f"{tracker.title}: {error}") from error
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    write_json(file, {"run": run})
+    for row in record.trials():
+        with contextlib.suppress(JobNotFoundError):  # it is about to be started
+            tracker.sync(TrainingJob(JobRecord.open(row["job"], record.home)), parent=run)
+    if over:
+        try:
+            tracker.close_study(run, str(status.get("HyperParameterTuningJobStatus")))
+        except Exception as error:
+            raise BackendError(f"{tracker.title}: {error}") from error
+        write_json(file, {"run": run, "ended": True})
+
+
+class Following:
+    """Tells trackers of a tuning job while it is followed, in a thread; one that is down holds up nothing.
+
+    Args:
+        record: The tuning job's record.
+        trackers: The trackers.
+    """
+
+    def __init__(self, record: TuningRecord, trackers: list[Tracker]) -> None:
+        self._record = record
+        self._trackers = trackers
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="track-study", daemon=True)
+        self._thread.start()
+
+    def finish(self, patience: float) -> None:
+        """Send the rest, for so many seconds at most."""
+        self._left.set()
+        self._thread.join(patience)
+
+    def _run(self) -> None:
+        while not self._left.wait(_EVERY_S):
+            self._sync(tell=False)
+        self._sync(tell=True)
+
+    def _sync(self, *, tell: bool) -> None:
+        for tracker in self._trackers:
+            try:
+                sync(self._record, tracker)
+            except FleetfitError as error:
+                if tell:
+                    name = self._record.name
+                    text = f"fleetfit: {error} `fleetfit track {tracker.extra} {name}` sends the rest.\n"
+                    write_text(sys.stderr, text)

@@ -1,0 +1,277 @@
+"""Jobs on Spark's executors: what only Spark has. What all clusters hold, they hold here too (:mod:`places`).
+
+They are run by ``make test-spark``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import clusters
+import documents
+import places
+import pytest
+import spark_session as sparks
+from run_documents import project_of, run_document
+
+from container.formats import example, tfrecord
+from estimators import BackendError, ConfigurationError, DataFrameInput, FailurePolicy, UnsupportedError
+
+pytestmark = pytest.mark.spark
+
+WAITS = """
+import subprocess, sys, time
+import aid
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def make(spark: sparks.Session, tmp_path: Path, home: Path) -> clusters.Make:
+    """Makes estimators whose jobs run on the session's executors."""
+    return places.on_spark(tmp_path, home)
+
+
+def test_a_job_of_three_hosts_runs_on_three_executors_and_gives_all_back(
+    make: clusters.Make, spark: sparks.Session
+) -> None:
+    job = make.run(
+        """
+        import os
+        import aid
+        print("long " + "x" * 100_000)
+        for number in range(5_000):
+            print(f"line {number} {'é' * (number % 40)}")
+        with open(os.path.join(os.environ["SM_MODEL_DIR"], aid.HOST), "w") as file:
+            file.write(aid.HOST)
+        sparks = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_", "OMP_NUM")
+        names = [name for name in os.environ if name.startswith(sparks)]
+        aid.report(sparks=names, gpu=os.environ["CUDA_VISIBLE_DEVICES"])
+        """,
+        hosts=3,
+    )
+    assert job.status == "Completed"
+    # Spark's variables would have a script that uses Spark take itself for a worker, and its one thread be all it has.
+    assert [said["sparks"] for said in clusters.reports(job).values()] == [[]] * 3
+    assert [said["gpu"] for said in clusters.reports(job).values()] == [sparks.GPU] * 3
+    for rank in range(3):
+        printed = clusters.printed(job, rank)
+        assert "long " + "x" * 100_000 in printed
+        lines = [line.split() for line in printed if line.startswith("line ")]
+        assert [int(line[1]) for line in lines] == list(range(5_000))
+    assert {path.name for path in (job.record.path / "hosts").glob("*/ml/model/*")} == {"algo-1", "algo-2", "algo-3"}
+    clusters.until(lambda: not spark.pids() and not spark.running(), 5)
+    assert spark.spark.range(10).count() == 10, "the session is its owner's"
+
+
+def test_the_sessions_secret_stands_nowhere(make: clusters.Make, spark: sparks.Session) -> None:
+    job = make.run("pass")
+    secret = spark.spark.sparkContext._gateway.gateway_parameters.auth_token.encode()
+    assert len(secret) > 20
+    files = [path for path in job.record.path.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if secret in path.read_bytes()]
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "executor", "job", "driver", "agent"])
+def test_nothing_is_left_on_any_executor_when_something_is_killed(
+    victim: str, make: clusters.Make, spark: sparks.Session
+) -> None:
+    job = make.start(WAITS, hosts=3, ready=3)
+    snapshot = clusters.Snapshot(job)
+    roots = [pid for pid in spark.pids() if "--lifeline" in clusters.process(pid).argv]  # type: ignore[union-attr]
+    family = {*clusters.below(*roots), *(one for pid in roots if (one := clusters.process(pid)) is not None)}
+    assert len(roots) == 3 and sum("time.sleep(300)" in " ".join(one.argv) for one in family) >= 3
+    if victim == "supervisor":
+        snapshot.supervisor.kill()
+    elif victim == "executor":
+        spark.kill()
+    elif victim == "job":
+        spark.spark.sparkContext.cancelAllJobs()
+    elif victim == "driver":
+        below = clusters.below(snapshot.supervisor.pid)
+        next(one for one in below if one.argv[-1].endswith("spark/driver.py")).kill()
+        job.stop()
+    else:
+        os.kill(roots[0], signal.SIGKILL)
+    clusters.until(lambda: not any(one.alive for one in family), 5)
+    clusters.await_terminal(job, 10)
+    assert job.status == ("Stopped" if victim == "driver" else "Failed")
+    if victim in ("executor", "job", "agent"):
+        assert "was lost" in str(job.describe()["FailureReason"])
+    clusters.until(lambda: not spark.running(), 10)
+
+
+def test_an_executor_that_is_lost_is_another_attempt(make: clusters.Make, spark: sparks.Session) -> None:
+    job = make.start(
+        """
+        import os, sys, time
+        import aid
+        if os.environ["FLEETFIT_ATTEMPT"] != "0":
+            sys.exit(0)
+        aid.mark(f"ready-{aid.RANK}")
+        time.sleep(300)
+        """,
+        hosts=3,
+        ready=3,
+        options={"failure_policy": FailurePolicy(max_failures=1)},
+    )
+    spark.kill()
+    clusters.await_terminal(job, 90)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+
+
+def test_too_many_hosts_are_refused_in_seconds(make: clusters.Make) -> None:
+    began = time.monotonic()
+    job = make("pass", hosts=sparks.EXECUTORS + 1).fit(wait=False)
+    clusters.await_terminal(job, 60)
+    assert "Spark has 3 executors of 1/1/1 cores for 4 hosts, an executor each" in job.describe()["FailureReason"]
+    assert time.monotonic() - began < 30
+
+
+def test_what_cannot_be_had_of_an_executor_is_said(make: clusters.Make) -> None:
+    python = {"backend_options": {"python": "/nonexistent/python"}}
+    job = make("pass", hosts=2, options=python).fit(wait=False)
+    clusters.await_terminal(job, 60)
+    assert "/nonexistent/python cannot be run there: No such file" in job.describe()["FailureReason"]
+
+
+def test_what_has_no_barrier_stages_is_refused_before_anything_starts(
+    make: clusters.Make, spark: sparks.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = spark.spark.sparkContext
+    changed = context.getConf().set("spark.dynamicAllocation.enabled", "true")
+    monkeypatch.setattr(type(context), "getConf", lambda self: changed)
+    with pytest.raises(UnsupportedError, match=r"set it to false, and spark\.executor\.instances"):
+        make("pass").fit()
+
+
+READS = """
+import glob, os
+import aid
+names = sorted(os.path.basename(path) for path in glob.glob(os.environ["SM_CHANNEL_TRAIN"] + "/*"))
+aid.report(files=names, hidden=[name for name in os.listdir(os.environ["SM_CHANNEL_TRAIN"]) if name[0] in "._"])
+"""
+
+
+@pytest.mark.tensorflow
+def test_a_data_frame_is_a_channel_that_is_written_once(make: clusters.Make, spark: sparks.Session, home: Path) -> None:
+    from pyspark.sql import functions
+
+    frame = spark.spark.range(90, numPartitions=3).select(
+        "id", (functions.col("id") / 3).alias("third"), functions.array("id", "id").alias("both")
+    )
+    job = clusters.fit(make(READS, hosts=3), {"train": frame})
+    said = sorted(one["files"] for one in clusters.reports(job).values())
+    assert said == [["part-00000.tfrecord"], ["part-00001.tfrecord"], ["part-00002.tfrecord"]]
+    [folder] = (home / "frames").iterdir()
+    found = {}
+    for path in folder.iterdir():
+        for data in tfrecord.read(path):
+            features = example.decode(data)
+            found[features["id"][0]] = (round(features["third"][0], 3), tuple(features["both"]))
+    assert found == {number: (round(number / 3, 3), (number, number)) for number in range(90)}
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    again = spark.spark.range(90, numPartitions=3).select(
+        "id", (functions.col("id") / 3).alias("third"), functions.array("id", "id").alias("both")
+    )
+    clusters.fit(make(READS, hosts=1), {"train": again})
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert list((home / "frames").iterdir()) == [folder], "nothing is left of a try"
+    clusters.fit(make(READS, hosts=1), {"train": again.where("id < 50")})
+    assert len(list((home / "frames").iterdir())) == 2
+
+
+def test_parquet_has_its_files_and_nothing_else(make: clusters.Make, spark: sparks.Session, tmp_path: Path) -> None:
+    frame = spark.spark.range(20, numPartitions=2)
+    whole = DataFrameInput(frame, store=tmp_path / "store", file_format="parquet", distribution="FullyReplicated")
+    job = clusters.fit(make(READS, hosts=2), {"train": whole})
+    for said in clusters.reports(job).values():
+        assert len(said["files"]) == 2 and said["hidden"] == []
+    [folder] = (tmp_path / "store").iterdir()
+    assert spark.spark.read.parquet(str(folder)).count() == 20
+
+
+def test_a_frame_that_cannot_be_written_is_refused_before_anything_starts(
+    make: clusters.Make, spark: sparks.Session, home: Path
+) -> None:
+    estimator = make("pass")
+    with pytest.raises(ConfigurationError, match="column 'day' is date"):
+        estimator.fit({"train": spark.spark.sql("select current_date() as day")})
+    with pytest.raises(ConfigurationError, match="has no rows"):
+        estimator.fit({"train": spark.spark.range(0)})
+    with pytest.raises(UnsupportedError, match="has no end"):
+        estimator.fit({"train": spark.spark.readStream.format("rate").load()})
+    with pytest.raises(BackendError, match=r"could not be written.*no such row"):
+        estimator.fit({"train": spark.spark.range(3).selectExpr("cast(raise_error('no such row') as int) as x")})
+    assert not (home / "frames").exists() or not list((home / "frames").iterdir())
+
+
+PROGRAM = """
+import os, sys, time
+from pyspark.sql import SparkSession
+from estimators import RunOptions, TensorFlow
+settings = {"spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.executor.memory": "600m"}
+spark = SparkSession.builder.master("local-cluster[2,1,700]").config(map=settings).getOrCreate()
+job = TensorFlow(
+    entry_point="train.py", source_dir=sys.argv[1], instance_count=2, instance_type="spark", model_dir=False,
+    environment={"MARKS": sys.argv[2]},
+).fit(wait=False)
+print(job.name, flush=True)
+sys.stdin.readline()
+spark.stop()
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("end", ["spark.stop()", "SIGKILL"])
+def test_nothing_is_left_when_the_session_ends(end: str, tmp_path: Path, home: Path) -> None:
+    make = clusters.Make(tmp_path)
+    code = Path(make(WAITS).source_dir)
+    environ = {
+        **os.environ,
+        sparks.MARK: str(os.getpid()),
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(code), str(make.marks)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
+    ) as caller:
+        try:
+            assert caller.stdin is not None and caller.stdout is not None
+            name = caller.stdout.readline().strip()
+            for rank in (0, 1):
+                make.marked(f"ready-{rank}", 60)
+            family = clusters.marked(name)
+            assert family
+            if end == "SIGKILL":
+                caller.kill()
+            else:
+                caller.stdin.write("\n")
+                caller.stdin.flush()
+            hosts = [one for one in family if one.kind in ("toolkit", "rank")]
+            clusters.until(lambda: not any(one.alive for one in hosts), 5)
+            record = home / "jobs" / name / "status.json"
+            clusters.until(lambda: json.loads(record.read_text())["TrainingJobStatus"] in ("Failed", "Stopped"), 20)
+        finally:
+            caller.kill()
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("document", documents.that_need("spark"), ids=project_of)
+def test_the_blocks_that_need_spark_do_what_the_document_says(
+    document: Path, tmp_path: Path, prepared_digits: Path
+) -> None:
+    here = {"PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(tmp_path / "workers")}
+    run_document(document, tmp_path, "spark", digits=prepared_digits, environment=here)

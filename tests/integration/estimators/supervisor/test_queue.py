@@ -1,0 +1,162 @@
+"""Jobs that wait for their turn on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import clusters
+import pytest
+import running
+
+from estimators import TrainingJob
+from estimators.cli.main import main
+from estimators.job.errors import UnsupportedError
+from estimators.job.queueing import order
+from estimators.records.queues import Queue
+
+#: Says that it runs, and ends when it is told to.
+WAITING = """
+import os, time
+here = os.environ["FOLDER"]
+open(f"{here}/{os.environ['NAME']}.runs", "w").close()
+while not os.path.exists(f"{here}/{os.environ['NAME']}.ends"):
+    time.sleep(0.01)
+"""
+
+#: More than half of any machine: two of them never run at once.
+MOST = {"cores": 1_000_000}
+
+
+def queued(folder: Path, name: str, *, attached: bool = False, **options: object) -> TrainingJob:
+    given = {"queue": "default", "needs": MOST, **options}
+    environment = {"FOLDER": str(folder), "NAME": name}
+    return running.start(WAITING, folder, name=name, attached=attached, environment=environment, **given)
+
+
+def runs(folder: Path, name: str) -> None:
+    clusters.until((folder / f"{name}.runs").exists, 60)
+
+
+def waits(job: TrainingJob) -> None:
+    clusters.until(lambda: job.secondary_status == "Pending", 60)
+
+
+def said(job: TrainingJob, words: str) -> None:
+    """Wait for what it says of its turn, which it says anew as others come and go."""
+    waits(job)
+    clusters.until(lambda: job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"].startswith(words), 60)
+
+
+def test_jobs_run_one_after_the_other_the_urgent_one_first(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = queued(tmp_path, "first")
+    runs(tmp_path, "first")
+    second, third = queued(tmp_path, "second"), None
+    said(second, "Waiting in the queue 'default', 1 of 1: it needs 1e+06 cores, and 1 job runs")
+    third = queued(tmp_path, "third", priority=5)
+    waits(third)
+    said(second, "Waiting in the queue 'default', 2 of 2")
+    assert main(["queue"]) == 0
+    rows = [line.split()[:4] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert rows == [
+        ["default", "running", "first", "0"], ["default", "1", "third", "5"], ["default", "2", "second", "0"],
+    ]  # fmt: skip
+    (tmp_path / "first.ends").touch()
+    runs(tmp_path, "third")
+    assert first.status == "Completed" and second.secondary_status == "Pending"
+    third.stop(wait=True, grace=0.0)
+    runs(tmp_path, "second")
+    (tmp_path / "second.ends").touch()
+    second.wait(logs=False)
+    assert second.status == "Completed"
+    assert Queue("default", home).entries() == []
+    assert main(["queue", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"default": []}
+    assert main(["queue", "defautl"]) != 0
+    assert "there is no queue 'defautl': default" in capsys.readouterr().err
+
+
+def test_a_preemptible_job_makes_room_and_goes_on_afterwards(tmp_path: Path, home: Path) -> None:
+    patient = queued(tmp_path, "patient", preemptible=True)
+    runs(tmp_path, "patient")
+    (tmp_path / "patient.runs").unlink()
+    urgent = queued(tmp_path, "urgent", priority=1)
+    runs(tmp_path, "urgent")
+    said(patient, "Waiting in the queue 'default', 1 of 1")
+    other = queued(tmp_path, "other")  # of the same priority, and later
+    waits(other)
+    assert not (tmp_path / "patient.runs").exists()
+    (tmp_path / "urgent.ends").touch()
+    runs(tmp_path, "patient")
+    assert urgent.status == "Completed" and other.secondary_status == "Pending"
+    (tmp_path / "patient.ends").touch()
+    patient.wait(logs=False)
+    assert patient.status == "Completed"
+    assert patient.result().attempts == 2
+    other.stop(wait=True)
+    clusters.until(lambda: Queue("default", home).entries() == [], 60)
+
+
+def test_a_job_that_has_made_room_can_be_stopped_while_it_waits(tmp_path: Path, home: Path) -> None:
+    patient = queued(tmp_path, "patient", preemptible=True)
+    runs(tmp_path, "patient")
+    urgent = queued(tmp_path, "urgent", priority=1)
+    runs(tmp_path, "urgent")
+    waits(patient)
+    patient.stop(wait=True)
+    assert patient.status == "Stopped"
+    urgent.stop(wait=True, grace=0.0)
+    assert Queue("default", home).entries() == []
+
+
+def test_who_is_stopped_killed_or_left_by_its_caller_keeps_nobody_waiting(tmp_path: Path, home: Path) -> None:
+    first = queued(tmp_path, "first")
+    runs(tmp_path, "first")
+    stopped, tied, killed, last = (
+        queued(tmp_path, name, attached=name == "tied") for name in ("stopped", "tied", "killed", "last")
+    )
+    queue = Queue("default", home)
+    clusters.until(lambda: len(queue.entries()) == 5, 60)
+    stopped.stop(wait=True)
+    assert stopped.status == "Stopped" and not (tmp_path / "stopped.runs").exists()
+    assert tied._tie is not None
+    tied._tie.close()  # as when its caller is gone
+    clusters.until(lambda: tied.status == "Stopped", 60)
+    os.kill(killed.describe()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
+    clusters.until(lambda: killed.status == "Failed", 60)
+    assert [one.job for one in order(queue.entries())] == ["last"]
+    os.kill(first.describe()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
+    runs(tmp_path, "last")
+    (tmp_path / "last.ends").touch()
+    last.wait(logs=False)
+    assert last.status == "Completed"
+    assert list(queue.path.glob("*.json")) == []
+
+
+def test_jobs_that_fit_run_together_and_other_queues_are_others(tmp_path: Path, home: Path) -> None:
+    jobs = [
+        queued(tmp_path, "one", needs={"cores": 0}), queued(tmp_path, "two", needs={"cores": 0}),
+        queued(tmp_path, "three", queue="other"),
+    ]  # fmt: skip
+    for job in jobs:
+        runs(tmp_path, job.name)
+        assert job.status == "InProgress"
+        (tmp_path / f"{job.name}.ends").touch()
+    for job in jobs:
+        job.wait(logs=False)
+
+
+def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path, home: Path) -> None:
+    from estimators import RunOptions, TensorFlow
+
+    (tmp_path / "train.py").touch()
+    estimator = TensorFlow(
+        entry_point="train.py", source_dir=str(tmp_path), instance_type="ssh",
+        run_options=RunOptions(queue="default", backend="ssh", backend_options={"hosts": "localhost"}),
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match="a queue divides this machine"):
+        estimator.fit()

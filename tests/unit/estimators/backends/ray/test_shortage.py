@@ -1,0 +1,44 @@
+"""What a job that waits for a Ray cluster's nodes says that is lacking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from estimators.backends.ray import shortage
+
+NODES: list[dict[str, Any]] = [
+    {"NodeID": "a", "Resources": {"CPU": 8.0}, "Labels": {"zone": "1"}},
+    {"NodeID": "b", "Resources": {"CPU": 4.0, "GPU": 1.0}, "Labels": {}},
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "free", "said"),
+    [
+        ({"group": "ab12"}, 1, {}, "placement group ab12 is not there yet"),
+        (
+            {"labels": {"zone": "2"}}, 1, {},
+            "Ray has no node yet with the labels {'zone': '2'}; {CPU: 4} is waited for",
+        ),
+        (
+            {"bundle": {"GPU": 2}}, 3, {},
+            "Ray has no node yet with GPU 2 (the most that one has is 1); 3 × {GPU: 2} (STRICT_SPREAD) is waited for",
+        ),
+        (
+            {}, 3, {},
+            "Ray has 2 of 3 nodes for 3 × {CPU: 4} (STRICT_SPREAD); more have to join, or its autoscaler to bring them",
+        ),
+        (
+            {}, 2, {"a": {"CPU": 8.0}, "b": {"CPU": 1.0}},
+            "2 × {CPU: 4} (STRICT_SPREAD) is waited for: 1 of 2 nodes of that size have it free",
+        ),
+        ({"labels": {"zone": "!2"}}, 1, None, "{CPU: 4} is waited for; free are CPU: 9, GPU: 1"),
+    ],
+)  # fmt: skip
+def test_what_is_lacking_is_named(changes: dict[str, Any], count: int, free: shortage.Free | None, said: str) -> None:
+    asked = {"bundle": {"CPU": 4}, "strategy": "STRICT_SPREAD", "labels": {}, "apart": True, "group": None, **changes}
+    available = {"CPU": 9.0, "GPU": 1.0, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 4.0}
+    found = shortage.reason(asked, count, NODES, taken=0, free=lambda: free, available=lambda: available)
+    assert found == said

@@ -1,0 +1,42 @@
+"""What a DataFrame must have to be a channel."""
+
+from __future__ import annotations
+
+import pytest
+
+from estimators.backends.spark.frames import DataFrameInput, problems_of
+from estimators.job.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    "kind", ["bigint", "boolean", "float", "double", "string", "binary", "array<float>", "array<string>"]
+)
+def test_numbers_texts_and_arrays_of_them_are_features(kind: str) -> None:
+    assert problems_of([("x", kind)], "tfrecord") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "file_format", "reason"),
+    [
+        ([], "parquet", "no columns"),
+        ([("x", "int"), ("x", "int")], "parquet", "two columns 'x'"),
+        ([("x", "void")], "parquet", "column 'x' is void; cast it"),
+        ([("x", "map<string,int>")], "parquet", "make columns of it"),
+        ([("x", "date")], "tfrecord", "column 'x' is date, which no feature of an Example can be"),
+        ([("x", "decimal(10,2)")], "tfrecord", "cast it to a number"),
+        ([("x", "array<array<float>>")], "tfrecord", "take file_format='parquet'"),
+        ([("x", "struct<a:int>")], "tfrecord", "no feature"),
+    ],
+)
+def test_what_cannot_be_written_is_named(columns: list[tuple[str, str]], file_format: str, reason: str) -> None:
+    [problem] = problems_of(columns, file_format)
+    assert reason in problem
+
+
+def test_parquet_takes_what_an_example_does_not() -> None:
+    assert problems_of([("x", "date"), ("y", "struct<a:int>")], "parquet") == []
+
+
+def test_what_is_no_frame_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no DataFrame of Spark"):
+        DataFrameInput([1, 2])

@@ -1,0 +1,155 @@
+"""A tuning job of a managed service, as far as its answers decide: a service that answers what a test says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from estimators import IntegerParameter, RunOptions
+from estimators.backends.sagemaker.backend import SageMakerBackend
+from estimators.job.errors import JobExistsError
+from estimators.records.record import JobRecord
+from estimators.tuning import managed, ranges
+from estimators.tuning.config import TuningSpec
+from estimators.tuning.display import held_up_by
+from estimators.tuning.record import TuningRecord
+
+REQUEST = {
+    "TrainingJobName": "study",
+    "AlgorithmSpecification": {"TrainingImage": "image", "TrainingInputMode": "File"},
+    "RoleArn": "arn:aws:iam::123456789012:role/train",
+    "OutputDataConfig": {"S3OutputPath": "s3://bucket"},
+    "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 1, "VolumeSizeInGB": 30},
+    "StoppingCondition": {"MaxRuntimeInSeconds": 60},
+    "HyperParameters": {"api_key": "k", "epochs": "3"},
+    "Tags": [{"Key": "team", "Value": "a"}],
+}
+TRIAL = {"TrainingJobName": "study-001", "CreationTime": 1.0, "TunedHyperParameters": {"rate": "2"}}
+
+
+class Service:
+    """Answers from a list; an exception is raised instead."""
+
+    poll_s = 0.001
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.summaries: list[dict[str, Any]] = []
+        self.created: list[dict[str, Any]] = []
+        self.stops = 0
+        self.refusal: Exception | None = None
+
+    def upload(self, spec: Any, source: Path) -> None:
+        pass
+
+    def create(self, request: dict[str, Any], since: float) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.created.append(request)
+
+    def describe(self, name: str) -> dict[str, Any] | None:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return {"HyperParameterTuningJobStatus": answer} if answer is not None else None
+
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        return self.summaries
+
+    def stop(self, name: str) -> None:
+        self.stops += 1
+        if self.refusal is not None:
+            raise self.refusal
+
+    def explain(self, error: Exception) -> tuple[str, bool]:
+        return f"{error}.", True
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> TuningRecord:
+    """A tuning job that has been put on record."""
+    found = TuningRecord.stage("study", tmp_path / "home")
+    parameters = ranges.to_request({"rate": IntegerParameter(1, 3)}, plain=False)
+    spec = TuningSpec(name="study", objective="loss", parameter_ranges=parameters)
+    found.write("tuning", {"spec": spec.to_dict()})
+    found.write("status", {"HyperParameterTuningJobStatus": "InProgress", "CreationTime": 1.0, "Fleetfit": {}})
+    template: JobRecord = found.template
+    template.write_request(REQUEST)
+    template.write_options(RunOptions(backend="ml").to_dict())
+    found.publish("study")
+    return found
+
+
+def run(record: TuningRecord, service: Service, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the tuning job with a service, and return its status."""
+    monkeypatch.setattr(SageMakerBackend, "tuning_service", lambda options: service)
+    managed.ManagedTuning(record).run()
+    return record.status()
+
+
+def test_it_is_created_and_followed_to_its_end(record: TuningRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service("InProgress", ConnectionError("no route"), "Completed")
+    value = {"FinalHyperParameterTuningJobObjectiveMetric": {"MetricName": "loss", "Value": 0.5}}
+    service.summaries = [
+        {**TRIAL, "TrainingJobStatus": "Completed", **value},
+        {**TRIAL, "TrainingJobName": "study-002", "TrainingJobStatus": "Stopped", **value},
+        {**TRIAL, "TrainingJobName": "study-003", "TrainingJobStatus": "Completed"},
+        {**TRIAL, "TrainingJobName": "study-004", "TrainingJobStatus": "Failed", "FailureReason": "AlgorithmError"},
+    ]
+    assert record.is_managed
+    status = run(record, service, monkeypatch)
+    assert status["HyperParameterTuningJobStatus"] == "Completed"
+    assert held_up_by(record) is None
+    [request] = service.created
+    assert request["TrainingJobDefinition"]["StaticHyperParameters"] == REQUEST["HyperParameters"]  # secrets as well
+    assert request["Tags"] == REQUEST["Tags"]
+    assert [(row["state"], row["value"], row["reason"]) for row in record.trials()] == [
+        ("Completed", 0.5, None),
+        ("Pruned", 0.5, "stopped early"),
+        ("Failed", None, "it never reported 'loss'"),
+        ("Failed", None, "AlgorithmError"),
+    ]
+
+
+def test_another_process_does_not_create_it_again(record: TuningRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    record.write("status", {**record.status(), "Fleetfit": {"taken": True}})
+    service = Service("Completed")
+    assert run(record, service, monkeypatch)["HyperParameterTuningJobStatus"] == "Completed"
+    assert service.created == []
+
+
+def test_a_stop_that_is_denied_is_said_and_following_goes_on(
+    record: TuningRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service("InProgress", "InProgress", "Completed")
+    record.write("status", {**record.status(), "Fleetfit": {"taken": True}})
+    record.ask_to_stop()
+    service.refusal = PermissionError("not allowed")
+    status = run(record, service, monkeypatch)
+    assert status["HyperParameterTuningJobStatus"] == "Completed"
+    assert service.stops == 3
+    assert "it could not be stopped: not allowed" in status["Fleetfit"]["unanswered"]
+    assert held_up_by(record) is None  # it is over
+    record.write("status", {**status, "HyperParameterTuningJobStatus": "InProgress"})
+    assert "it could not be stopped: not allowed" in (held_up_by(record) or "")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [(JobExistsError("the name is taken"), "the name is taken"), (ConnectionError("no route"), "no route")],
+)
+def test_one_that_cannot_be_created_fails(
+    record: TuningRecord, monkeypatch: pytest.MonkeyPatch, refusal: Exception, words: str
+) -> None:
+    service = Service()
+    service.refusal = refusal
+    status = run(record, service, monkeypatch)
+    assert status["HyperParameterTuningJobStatus"] == "Failed"
+    assert words in status["FailureReason"]
+
+
+def test_one_that_is_gone_fails(record: TuningRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = run(record, Service("InProgress", None), monkeypatch)
+    assert "does not have the tuning job any more" in status["FailureReason"]
