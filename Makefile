@@ -2,12 +2,15 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# One tier of the tests only: make test TIER=unit (or integration, training)
+# One tier of the tests only: make test-all TIER=unit (or integration, training)
 TIER ?=
 # How many processes run them: as many as cores, or a number.
 WORKERS ?= auto
 # More arguments for pytest: make test PYTEST="-k restart -x"
 PYTEST ?=
+# What to run a hundred times, or N: make torture TEST=tests/integration/cluster/test_stop.py N=20
+TEST ?=
+N ?= 100
 # More arguments for the soak: make soak SOAK="tests/soak -k kill"
 SOAK ?=
 # What to measure, of python -m benchmarks --help: make bench BENCH="strategies peers"
@@ -16,10 +19,12 @@ BENCH ?=
 TRAIN ?=
 
 BIN := $(VENV)/bin
+# What runs the tests: tests/support/rerun.py runs those that fail once more.
+RUN := -m pytest
 PROVISION := $(PYTHON) estimators/provision --venv $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-spark soak lint bench provision clean
+.PHONY: help train test test-all test-spark torture soak lint bench provision clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,9 +34,17 @@ train: ## make the environment, then train a digits classifier on two local host
 	@$(BIN)/python entrypoints/prepare_digits.py
 	@$(BIN)/python examples/train_digits.py --build-horovod $(TRAIN)
 
-test: ## make the environment with what the tests need, then run them
+test: ## make the environment with what the tests need, then run the landing set: five minutes
 	@$(PROVISION) --extras test
-	@$(BIN)/python -m pytest $(TIER:%=tests/%) -n $(WORKERS) --dist worksteal $(PYTEST)
+	@$(BIN)/python $(RUN) -m "landing and not soak and not spark" -n $(WORKERS) --dist worksteal $(PYTEST)
+
+test-all: ## run all tests but the long counts and Spark's: half an hour
+	@$(PROVISION) --extras test
+	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) --dist worksteal $(PYTEST)
+
+torture: ## run TEST a hundred times (N=…), half of them under load, and say how often it failed and how
+	@$(PROVISION) --extras test
+	@$(BIN)/python tests/support/torture.py $(N) $(TEST) $(PYTEST)
 
 test-spark: ## run the tests on Spark's executors, which need Java 17 or newer
 	@$(PROVISION) --extras test,spark

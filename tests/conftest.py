@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from container.contract import variables
 from container.system import folders, importers
 
 sys.path.append(str(Path(__file__).parent / "support"))  # at the end: it hides nothing
+
+import job_dump
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("fleetfit", deadline=None)
@@ -44,6 +46,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     parts = item.path.parts
     return next((turn for turn, name in enumerate(("containers", "training", "integration")) if name in parts), 3)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add to a failure what is known of the test's jobs, before its fixtures end these."""
+    report = yield
+    if report.failed and call.when == "call":
+        seen = job_dump.dump(Path(os.environ.get("FLEETFIT_HOME", os.devnull)))
+        report.sections += [("the test's jobs", seen)] if seen else []
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import variables
+from container.contract.wire import Event
 from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
 from estimators.backends.slurm import keeper
 from estimators.job.fleets import capabilities
@@ -475,14 +476,25 @@ class Snapshot:
         assert found, f"no {kind} of {host} among {[(one.kind, one.host) for one in self.members]}"
         return found[0]
 
+    def started(self, number: int) -> Event:
+        """The last event of a rank's start; waits for the record to have it, as a rank may be ready before that."""
+        found: list[Event] = []
+
+        def there() -> bool:
+            found[:] = [event for event in self.job.record.events("process_started") if event.rank == number]
+            return bool(found)
+
+        until(there)
+        return found[-1]
+
     def rank(self, number: int) -> Process:
-        """The process of a rank; waits for the record to know it, as a rank may be ready before that."""
+        """The process of a rank."""
         found: list[Process] = []
 
         def there() -> bool:
-            pids = [event.data["pid"] for event in self.job.record.events("process_started") if event.rank == number]
+            pid = self.started(number).data["pid"]
             self.members = self._members() | self.members
-            found[:] = [one for one in self.members if pids and one.pid == pids[-1]]
+            found[:] = [one for one in self.members if one.pid == pid]
             return bool(found)
 
         until(there)

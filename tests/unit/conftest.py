@@ -21,6 +21,11 @@ def _watch(event: str, args: tuple[object, ...]) -> None:
 sys.addaudithook(_watch)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Unit tests are part of the landing set."""
+    item.add_marker(pytest.mark.landing)
+
+
 @pytest.fixture(autouse=True)
 def no_process() -> Iterator[None]:
     """Fail whatever starts a process."""

@@ -65,14 +65,8 @@ class ReportedWorkers(HostDiscovery):
         with self._lock:
             self._workers = tuple(workers)
 
-    def order(self, workers: list[str]) -> list[str]:
-        """Those of the workers, oldest first: the first one has the training's state, which the others take."""
-        with self._lock:
-            places = {worker: place for place, worker in enumerate(self._workers)}
-        return sorted(workers, key=lambda worker: places.get(worker, len(places)))
-
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """See Horovod."""
+        """Return worker -> 1, in the supervisor's order; see Horovod."""
         with self._lock:
             return dict.fromkeys(self._workers, 1)
 
@@ -118,7 +112,6 @@ class Driver(ElasticDriver):
         send: Any,
     ) -> None:
         self._changed = threading.Event()
-        self._fleet = fleet
         self._send = send
         self._told = 0  # the stamp of the last change that workers were told of
         self._pending = False  # whether they have been told and have not met since
@@ -162,7 +155,9 @@ class Driver(ElasticDriver):
             self._changed.clear()
 
     def _get_host_assignments(self, current_hosts: Any) -> Any:
-        order = self._fleet.order(current_hosts.host_assignment_order)
+        # Oldest first: the first one has the training's state, which the others take. The order is that of the same
+        # answer as the workers, since another answer may come at any time.
+        order = [worker for worker in current_hosts.host_slots if worker in current_hosts.available_hosts]
         return super()._get_host_assignments(DiscoveredHosts(current_hosts.host_slots, order))
 
     def _notify_workers_host_changes(self, current_hosts: Any, update_res: Any) -> None:

@@ -80,7 +80,7 @@ def victim(snapshot: clusters.Snapshot, name: str) -> clusters.Process:
     if kind == "rank":
         return snapshot.rank(int(number))
     if kind == "wrapper":
-        (started,) = [event for event in snapshot.job.record.events("process_started") if event.rank == int(number)]
+        started = snapshot.started(int(number))
         told = {
             "OMPI_COMM_WORLD_RANK": number,
             "FLEETFIT_PROCESS": started.data["name"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -66,5 +67,33 @@ def test_with_too_few_the_workers_are_told_to_meet_and_wait_there() -> None:
     for worker in ("one", "two"):  # both are held: the one that is to leave may be named again
         threading.Thread(target=driver.record_ready, args=(worker, 0), daemon=True).start()
     assert in_vain.wait(60)
+    driver.stop()
+    rendezvous.stop()
+
+
+def test_workers_that_meet_while_one_is_told_to_leave_keep_their_ranks() -> None:
+    """The supervisor has said who leaves, and Horovod has not looked yet: that is a membership as before."""
+    pytest.importorskip("horovod")
+    from container.toolkit.elastic import driver as elastic
+
+    memberships: queue.Queue[list[str]] = queue.Queue()
+
+    def said(operation: str, **values: Any) -> None:
+        if operation == "membership":
+            memberships.put(values["workers"])
+
+    fleet = elastic.ReportedWorkers()
+    fleet.set(["one", "two"])
+    rendezvous = elastic.Rendezvous("127.0.0.1")
+    driver = elastic.Driver(rendezvous, fleet, least=1, most=2, timeout=60, reset_limit=None, send=said)
+    workers = elastic.Workers({}, said)
+    rendezvous.start(elastic.handler(driver, workers))
+    driver.start(2, workers.run)
+    assert memberships.get(timeout=60) == ["one", "two"]
+    fleet.set(["two"])  # and it is not told that there is something new
+    for worker in ("one", "two"):
+        threading.Thread(target=driver.record_ready, args=(worker, 0), daemon=True).start()
+    assert memberships.get(timeout=60) == ["one", "two"]
+    driver.changed()
     driver.stop()
     rendezvous.stop()
