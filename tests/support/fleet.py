@@ -137,16 +137,17 @@ class Machine:
         return Path(f"/proc/{pid}/root/tmp")
 
     def files(self, pattern: str) -> list[str]:
-        """What is in its folder for temporary files."""
-        return [str(path) for path in self.temporary.rglob(pattern)]
+        """What is in its folder for temporary files, and is its own."""
+        return [str(path) for path in _own(self.temporary) if path.match(pattern)]
 
     def tidy(self) -> None:
-        """Remove what is there."""
-        for path in self.temporary.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        """Remove what is there, and is its own."""
+        for path in reversed(list(_own(self.temporary))):
+            with contextlib.suppress(OSError):  # gone meanwhile, or a folder in which the checkout is bound
+                if path.is_dir() and not path.is_symlink():
+                    path.rmdir()
+                else:
+                    path.unlink()
 
     def close(self) -> None:
         """End it with everything on it."""
@@ -158,6 +159,21 @@ class Machine:
         self.process.kill()
         self.process.wait()
         _ip("netns", "del", self.namespace)
+
+
+def _own(top: Path) -> Iterator[Path]:
+    """What is below a folder, folders before what is in them; nothing of what is mounted there."""
+    device = top.stat().st_dev
+    for folder, folders, files in os.walk(top):
+        folders[:] = [name for name in folders if _device(os.path.join(folder, name)) == device]
+        yield from (Path(folder, name) for name in (*folders, *files))
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_dev
+    except OSError:
+        return None
 
 
 def _words(pid: str) -> str:

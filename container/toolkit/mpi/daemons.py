@@ -2,11 +2,12 @@
 
 It is written for a shell on the other side, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess "env" …``
 (OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5). We run no shell:
-assignments, exports and the daemon are understood, anything else is refused.
+exported variables and the daemon are understood, anything else is refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import resource
@@ -21,6 +22,9 @@ from container.launchers.mpi import REMOTE_SHELL
 #: The programs that mpirun may start on another host.
 DAEMONS = ("orted", "prted")
 
+#: The variables that name the folder of OpenMPI 4 and 5.
+_PREFIXES = ("OPAL_PREFIX", "PRTE_PREFIX")
+
 #: The parameters that name the remote shell, in OpenMPI 4 and 5.
 _SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 
@@ -28,7 +32,8 @@ _SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 #: one (``ssh_child`` in ``plm_rsh_module.c``): the million of many containers takes a tenth of a second, 2^30 minutes.
 OPEN_FILES = 4096
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+#: ``NAME=value ; export NAME``: neither OpenMPI quotes the value, which may have spaces.
+_EXPORTED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*?)\s*;\s*export \1\s*(?:;\s*|$)", re.DOTALL)
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 
 
@@ -46,31 +51,27 @@ def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str]
         ValueError: it is anything but one of MPI's daemons.
     """
     line = " ".join(words)
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";")
+    added: dict[str, str] = {}
+    rest = line.lstrip()
+    while (match := _EXPORTED.match(rest)) is not None:
+        added[match[1]] = _expand(match[2], {**environment, **added})
+        rest = rest[match.end() :]
+    for prefix, name in itertools.product(_PREFIXES, DAEMONS):
+        program = f"{added.get(prefix)}/bin/{name}"
+        if re.match(rf"{re.escape(program)}(\s|$)", rest):
+            rest = shlex.quote(program) + rest[len(program) :]
+    lexer = shlex.shlex(rest, posix=True, punctuation_chars=";")
     lexer.whitespace_split = True
     lexer.commenters = ""
-    commands: list[list[str]] = [[]]
+    daemon: list[str] = []
     for token in lexer:
         if set(token) == {";"}:
-            commands.append([])
-        else:
-            commands[-1].append(token)
-    added: dict[str, str] = {}
-    daemon: list[str] | None = None
-    for tokens in filter(None, commands):
-        if daemon is not None:
             raise ValueError(f"mpirun asked for more than its daemon: {line[:300]}")
-        while tokens and (match := _ASSIGNMENT.fullmatch(tokens[0])):
-            name, value = match.groups()
-            added[name] = _expand(value, {**environment, **added})
-            tokens = tokens[1:]
-        if not tokens or tokens[0] in ("export", "unset"):
-            continue
-        if os.path.basename(tokens[0]) not in DAEMONS:
-            raise ValueError(f"mpirun asked for something else than its daemon ({', '.join(DAEMONS)}): {line[:300]}")
-        daemon = tokens
-    if daemon is None:
+        daemon.append(token)
+    if not daemon:
         raise ValueError(f"mpirun named no daemon to start: {line[:300]}")
+    if os.path.basename(daemon[0]) not in DAEMONS:
+        raise ValueError(f"mpirun asked for something else than its daemon ({', '.join(DAEMONS)}): {line[:300]}")
     return daemon, added
 
 

@@ -20,10 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import imds
-
-
-def mount(target: str) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", target], check=True)
+from hiding import hide
 
 
 def main() -> None:
@@ -33,9 +30,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True)
-    hidden = "/tmp" if settings["hidden"].startswith("/tmp/") else settings["hidden"]
-    for place in {hidden, "/tmp", "/dev/shm", "/run"}:
-        mount(place)
+    hide({settings["hidden"], "/tmp", "/dev/shm", "/run"}, also_keep=[str(folder)])
     os.makedirs("/run/sshd")
     os.makedirs("/tmp/home")
     socket.sethostname(name)

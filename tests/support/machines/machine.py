@@ -16,9 +16,7 @@ import subprocess
 import sys
 import time
 
-
-def mount(target: str) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", target], check=True)
+from hiding import hide
 
 
 def main() -> None:
@@ -26,10 +24,7 @@ def main() -> None:
     token = sys.stdin.buffer.readline()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # with the tests
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    if hidden.startswith("/tmp/"):
-        hidden = "/tmp"
-    for place in {hidden, "/tmp", "/dev/shm"}:
-        mount(place)
+    hide({hidden, "/tmp", "/dev/shm"})
     name = f"machine-{address.rpartition('.')[2]}"
     socket.sethostname(name)
     with open("/tmp/.hosts", "w") as file:  # as machines do, it knows its own name

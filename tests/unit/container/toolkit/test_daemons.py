@@ -40,6 +40,15 @@ def test_openmpi_5s_line() -> None:
     assert added == {"PRTE_PREFIX": "/venv", "LD_LIBRARY_PATH": "/venv/lib:/mine"}
 
 
+@pytest.mark.parametrize("line", [OPENMPI_4, OPENMPI_5])
+def test_paths_with_spaces_are_not_quoted(line: str) -> None:
+    words = [line.replace("/venv", "/Ann's own/a  venv"), "-mca", "x", '"a b"']
+    argv, added = daemons.command(words, {"PATH": "/usr/bin"})
+    assert argv[0] in ("/Ann's own/a  venv/bin/orted", "/Ann's own/a  venv/bin/prted")
+    assert argv[1:] == ["-mca", "x", "a b"]
+    assert added["LD_LIBRARY_PATH"].startswith("/Ann's own/a  venv/lib:")
+
+
 def test_openmpi_5s_daemon_goes_by_its_hosts_name_where_hosts_share_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOBID", raising=False)
     monkeypatch.setenv("SLURMD_NODENAME", "mine")
@@ -59,6 +68,9 @@ def test_openmpi_5s_daemon_goes_by_its_hosts_name_where_hosts_share_a_machine(mo
         ("PATH=/x ; export PATH", "named no daemon"),
         ("", "named no daemon"),
         ("sh -c orted", "something else than its daemon"),
+        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; sh /x/bin/orted", "something else than its daemon"),
+        ("OPAL_PREFIX=/x ; export OPAL_PREFIX; /x/bin/orted; rm -rf /", "more than its daemon"),
+        ("PATH=/x rm -rf /", "something else than its daemon"),
         ('orted "unclosed', "quotation"),
     ],
 )
