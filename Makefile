@@ -21,6 +21,8 @@ TRAIN ?=
 BIN := $(VENV)/bin
 # What runs the tests: tests/support/rerun.py runs those that fail once more.
 RUN := -m pytest
+# Where the landing set is, so that nothing else is imported to look for it: the unit tests, and what has a mark.
+LANDING = tests/unit $(shell grep -rl --include='test_*.py' 'pytest\.mark\.landing' tests/integration tests/training)
 PROVISION := $(PYTHON) estimators/provision --venv $(VENV)
 
 .DEFAULT_GOAL := help
@@ -36,7 +38,7 @@ train: ## make the environment, then train a digits classifier on two local host
 
 test: ## make the environment with what the tests need, then run the landing set: five minutes
 	@$(PROVISION) --extras test
-	@$(BIN)/python $(RUN) -m "landing and not soak and not spark" -n $(WORKERS) --dist worksteal $(PYTEST)
+	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) --dist worksteal $(PYTEST)
 
 test-all: ## run all tests but the long counts and Spark's: half an hour
 	@$(PROVISION) --extras test

@@ -24,6 +24,7 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@pytest.mark.landing
 def test_container_imports_without_any_installed_package() -> None:
     """For real, in isolated mode and without ``site``."""
     modules = [

@@ -71,6 +71,7 @@ def follower(job: Any) -> int:
     return int(job.describe()["Fleetfit"]["supervisor_pid"])
 
 
+@pytest.mark.landing
 def test_logs_metrics_and_the_model_come_here(make: clusters.Make, dispatcher: fleets.Machine) -> None:
     job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
     assert job.dispatcher == dispatcher.address

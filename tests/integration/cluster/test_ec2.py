@@ -37,6 +37,7 @@ def reason(job: Any) -> str:
     return str(job.describe()["FailureReason"])
 
 
+@pytest.mark.landing
 def test_a_job_trains_on_spot_instances_and_nothing_is_left_of_them(
     make: clusters.Make, ec2: ec2_machines.Machines, home: Path
 ) -> None:

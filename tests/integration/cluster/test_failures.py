@@ -37,6 +37,7 @@ def says_the_same(job: TrainingJob, error: TrainingJobError) -> None:
         assert (job.record.tree(host).output / "failure").read_text() == status["FailureReason"]
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize(
     ("shape", "raising"), [*((shape, shape.size - 1) for shape in (*shapes.ALL, shapes.MASTER)), (shapes.SERVERS, 0)]
 )

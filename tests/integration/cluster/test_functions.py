@@ -10,6 +10,7 @@ import pytest
 from estimators import TrainingJobError
 
 
+@pytest.mark.landing
 def test_a_function_runs_on_every_host_and_its_value_comes_back(make: clusters.Make) -> None:
     class Found:
         """An own type, which no host has."""

@@ -108,6 +108,7 @@ def setup(kernel: Kernel, make: clusters.Make, script: str, **settings: Any) -> 
     assert cell.error == "", cell.message
 
 
+@pytest.mark.landing
 def test_fit_streams_in_the_cell(kernel: Kernel, make: clusters.Make) -> None:
     setup(
         kernel,

@@ -194,6 +194,7 @@ def test_a_flood_of_output_does_not_hold_up_the_end(name: str, make: clusters.Ma
     clusters.within(GONE, attempt)
 
 
+@pytest.mark.landing
 @shapes.every
 def test_after_sigkill_of_the_supervisor_nothing_is_left(shape: shapes.Shape, make: clusters.Make) -> None:
     def attempt() -> float:
@@ -210,6 +211,7 @@ def test_after_sigkill_of_the_supervisor_nothing_is_left(shape: shapes.Shape, ma
     clusters.within(GONE, attempt)
 
 
+@pytest.mark.landing
 @shapes.every
 def test_after_sigkill_of_a_caller_that_waits_nothing_is_left(
     shape: shapes.Shape, make: clusters.Make, tmp_path: Path

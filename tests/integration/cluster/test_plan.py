@@ -39,6 +39,7 @@ def without_ports(text: str) -> Any:
     return config
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize("shape", [*shapes.ALL, shapes.MASTER, COORDINATED], ids=str)
 def test_what_runs_is_what_was_planned(shape: shapes.Shape, make: clusters.Make) -> None:
     estimator = make(WAIT, hyperparameters={"epochs": 3, "name": "a b"}, **shape.settings)

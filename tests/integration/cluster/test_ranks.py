@@ -34,6 +34,7 @@ aid.report(
 """
 
 
+@pytest.mark.landing
 def test_two_hosts_with_three_processes_are_six_real_ranks(make: clusters.Make) -> None:
     job = make.run(WHO, hosts=2, processes=3)
     ranks = clusters.reports(job)
@@ -85,6 +86,7 @@ def test_twelve_ranks_on_four_hosts_keep_their_two_digit_prefixes(
         assert clusters.raw_log(job, rank, host) == f"I am {rank} of 12 on {host}\n".encode()
 
 
+@pytest.mark.landing
 def test_the_script_launcher_runs_once_on_each_host(make: clusters.Make) -> None:
     job = make.run(
         """

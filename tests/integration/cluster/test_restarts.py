@@ -82,6 +82,7 @@ def told(job: TrainingJob, *kinds: str) -> list[tuple[str, int]]:
     return [(event.kind, event.attempt) for event in job.record.events() if event.kind in kinds]
 
 
+@pytest.mark.landing
 def test_a_gang_starts_again_after_a_kill_and_on_fewer_hosts_after_the_loss_of_one(make: clusters.Make) -> None:
     job = clusters.fit(
         make(

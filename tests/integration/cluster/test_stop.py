@@ -157,6 +157,7 @@ def test_max_run_stops_the_job_and_lets_it_save(shape: shapes.Shape, make: clust
 # --- callers ---
 
 
+@pytest.mark.landing
 @shapes.every
 def test_ctrl_c_stops_the_job_with_five_seconds_to_save(
     shape: shapes.Shape, make: clusters.Make, tmp_path: Path

@@ -105,6 +105,7 @@ def test_the_same_script_trains_with_every_strategy(
     assert list(Path(job.checkpoints).glob("checkpoint-*"))
 
 
+@pytest.mark.landing
 def test_channels_outputs_and_settings(make: clusters.Make, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -203,6 +204,7 @@ def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine:
     await_gone(engine, job.name)
 
 
+@pytest.mark.landing
 def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: Engine) -> None:
     def attempt() -> float:
         make.clear()

@@ -36,6 +36,7 @@ def digests(contents: dict[str, bytes]) -> dict[str, str]:
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
+@pytest.mark.landing
 def test_inputs_and_outputs(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     made = {f"part-{number}": os.urandom(200_000) for number in range(5)}
     for name, content in made.items():

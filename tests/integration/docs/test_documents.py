@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import documents
 import pytest
@@ -20,9 +21,13 @@ GIVEN_ELSEWHERE = {
 }
 
 
-def with_blocks() -> list[Path]:
+#: The page that says whether documents run at all.
+LANDING = "in-the-script.md"
+
+
+def with_blocks() -> list[Any]:
     return [
-        document
+        pytest.param(document, marks=pytest.mark.landing) if document.name == LANDING else document
         for document in documents.documents()
         if any(block.executed and "needs" not in block.instructions for block in documents.blocks(document))
     ]

@@ -82,6 +82,7 @@ def sm(served: Serving) -> Any:
     return served.client("sagemaker")
 
 
+@pytest.mark.landing
 def test_a_job_from_creation_to_its_end(served: Serving, sm: Any) -> None:
     logs = served.client("logs")
     script = """

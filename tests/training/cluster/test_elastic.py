@@ -53,6 +53,7 @@ def kinds(job: TrainingJob) -> list[str]:
     return [event.kind for event in job.record.events()]
 
 
+@pytest.mark.landing
 @pytest.mark.horovod
 def test_each_record_counts_once_whatever_dies_joins_or_leaves(make: clusters.Make) -> None:
     job = make.start(

@@ -90,6 +90,7 @@ def test_the_chief_of_a_collective_that_is_killed_is_named(make: clusters.Make) 
     assert reason(job, snapshot).startswith("algo-1, rank 0: was killed by SIGKILL")
 
 
+@pytest.mark.landing
 def test_a_rank_of_a_collective_that_raises_is_named(make: clusters.Make) -> None:
     """The others are in the middle of a common step with it."""
     job = clusters.fit(

@@ -119,6 +119,7 @@ def events(job: TrainingJob, kind: str) -> list[dict[str, Any]]:
     return [line["data"] for line in lines if line["kind"] == kind]
 
 
+@pytest.mark.landing
 def test_hosts_train_one_model(make: clusters.Make) -> None:
     job = make.run(TRAIN, kind=PyTorch, hosts=2, distribution={"torch_distributed": {"enabled": True}})
     found = clusters.reports(job)

@@ -92,6 +92,7 @@ def reports(job: TrainingJob) -> list[dict[str, Any]]:
     return [json.loads(text) for text in found]
 
 
+@pytest.mark.landing
 def test_each_record_counts_once_whatever_dies_joins_or_leaves(make: clusters.Make) -> None:
     strategy = ElasticTorchDistributed(max_hosts=3, cooldown=(0.1, 1.0))
     job = make.start(LEDGER, kind=PyTorch, hosts=2, distribution=strategy)

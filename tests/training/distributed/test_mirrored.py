@@ -13,6 +13,7 @@ from container.contract.strategies import Mirrored
 pytestmark = pytest.mark.tensorflow
 
 
+@pytest.mark.landing
 @pytest.mark.parametrize("legacy", ["1", "0"], ids=["tf_keras", "keras 3"])
 def test_four_devices_train_as_one_process(legacy: str, tmp_path: Path) -> None:
     ended = launching.alone(

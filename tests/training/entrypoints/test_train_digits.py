@@ -26,6 +26,7 @@ def run(*argv: str | Path, home: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.landing
 @pytest.mark.tensorflow
 @pytest.mark.horovod
 def test_every_strategy_trains_one_script(tmp_path: Path, prepared_digits: Path) -> None:

@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[3]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 #: It needs containers; tests/integration/containers has it.
 _CONTAINERS = "04-models-and-bandwidths.ipynb"
+#: The first one says whether notebooks run at all.
+_MARKS = {"01": pytest.mark.landing, **dict.fromkeys(("02", "06", "07", "09", "10", "11"), pytest.mark.soak)}
 
 #: Executes one notebook at a small size: the place, and where the copy with its outputs goes.
 PROGRAM = """
@@ -48,9 +50,7 @@ def run(notebook: Path, folder: Path, **environment: str) -> nbformat.NotebookNo
 @pytest.mark.parametrize(
     "notebook",
     [
-        pytest.param(one, marks=pytest.mark.soak) if one.name.startswith(("02", "06", "07", "09", "10", "11")) else one
-        for one in NOTEBOOKS
-        if one.name != _CONTAINERS
+        pytest.param(one, marks=_MARKS.get(one.name[:2], ())) for one in NOTEBOOKS if one.name != _CONTAINERS
     ],
     ids=lambda path: path.stem,
 )

@@ -57,6 +57,7 @@ def own_script(folder: Path, text: str) -> Path:
     return script
 
 
+@pytest.mark.landing
 @needs_horovod
 @pytest.mark.horovod
 @pytest.mark.parametrize("each", [1_000, pytest.param(10_000, marks=pytest.mark.soak)])

@@ -69,6 +69,7 @@ def tuner(script: Path, ranges: dict[str, Any], **more: Any) -> HyperparameterTu
     )  # fmt: skip
 
 
+@pytest.mark.landing
 def test_trials_end_in_every_way_and_the_study_goes_on(
     script: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
