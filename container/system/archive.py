@@ -10,7 +10,7 @@ import contextlib
 import os
 import zlib
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     import tarfile
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: Bounds of one archive: what it may unpack to in bytes, and how many entries it may have.
 MAX_BYTES = 8 << 30
 MAX_ENTRIES = 200_000
+#: The bounds of one that comes from a job's own other end: its size is the user's.
+UNBOUNDED = 1 << 62
 #: So many folders may be in each other.
 MAX_DEPTH = 128
 
@@ -33,7 +35,7 @@ class ArchiveError(ValueError):
 class _Bounded:
     """A stream of which only an allowance may be read, so that a small archive cannot fill the memory."""
 
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self.allowance = 0
 
@@ -90,20 +92,48 @@ def extract_file(
         OSError: reading or writing failed.
     """
     import gzip
-    import tarfile
 
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    stream = _Bounded(gzip.GzipFile(fileobj=file, mode="rb") if packed else file)  # type: ignore[arg-type]
+    stream = gzip.GzipFile(fileobj=file, mode="rb") if packed else file
     try:
-        stream.allowance = _HEADER_LIMIT
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER) as tar:  # type: ignore[call-overload]
-            _Unpacking(target, stream, max_bytes, max_entries).run(tar)
+        _extract(stream, target, name, max_bytes, max_entries, _BUFFER)  # type: ignore[arg-type]
+    except gzip.BadGzipFile as error:
+        raise ArchiveError(f"{name} is not a whole tar.gz ({error}); pack it again.") from error
+
+
+def extract_stream(
+    stream: IO[bytes],
+    target: Path,
+    name: str = "the archive",
+    *,
+    max_bytes: int = MAX_BYTES,
+    max_entries: int = MAX_ENTRIES,
+) -> None:
+    """Unpack a ``.tar`` that comes by a pipe, of which nothing behind the archive is read; see :func:`extract_file`.
+
+    Raises:
+        ArchiveError: as there.
+        OSError: as there.
+    """
+    import tarfile
+
+    _extract(stream, target, name, max_bytes, max_entries, tarfile.RECORDSIZE)  # what tar files are a multiple of
+
+
+def _extract(stream: IO[bytes], target: Path, name: str, max_bytes: int, max_entries: int, piece: int) -> None:
+    import tarfile
+
+    bounded = _Bounded(stream)
+    try:
+        bounded.allowance = _HEADER_LIMIT
+        with tarfile.open(fileobj=bounded, mode="r|", bufsize=piece) as tar:  # type: ignore[call-overload]
+            _Unpacking(target, bounded, max_bytes, max_entries).run(tar)
     except ArchiveError as error:
         raise ArchiveError(f"{name}: {error}.") from None
     except RecursionError:  # tarfile reads each header that is about the next one within the last
         raise ArchiveError(f"{name}: an entry has too many headers.") from None
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         raise ArchiveError(f"{name} is not a whole tar.gz ({error}); pack it again.") from error
 
 

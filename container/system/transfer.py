@@ -23,8 +23,6 @@ from container.system.loop import Loop
 Done = Callable[[str | None], None]
 
 _PIECE = 1 << 18
-#: What comes from the other end of a job's own connection is vouched for: its size is the user's.
-_UNBOUNDED = 1 << 62
 
 
 class Transfers:
@@ -108,7 +106,7 @@ class Transfers:
         def work() -> None:
             with file:
                 file.seek(0)
-                archive.extract_file(file, target, max_bytes=_UNBOUNDED, max_entries=_UNBOUNDED)
+                archive.extract_file(file, target, max_bytes=archive.UNBOUNDED, max_entries=archive.UNBOUNDED)
 
         self._background.run(work, lambda nothing: done(None), lambda problem: done(str(problem)))
 

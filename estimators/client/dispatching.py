@@ -17,7 +17,6 @@ import os
 import select
 import socket
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from typing import IO, Any
 
 from container import launchers
 from container.contract.messages import Decoder, Message, MessageError, decode, encode
+from container.system import archive
 from estimators import backends
 from estimators.backends.dispatchers.base import LIMIT
 from estimators.backends.dispatchers.parcels import relocated
@@ -122,8 +122,11 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
             raise
         return known  # this very job: the answer was lost
     try:
-        with tarfile.open(fileobj=source, mode="r|") as archive:
-            archive.extractall(record.path, filter="data")
+        unbounded = archive.UNBOUNDED
+        try:
+            archive.extract_stream(source, record.path, "the job", max_bytes=unbounded, max_entries=unbounded)
+        except archive.ArchiveError as error:
+            raise ConfigurationError(str(error)) from None
         spec = TrainingJobSpec.from_request(request)
         options = _options_of(header)
         record.write_request(request)

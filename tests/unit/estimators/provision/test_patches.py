@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
+from container.system import archive
 from container.system.files import cache_root
 from estimators.provision import horovod, patches
 from estimators.provision.errors import IndexUnreachable
@@ -38,8 +38,7 @@ def test_all_edits_fit_the_released_source_once(tmp_path: Path) -> None:
         sdist = horovod.source(here, WheelCache(root=cache_root()))
     except IndexUnreachable as error:
         pytest.skip(str(error))
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    archive.extract(sdist, tmp_path)
     root = tmp_path / f"horovod-{horovod.VERSION}"
     patches.apply(root)
     assert "&& HAVE_GPU" in (root / "horovod/tensorflow/xla_mpi_ops.cc").read_text()
