@@ -18,6 +18,9 @@ BENCH ?=
 # More arguments for the example: make train TRAIN="--hosts 2"
 TRAIN ?=
 
+# fleetfit's extras that the landing set is run with; PyTorch joins them where it is not its build for GPUs.
+EXTRAS ?= test
+
 BIN := $(VENV)/bin
 # What runs the tests: tests/support/rerun.py runs those that fail once more.
 RUN := -m pytest
@@ -26,7 +29,7 @@ LANDING = tests/unit $(shell grep -rl --include='test_*.py' 'pytest\.mark\.landi
 PROVISION := $(PYTHON) estimators/provision --venv $(VENV)
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-all test-spark torture soak lint bench provision clean
+.PHONY: help train test test-all test-spark newest lock torture soak lint bench provision clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,23 +40,30 @@ train: ## make the environment, then train a digits classifier on two local host
 	@$(BIN)/python examples/train_digits.py --build-horovod $(TRAIN)
 
 test: ## make the environment with what the tests need, then run the landing set: five minutes
-	@$(PROVISION) --extras test
+	@$(PROVISION) --extras $(EXTRAS) --small-torch
 	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) --dist worksteal $(PYTEST)
 
 test-all: ## run all tests but the long counts and Spark's: half an hour
-	@$(PROVISION) --extras test
+	@$(PROVISION) --extras test,torch
 	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) --dist worksteal $(PYTEST)
 
+newest: ## run the landing set on the newest of everything, in an environment of its own
+	@$(PROVISION)-newest --extras test,torch --newest
+	@$(VENV)-newest/bin/python -m pytest $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) --dist worksteal $(PYTEST)
+
+lock: ## write the newest versions that fit together into constraints.txt
+	@$(PYTHON) estimators/provision --lock
+
 torture: ## run TEST a hundred times (N=…), half of them under load, and say how often it failed and how
-	@$(PROVISION) --extras test
+	@$(PROVISION) --extras test,torch
 	@$(BIN)/python tests/support/torture.py $(N) $(TEST) $(PYTEST)
 
 test-spark: ## run the tests on Spark's executors, which need Java 17 or newer
-	@$(PROVISION) --extras test,spark
+	@$(PROVISION) --extras test,torch,spark
 	@$(BIN)/python -m pytest -m "spark and not soak" $(PYTEST)
 
 soak: ## run the long counts: random kills, fuzzing, resizes
-	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
 	@$(BIN)/python -m pytest -m "soak and not spark" --timeout=7200 $(SOAK)
 
 lint: ## check style, form and types
@@ -63,12 +73,12 @@ lint: ## check style, form and types
 	@$(BIN)/mypy
 
 bench: ## run the benchmarks
-	@$(PROVISION) --extras test
+	@$(PROVISION) --extras test,torch
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 provision: ## make the environment only
 	@$(PROVISION)
 
 clean: ## remove the environment, builds, caches of tools and the prepared data
-	rm -rf $(VENV) build dist fleetfit.egg-info data .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-newest build dist fleetfit.egg-info data .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

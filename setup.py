@@ -77,8 +77,8 @@ RAY = ["ray>=2.49", "aiohttp", "requests"]
 # Spark's executors; PySpark brings the whole of Spark, and needs Java 17 or newer.
 SPARK = ["pyspark>=4.0"]
 
+# Without PyTorch, which `make test` adds where its build is a small one.
 TEST = [
-    *TORCH,
     *S3,
     *DOCKER,
     *FUNCTIONS,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from estimators.provision.environment import HorovodChoice, Options, Report, provision
+from estimators.provision.environment import HorovodChoice, Options, Report, lock, provision
 from estimators.provision.errors import CommandFailed, ProvisionError
 from estimators.provision.progress import Progress
 
@@ -42,6 +42,13 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
     made.add_argument("--venv", type=Path, default=venv, help=f"folder of the environment (default: {venv})")
     made.add_argument("--extras", default="", help="fleetfit's extras to install too, such as test,notebook")
     made.add_argument("--no-editable", action="store_true", help="install a wheel of the checkout, not links to it")
+    made.add_argument(
+        "--small-torch",
+        action="store_true",
+        help="install PyTorch too, unless that would be its CUDA build on a machine without a GPU",
+    )
+    made.add_argument("--newest", action="store_true", help="take the newest versions, not those of constraints.txt")
+    made.add_argument("--lock", action="store_true", help="only write the newest versions into constraints.txt")
     group = made.add_mutually_exclusive_group()
     group.add_argument("--no-horovod", action="store_true", help="leave Horovod out")
     group.add_argument("--require-horovod", action="store_true", help="fail if there is no compiler to build it with")
@@ -69,7 +76,12 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
             extras=frozenset(extra.strip() for extra in parsed.extras.split(",") if extra.strip()),
             editable=not parsed.no_editable,
             horovod=choice,
+            newest=parsed.newest,
+            small_torch=parsed.small_torch,
         )
+        if parsed.lock and options.root is not None:
+            print(f"Wrote {lock(options.root)}")
+            return 0
         report = provision(options, Progress())
     except ProvisionError as error:
         print(f"fleetfit: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 import enum
 import errno
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from container.system.files import cache_root
-from estimators.provision import horovod, locks, packages, patches, pipe_reader, venvs
+from estimators.provision import horovod, locks, packages, patches, pins, pipe_reader, venvs
 from estimators.provision.errors import (
     CompilerMissing,
     HorovodUnavailable,
@@ -83,6 +84,8 @@ class Options:
         editable: Whether the environment uses the checkout's files, or a wheel made of them.
         horovod: Whether to install Horovod.
         tensorflow: Which TensorFlow, or None to find out.
+        newest: Whether to take the newest versions, and not those of the checkout's ``constraints.txt``.
+        small_torch: Whether to install PyTorch too, unless that would be a CUDA build on a machine without a GPU.
     """
 
     root: Path | None
@@ -91,6 +94,8 @@ class Options:
     editable: bool = True
     horovod: HorovodChoice = HorovodChoice.IF_POSSIBLE
     tensorflow: TensorFlowBuild | None = None
+    newest: bool = False
+    small_torch: bool = False
 
     def __post_init__(self) -> None:
         if self.root is not None and not (self.root / "setup.py").is_file():
@@ -187,6 +192,8 @@ def _run(options: Options, progress: Progress, lock: int) -> Report:
             _make_venv(options)
         done.append("Virtual environment")
     installation = Installation.of_venv(options.venv, lock=lock)
+    if options.small_torch and any(step.name == "packages" for step in pending):
+        options, installation = _with_small_torch(options, installation, progress)
     tried: set[str] = set()
     # Asked again after each step: what Horovod is built for is known only when TensorFlow and the MPI are there.
     while step := next((step for step in _pending(options, progress) if step.name not in tried), None):
@@ -204,6 +211,36 @@ def _run(options: Options, progress: Progress, lock: int) -> Report:
         else:
             done.append(step.title)
     return _report(options, done=tuple(done), problem=problem)
+
+
+#: What a dry run lists of a CUDA build of PyTorch.
+_CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
+
+
+def _with_small_torch(options: Options, installation: Installation, progress: Progress) -> tuple[Options, Installation]:
+    """Add the extra ``torch`` if the packages of it are not those for GPUs, where there is none; else say so."""
+    extras = options.extras | (stamp.extras if (stamp := Stamp.load(_stamp_file(options))) is not None else frozenset())
+    if "torch" in extras:
+        return options, installation
+    with_torch = dataclasses.replace(options, extras=options.extras | {"torch"})
+    tensorflow = options.tensorflow or _fitting_tensorflow(installation.installed())
+    if tensorflow is TensorFlowBuild.GPU:
+        return with_torch, installation
+    pinned = pins.options(options.root) if options.root is not None and not options.newest else []
+    # PyPI has the CUDA build only; some indexes have others, and PyTorch's own index has one for processors.
+    for variables in ({}, {"UV_TORCH_BACKEND": "cpu"}):
+        trying = dataclasses.replace(installation, variables=variables)
+        try:
+            listed = trying.would_install(["torch"], options=pinned)
+        except ProvisionError:
+            continue
+        if not _CUDA_PACKAGES.search(listed):
+            return with_torch, trying
+    progress.note(
+        "PyTorch is left out, and its tests with it: no index that is reached has its CPU build, and the CUDA build "
+        "takes 7 GB. `make test-all` installs it."
+    )
+    return options, installation
 
 
 def _described(error: OSError) -> ProvisionError:
@@ -285,8 +322,10 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
     requirements = [tensorflow.requirement, _TF_KERAS, *_MPI]
     if options.root is not None:
         requirements = [*_TOOLS, *requirements, *_EXAMPLE, *horovod.RUNTIME_REQUIREMENTS]
+        kind = "editable" if options.editable else "wheel"
+        versions = "newest" if options.newest else pins.digest(options.root)
         sources = _digest_of_sources(options.root, all_files=not options.editable)
-        project = f"{options.root}|{'editable' if options.editable else 'wheel'}|{','.join(sorted(extras))}|{sources}"
+        project = "|".join([str(options.root), kind, ",".join(sorted(extras)), sources, versions])
     else:
         requirements += sorted({requirement for extra in extras for requirement in packages.extras()[extra]})
         project = ""
@@ -310,6 +349,7 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
                 override.write_text("tensorflow ; python_version < '0'\n", encoding="ascii")
                 settings = ["--override", str(override)]
             if options.root is not None:
+                settings += [] if options.newest else pins.options(options.root)
                 source = options.root if options.editable else _copy_of_sources(options.root, Path(scratch) / "source")
                 target = str(source) + (f"[{','.join(sorted(extras))}]" if extras else "")
                 # A plain path file: the default finder of editable installs costs every Python start 10 ms.
@@ -348,6 +388,15 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         )
     )
     return steps
+
+
+def lock(root: Path) -> Path:
+    """Write the newest versions that fit together into the checkout's constraints; see :func:`pins.renew`."""
+    builds = [build.requirement.replace("[and-cuda]", "") for build in TensorFlowBuild]
+    requirements = [*_TOOLS, *builds, _TF_KERAS, *_MPI, *_EXAMPLE, *horovod.RUNTIME_REQUIREMENTS]
+    # The SDK 2.x holds others back, and is tested in an environment of its own.
+    extras = sorted(_declared_extras(root / "setup.py") - {*_OWN_STEPS, "sagemaker"})
+    return pins.renew(root, requirements, extras)
 
 
 def _name(requirement: str) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from estimators.provision import commands, uv
@@ -55,6 +55,7 @@ class Installation:
         packages: Its site-packages folder.
         state: Folder for logs of installations.
         lock: Descriptor of a lock that installing children keep held, or None.
+        variables: Variables for uv, over pip's settings and the user's own.
     """
 
     prefix: Path
@@ -62,6 +63,7 @@ class Installation:
     packages: Path
     state: Path
     lock: int | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_venv(cls, prefix: Path, *, lock: int | None = None) -> Installation:
@@ -174,6 +176,14 @@ class Installation:
                 pass
             raise
 
+    def would_install(self, requirements: Sequence[str], *, options: Sequence[str] = ()) -> str:
+        """Return what uv lists that installing requirements would bring; nothing is installed.
+
+        Raises:
+            ProvisionError: If uv fails; its class tells why.
+        """
+        return "\n".join(self.install(requirements, log="plan", options=["--dry-run", *options]).lines)
+
     def uninstall(self, names: Sequence[str], *, log: str) -> None:
         """Remove distributions; those that are not there do not matter."""
         self._uv("uninstall", names, log=log)
@@ -199,7 +209,7 @@ class Installation:
         finished = commands.run(
             [program, "pip", command, "--python", str(self.python), *arguments],
             log=self.log(log),
-            environment=self.environment(**settings),
+            environment=self.environment(**{**settings, **self.variables}),
             inherit=[] if self.lock is None else [self.lock],
             on_line=Details(on_detail),
         )
