@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -115,22 +116,25 @@ def train(strategy: str, options: argparse.Namespace) -> TrainingJob:
     return estimator.fit({"train": str(data / "train"), "validation": str(data / "validation")})
 
 
-def row(strategy: str, job: TrainingJob, options: argparse.Namespace) -> tuple[list[str], float]:
+def row(strategy: str, job: TrainingJob) -> tuple[list[str], float]:
     """A row of the table, and the validation accuracy."""
     result = job.result()
     accuracy = result.metrics.get("val_accuracy", 0.0)
-    processes = 1 if strategy == "parameter_server" else options.processes
-    checkpoints = sorted(Path(job.checkpoints).glob("checkpoint-*"))
     cells = [
         strategy,
-        f"{options.hosts} × {processes}",
         f"{result.to_first_step_s:.1f} s" if result.to_first_step_s is not None else "–",
         f"{result.samples_per_second:.0f}" if result.samples_per_second is not None else "–",
         f"{accuracy:.4f}",
-        checkpoints[-1].name if checkpoints else "none",
-        os.path.relpath(result.model_data, job.record.path.parent) if result.model_data else "none",
     ]
     return cells, accuracy
+
+
+def made(job: TrainingJob) -> list[str]:
+    """The folder of a job, and what it has made there."""
+    folder = job.record.path
+    checkpoints = sorted(Path(job.checkpoints).glob("checkpoint-*"))
+    paths = [*filter(None, [job.model_data]), *checkpoints[-1:]]
+    return [f"  {folder.name}", *(f"    {os.path.relpath(path, folder)}" for path in paths)]
 
 
 def short(path: str) -> str:
@@ -166,11 +170,10 @@ def main() -> int:
         print("Horovod is not installed, so mpi is left out; `fleetfit doctor` says what is missing.", flush=True)
         options.strategies.remove("mpi")
 
-    table = Table(caption=f"models are below {short(str(jobs_folder()))}", caption_justify="left")
-    for name in ("strategy", "hosts × processes", "to first step", "samples/s", "val accuracy"):
-        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=name == "strategy")
-    table.add_column("checkpoint", overflow="fold")
-    table.add_column("model", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in ("strategy", "to first step", "samples/s", "val accuracy"):
+        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)
+    below: list[str] = []
     problems = []
     for strategy in options.strategies:
         if strategy == "mpi" and options.build_horovod and (why := horovod.wait()):
@@ -179,17 +182,19 @@ def main() -> int:
                 problems.append("mpi was left out: Horovod could not be built.")
             continue
         try:
-            cells, accuracy = row(strategy, train(strategy, options), options)
+            job = train(strategy, options)
         except TrainingJobError as error:
             print(error, file=sys.stderr, flush=True)
             table.add_row(strategy, style="red")
             problems.append(f"{strategy} failed: {error.args[0]}" if error.args else f"{strategy} failed")
             continue
+        cells, accuracy = row(strategy, job)
         table.add_row(*cells)
+        below += made(job)
         if accuracy < ACCURACY:
             problems.append(f"{strategy} reached a validation accuracy of {accuracy:.4f}; {ACCURACY} was expected.")
-    # A file has no width: one line for each row.
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    Console(width=80).print(table)
+    print(f"Models and checkpoints, in {short(str(jobs_folder()))}:", *below, sep="\n", flush=True)
     for problem in problems:
         print(problem.splitlines()[0], file=sys.stderr)
     return 1 if problems else 0
