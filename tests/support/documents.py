@@ -257,7 +257,7 @@ class Runner:
     def _shell(self, block: Block, command: str) -> None:
         before = f"[ ! -f {self._state} ] || . {self._state}\n"
         after = f"\n__code=$?; export -p > {self._state}; exit $__code"
-        argv = ["bash", "-c", before + "set -o pipefail\n" + command + after]
+        argv = ["bash", "-c", before + command + after]
         until = block.instructions.get("until")
         print(f"$ {command}", flush=True)
         file = self._outputs / f"{len(list(self._outputs.iterdir()))}.txt"

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import harness, scale
 from container.contract.failures import Cause
 from estimators import TrainingJob, TrainingJobError
+from estimators.job import fleets
 
 HOSTS = 64
 
@@ -22,8 +23,10 @@ def sockets(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     plugin = str(harness.HERE / "light" / "plugin")
     monkeypatch.syspath_prepend(plugin)
     monkeypatch.setenv("PYTHONPATH", plugin)
+    fleets.added.cache_clear()
     with scale.players(tmp_path) as paths:
         yield paths
+    fleets.added.cache_clear()
 
 
 #: A process of its own starts the job: a test's may have more files open than this limit allows.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import subprocess
@@ -207,7 +208,7 @@ def test_the_configuration_counts(
         f"Host lab\n  HostName {there.host}\n  Port {there.port}\n  ProxyJump hop\n  LocalForward 1 nowhere:1\n"
         f"  RemoteCommand false\n  RequestTTY yes\n"
         f'Host hop\n  HostName {there.host}\n  Port {there.port}\n  UserKnownHostsFile "{jump_hosts}"\n'
-        f"  StrictHostKeyChecking accept-new\nHost *\n  User root\n  IdentityFile {keys.user}\n"
+        f"  StrictHostKeyChecking accept-new\nHost *\n  User {getpass.getuser()}\n  IdentityFile {keys.user}\n"
     )
     own = SshSettings(known_hosts=settings.known_hosts, config=config)
     assert run(connect(Destination(host="lab"), own), run_until, "echo", "hi").output == b"hi\n"
