@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -46,6 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _turn(item: pytest.Item) -> int:
     parts = item.path.parts
     return next((turn for turn, name in enumerate(("containers", "training", "integration")) if name in parts), 3)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests of PyTorch where `make test` has left it out; in CI it has to be there."""
+    if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None and not os.environ.get("CI"):
+        pytest.skip("PyTorch is not installed; `make test-all` installs it")
 
 
 @pytest.hookimpl(wrapper=True)

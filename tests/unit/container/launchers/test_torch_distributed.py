@@ -6,6 +6,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 from container import launchers
 from container.contract.environment import Environment, Machine
 from container.contract.hyperparameters import encode
@@ -56,6 +58,7 @@ def test_hosts_of_their_own_have_torchruns_port() -> None:
     assert {(p.environment["MASTER_ADDR"], p.environment["MASTER_PORT"]) for p in plan.ranks} == {("algo-1", "29500")}
 
 
+@pytest.mark.torch
 def test_torchrun_sets_nothing_else() -> None:
     spec = importlib.util.find_spec("torch")
     assert spec is not None and spec.origin is not None
