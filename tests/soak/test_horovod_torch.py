@@ -132,7 +132,7 @@ def test_the_articles_script_survives_the_loss_of_its_first_host(make: clusters.
     strategy = ElasticHorovod(max_hosts=3, cooldown=(0.1, 1.0))
     job = make.start(ARTICLE, kind=PyTorch, hosts=2, files=files, distribution=strategy)
     until_size(job, 2)
-    clusters.until(lambda: "Epoch 2" in clusters.all_text(job), 120, check=lambda: check(job))
+    clusters.until(lambda: "Epoch 2" in clusters.all_text(job), check=lambda: check(job))
     os.kill(clusters.Snapshot(job).find("toolkit", "algo-1").pid, signal.SIGKILL)
     until_size(job, 2, 1, 2)  # the host is replaced by another, with a name of its own
     assert job.add_hosts(1) == ["algo-4"]
@@ -140,7 +140,7 @@ def test_the_articles_script_survives_the_loss_of_its_first_host(make: clusters.
     # All three train on together, from what the one that was left had: nobody begins at the beginning.
     reached = max(epochs(job, host)[-1] for host in ("algo-2", "algo-3"))
     for host in ("algo-2", "algo-3", "algo-4"):
-        clusters.until(lambda host=host: reached + 2 in epochs(job, host), 120, check=lambda: check(job))
+        clusters.until(lambda host=host: reached + 2 in epochs(job, host), check=lambda: check(job))
         assert host == "algo-2" or epochs(job, host)[0] >= 1
     assert sorted(set(epochs(job, "algo-2"))) == list(range(epochs(job, "algo-2")[-1] + 1))
     job.stop(wait=True)

@@ -123,7 +123,7 @@ def test_random_kills(
             kinds["nothing"] += 1
             job.stop(grace=0)
         try:
-            clusters.await_terminal(job, 30)
+            clusters.await_terminal(job)
         except AssertionError:
             problems.append(f"{what}: its status is {job.status}")
             clusters.kill_everything_of(tmp_path / "home")

@@ -71,7 +71,7 @@ def test_sharded_parameters_and_distributed_checkpoints_on_hosts_that_come_and_g
     job = make.start(SHARDED, kind=PyTorch, hosts=2, distribution=ElasticTorchDistributed(max_hosts=3))
     until_size(job, 2)
     for size, change in ((2, lambda: job.add_hosts(1)), (3, lambda: job.remove_host("algo-1"))):
-        clusters.until((make.marks / f"trained-{size}").exists, 120, check=lambda: check(job))
+        clusters.until((make.marks / f"trained-{size}").exists, check=lambda: check(job))
         change()
     until_size(job, 2, 3, 2)
     make.mark("enough")

@@ -294,18 +294,18 @@ exec {sys.executable} "$@"
         if trouble.fault == "stop" and trouble.who != "host":
             # Nobody sees the end of a supervisor that is stopped; that its hosts end by themselves is seen.
             if trouble.place == "ssh" and trouble.who == "dispatcher":
-                clusters.until(lambda: not self._on_hosts(), 30)
+                clusters.until(lambda: not self._on_hosts())
             self._undo.close()
         if trouble.fault == "cut" and trouble.who == "dispatcher":
-            clusters.until(lambda: not self._on_hosts(), 30)
+            clusters.until(lambda: not self._on_hosts())
             self._undo.close()
         if keeps_going or elastic_goes_on:
             if elastic_goes_on and trouble.fault in ("kill", "stop", "cut"):
-                clusters.until(lambda: _lost(job) or job.status.is_terminal, 60)
+                clusters.until(lambda: _lost(job) or job.status.is_terminal)
             self.make.mark("enough")
         self._undo.close() if trouble.fault == "full" and trouble.who == "caller" else None
         job = self._again(job, trouble)
-        clusters.await_terminal(job, 120)
+        clusters.await_terminal(job)
         said = str(job.describe().get("FailureReason") or "")
         if trouble.fault == "full":
             assert job.status == "Completed" or "space" in said or "lost" in said, said
@@ -319,7 +319,7 @@ exec {sys.executable} "$@"
     def _again(self, job: TrainingJob, trouble: Trouble) -> TrainingJob:
         """Find the job again where its caller was killed."""
         if trouble.who == "caller" and trouble.fault == "kill":
-            clusters.until(lambda: not job.record.is_supervised(), 10)
+            clusters.until(lambda: not job.record.is_supervised())
         return find_job(job.name) if trouble.who == "caller" else job
 
     def _on_hosts(self) -> list[str]:
@@ -328,9 +328,9 @@ exec {sys.executable} "$@"
         return [line for line in lines if " sshd: " not in line]
 
     def _await_nothing(self, trouble: Trouble) -> None:
-        clusters.until(lambda: not [line for one in self.fleet.machines for line in one.processes()], 40)
+        clusters.until(lambda: not [line for one in self.fleet.machines for line in one.processes()])
         if self.ec2 is not None:
-            clusters.until(lambda: not self.ec2.server.running(), 60)
+            clusters.until(lambda: not self.ec2.server.running())
         for machine in self.fleet.machines:
             if trouble.fault == "full" or machine is self.dispatcher or trouble.fault in ("kill", "cut", "stop"):
                 machine.tidy()  # where everything was killed, nobody is left to remove files

@@ -79,6 +79,10 @@ def wait_for(name, seconds=60):
 '''
 
 
+#: How long anything is waited for, in seconds: this is there for hangs alone, and says nothing of how quick we are.
+CEILING_S = 120.0
+
+
 class Make:
     """Makes estimators whose code is given as text.
 
@@ -174,14 +178,14 @@ class Make:
             if job is not None:
                 assert job.status == "InProgress", job.describe().get("FailureReason")
 
-        until(lambda: all((self.marks / f"ready-{rank}").exists() for rank in range(count)), 60, check=over)
+        until(lambda: all((self.marks / f"ready-{rank}").exists() for rank in range(count)), check=over)
 
     @property
     def has_machines(self) -> bool:
         """Whether hosts have files of their own."""
         return not capabilities(self.instance_type).shared_machine
 
-    def marked(self, name: str, seconds: float = 30) -> str:
+    def marked(self, name: str, seconds: float = CEILING_S) -> str:
         """Wait for a mark and read it."""
         until((self.marks / name).exists, seconds)
         return (self.marks / name).read_text()
@@ -203,34 +207,23 @@ def fit(estimator: Estimator, inputs: Any = None, **arguments: Any) -> TrainingJ
         return estimator.fit(inputs, **arguments)
 
 
-def until(condition: Callable[[], object], seconds: float = 30.0, *, check: Callable[[], None] = lambda: None) -> float:
+def until(
+    condition: Callable[[], object], seconds: float = CEILING_S, *, check: Callable[[], None] = lambda: None
+) -> float:
     """Wait for a condition and return how long it took, in seconds; fail when it does not come.
 
     Args:
         condition: What must become true.
-        seconds: For how long to wait.
+        seconds: For how long to wait, if that is more than :data:`CEILING_S`.
         check: Raises when there is no point in waiting on.
     """
     start = time.monotonic()
+    seconds = max(seconds, CEILING_S)
     while not condition():
         check()
-        assert time.monotonic() - start < seconds, f"it did not come within {seconds} s"
+        assert time.monotonic() - start < seconds, f"it did not come within {seconds:g} s"
         time.sleep(0.01)
     return time.monotonic() - start
-
-
-def within(limit: float, attempt: Callable[[], float], times: int = 6) -> None:
-    """Try something that must take at most ``limit`` seconds; others share the machine, so it may be tried again.
-
-    Where they still leave too little of it after the last time, that is taken into account.
-    """
-    taken: list[float] = []
-    while not taken or (taken[-1] > limit and len(taken) < times):
-        taken.append(attempt())
-    if taken[-1] > limit:
-        allowed = limit * slowness()
-        said = ", ".join(f"{seconds:.2f}" for seconds in taken)
-        assert taken[-1] <= allowed, f"it must take at most {limit} s ({allowed:.2f} s now), and took {said} s"
 
 
 def slowness() -> float:
@@ -507,20 +500,20 @@ class Snapshot:
             everything.add(self.supervisor)
         return [one for one in everything if one.alive]
 
-    def await_end(self, seconds: float = 20.0) -> float:
-        """Wait until all processes are gone; returns how long it took, in seconds."""
+    def await_end(self) -> None:
+        """Wait until all processes are gone."""
         start = time.monotonic()
         while left := self.left():
-            assert time.monotonic() - start < seconds, f"alive after {seconds} s: {[(p.kind, p.argv) for p in left]}"
+            waited = time.monotonic() - start
+            assert waited < CEILING_S, f"alive after {CEILING_S:g} s: {[(p.kind, p.argv) for p in left]}"
             time.sleep(0.01)
-        return time.monotonic() - start
 
     def files_left(self) -> list[Path]:
         """Temporary files that are still there."""
         return [path for path in self.files if path.exists()]
 
 
-def await_terminal(job: TrainingJob, seconds: float = 20.0) -> str:
+def await_terminal(job: TrainingJob, seconds: float = CEILING_S) -> str:
     """Wait until the record has a terminal status, and return it."""
     until(lambda: job.status in ("Completed", "Failed", "Stopped"), seconds)
     return str(job.status)

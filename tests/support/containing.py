@@ -31,8 +31,8 @@ def left(engine: Engine, job: str) -> list[str]:
     return [str(item.get("Names") or item.get("Name")) for item in (*containers, *networks)]
 
 
-def await_gone(engine: Engine, job: str) -> float:
-    return clusters.until(lambda: not left(engine, job), 30)
+def await_gone(engine: Engine, job: str) -> None:
+    clusters.until(lambda: not left(engine, job))
 
 
 def plain_job(plain: str, **settings: object) -> TensorFlow:

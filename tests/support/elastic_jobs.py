@@ -141,7 +141,7 @@ def check(job: TrainingJob) -> None:
 
 
 def until_size(job: TrainingJob, *expected: int) -> None:
-    clusters.until(lambda: sizes(job) == list(expected), 120, check=lambda: check(job))
+    clusters.until(lambda: sizes(job) == list(expected), check=lambda: check(job))
 
 
 def trained(make: clusters.Make, job: TrainingJob, size: int) -> None:
@@ -151,7 +151,7 @@ def trained(make: clusters.Make, job: TrainingJob, size: int) -> None:
         found = sorted(make.marks.glob("epoch-*"), key=lambda path: int(path.name.partition("-")[2]))
         return bool(found) and found[-1].read_text() == str(size)
 
-    clusters.until(seen, 120, check=lambda: check(job))
+    clusters.until(seen, check=lambda: check(job))
 
 
 def worker_report(job: TrainingJob) -> dict[str, Any]:

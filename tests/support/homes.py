@@ -57,7 +57,7 @@ def fleet(machines: fleets.Fleet, home: Path, monkeypatch: pytest.MonkeyPatch) -
     left: list[str] = []
     for machine in machines.machines:
         machine.mend()
-        clusters.until(lambda machine=machine: not machine.pids(), 10)
+        clusters.until(lambda machine=machine: not machine.pids())
         found = [*machine.files("hosts/*"), *machine.files("fleetfit-????????")]
         found = [path for path in found if "/.cache/" not in path]  # what hosts keep for other jobs
         if found:
@@ -99,7 +99,7 @@ def ray_cluster(raylets: rays.Cluster, home: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(clusters, "on_machines", raylets.pids)
     yield raylets
     clusters.kill_everything_of(home)
-    clusters.until(lambda: not raylets.pids(), 10)
+    clusters.until(lambda: not raylets.pids())
     raylets.recover()
 
 
@@ -117,7 +117,7 @@ def spark(executors: sparks.Session, home: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(clusters, "on_machines", executors.pids)
     yield executors
     clusters.kill_everything_of(home)
-    clusters.until(lambda: not executors.pids(), 10)
+    clusters.until(lambda: not executors.pids())
     executors.wait()
 
 
@@ -139,8 +139,8 @@ def ec2(cloud: ec2_machines.Machines, monkeypatch: pytest.MonkeyPatch) -> Iterat
     for name, value in cloud.server.environment.items():
         monkeypatch.setenv(name, value)
     yield cloud
-    clusters.until(lambda: not cloud.alive(), 60)
-    clusters.until(lambda: not cloud.removers(), 60)
+    clusters.until(lambda: not cloud.alive())
+    clusters.until(lambda: not cloud.removers())
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def start(
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait for a condition, or fail."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + max(seconds, 120)  # there for hangs alone
     while not condition():
         assert time.monotonic() < deadline, "it did not come in time"
         time.sleep(0.02)

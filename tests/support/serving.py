@@ -202,7 +202,7 @@ def status_of(connection: socket.socket) -> int | None:
 
 def until(condition: Callable[[], Any], seconds: float = 30.0, check: Callable[[], None] = lambda: None) -> Any:
     """Wait for something, and return it; fail when it does not come."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + max(seconds, 120)  # there for hangs alone
     while not (found := condition()):
         check()
         assert time.monotonic() < end, f"it did not come within {seconds} s"

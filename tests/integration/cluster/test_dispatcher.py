@@ -88,14 +88,14 @@ def test_logs_metrics_and_the_model_come_here(make: clusters.Make, dispatcher: f
     assert list(job.metrics()["value"]) == [0.5, 0.5]
     assert job.model_data is not None and Path(job.model_data).is_file()
     assert Path(job.model_data).is_relative_to(job.record.path)
-    clusters.until(lambda: not dispatcher.processes(), 10)
+    clusters.until(lambda: not dispatcher.processes())
 
 
 def test_the_job_goes_on_without_its_caller_and_is_found_again(make: clusters.Make, dispatcher: fleets.Machine) -> None:
     job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
     clusters.until(lambda: len(list(job.log_lines())) >= 4)
     os.kill(follower(job), signal.SIGKILL)
-    clusters.until(lambda: not job.record.is_supervised(), 5)
+    clusters.until(lambda: not job.record.is_supervised())
     assert job.status == "InProgress"
     assert "nobody follows this job" in job.warnings[-1]
     make.mark("go")
@@ -127,7 +127,7 @@ def test_a_third_machine_sees_the_job_and_stops_it(
     other.stop(wait=True)
     assert other.status == "Stopped"
     assert [line.text for line in other.log_lines() if line.text == "saving"] == ["saving"]
-    clusters.await_terminal(job, 10)
+    clusters.await_terminal(job)
     assert job.status == "Stopped"
     clusters.kill_everything_of(tmp_path / "elsewhere")
 
@@ -140,8 +140,8 @@ def test_loss_of_the_dispatcher_ends_the_job_and_leaves_no_process(
     assert len(busy) == 2
     for pid in dispatcher.pids():
         os.kill(pid, signal.SIGKILL)
-    clusters.until(lambda: not any(machine.processes() for machine in busy), 5)
-    clusters.await_terminal(job, 30)
+    clusters.until(lambda: not any(machine.processes() for machine in busy))
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     assert "supervisor lost" in str(job.failure)
 
@@ -217,7 +217,7 @@ def test_the_command_line_starts_attaches_and_stops(
 def test_a_link_that_is_cut_for_a_while_loses_nothing(make: clusters.Make, dispatcher: fleets.Machine) -> None:
     job = make.start(STEPS, hosts=1, ready=1)
     next(process for process in clusters.below(follower(job)) if "ControlMaster=yes" in process.argv).kill()
-    clusters.until(lambda: (job.record.stored_status() or {})["Fleetfit"].get("unreached"), 5)
+    clusters.until(lambda: (job.record.stored_status() or {})["Fleetfit"].get("unreached"))
     make.mark("go")
     job.wait(logs=False)
     assert job.status == "Completed"
@@ -233,9 +233,9 @@ def test_a_job_that_is_stopped_before_the_dispatcher_has_it_is_over(
     estimator = make("pass", options={**make._options, "dispatcher_options": options})
     starting = threading.Thread(target=estimator.fit, kwargs={"wait": False})  # it waits for the dispatcher
     starting.start()
-    clusters.until(lambda: estimator.latest_training_job is not None, 30)
+    clusters.until(lambda: estimator.latest_training_job is not None)
     job = estimator.latest_training_job
     job.stop(wait=True)
     starting.join()
     assert job.status == "Stopped"
-    clusters.until(lambda: not job.record.is_supervised(), 10)
+    clusters.until(lambda: not job.record.is_supervised())

@@ -32,7 +32,7 @@ def make(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> clusters.Mak
 
 
 def reason(job: Any) -> str:
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     return str(job.describe()["FailureReason"])
 
@@ -64,12 +64,12 @@ def test_a_job_trains_on_spot_instances_and_nothing_is_left_of_them(
     assert reports[0]["address"] != reports[1]["address"]
     [asked] = [form for name, form in ec2.server.asked if name == "CreateFleet"]
     assert asked["SpotOptions.SingleAvailabilityZone"] == "true" and asked["SpotOptions.MinTargetCapacity"] == "2"
-    clusters.until(lambda: not ec2.server.running(), 20)
+    clusters.until(lambda: not ec2.server.running())
     client = ec2.server.client()
-    clusters.until(lambda: not client.describe_launch_templates()["LaunchTemplates"], 20)
-    clusters.until(lambda: not client.describe_key_pairs()["KeyPairs"], 20)
+    clusters.until(lambda: not client.describe_launch_templates()["LaunchTemplates"])
+    clusters.until(lambda: not client.describe_key_pairs()["KeyPairs"])
     own = [{"Name": "group-name", "Values": ["fleetfit-*"]}]
-    clusters.until(lambda: not client.describe_security_groups(Filters=own)["SecurityGroups"], 30)
+    clusters.until(lambda: not client.describe_security_groups(Filters=own)["SecurityGroups"])
     written = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     for secret in (KEY, SECRET, "OPENSSH PRIVATE KEY"):
         assert secret.encode() not in written
@@ -94,8 +94,8 @@ def test_no_instance_runs_on_after_the_supervisor_was_killed(
     for process in removers if also else ():
         process.kill()
     supervisor.kill()
-    clusters.until(lambda: not ec2.alive(), 60)
-    clusters.until(lambda: not ec2.server.running(), 10)
+    clusters.until(lambda: not ec2.alive())
+    clusters.until(lambda: not ec2.server.running())
     assert ec2.server.count("TerminateInstances") == (0 if also else 1)
     if also:  # the rest waits for who cleans up
         [item] = clean.find(clean.Selection(leftovers=False, regions={"ec2": ""}))
@@ -132,7 +132,7 @@ def test_a_notice_has_the_ranks_save_and_the_job_goes_on_elsewhere(
     first = set(ec2.server.running())
     make.mark("noticed")
     ec2.interrupt(sorted(first)[0])
-    clusters.await_terminal(job, 90)
+    clusters.await_terminal(job)
     assert job.status == "Completed", job.describe().get("FailureReason")
     assert len([path for path in make.marks.iterdir() if path.name.startswith("saved-")]) == 2
     assert ec2.server.count("CreateFleet") == 2
@@ -169,7 +169,7 @@ def test_capacity_is_waited_for_and_without_it_the_reason_is_said(
 def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> None:
     make = places.on_ec2(ec2, tmp_path, home, budget=0.0001)
     job = make.start(WAITS, ready=0)
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     described = job.describe()
     assert (job.status, described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
     assert "its budget of $0.00" in str(described["SecondaryStatusTransitions"])

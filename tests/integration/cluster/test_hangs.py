@@ -31,7 +31,7 @@ def test_a_silent_job_says_where_each_rank_is(shape: shapes.Shape, make: cluster
         **shape.settings,
     )
     snapshot = clusters.Snapshot(job)
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Failed" and job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
     where = str(job.failure.places).splitlines()
@@ -73,7 +73,7 @@ while True:
         hang_timeout=3,
         **shapes.NONE.settings,
     )
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Failed" and job.failure is not None
     assert "Horovod waits for rank 1, which has not submitted gradient, loss." in job.failure.hints
     assert any(line.startswith("Missing ranks:") for line in clusters.printed(job, 0))
@@ -94,7 +94,7 @@ def test_a_stopped_rank_and_a_toolkit_that_does_not_answer_are_named(make: clust
     snapshot = clusters.Snapshot(job)
     snapshot.rank(0).kill(signal.SIGSTOP)
     snapshot.find("toolkit", "algo-2").kill(signal.SIGSTOP)
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.failure is not None
     assert str(job.failure.places).splitlines() == [
         "algo-1, rank 0: it is stopped (SIGSTOP); SIGCONT lets it go on",
@@ -122,7 +122,7 @@ def test_ranks_without_a_stack_live_on_and_are_told(make: clusters.Make) -> None
         processes=3,
         hang_timeout=3,
     )
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
     first, second, third = str(job.failure.places).splitlines()
@@ -151,7 +151,7 @@ def test_an_elastic_job_that_hangs_says_who_is_asleep_and_who_is_stopped(make: c
     wrapper = snapshot.find("wrapper", "algo-1")
     for pid in (driver.pid, wrapper.pid, pids["algo-2"]):
         os.kill(pid, signal.SIGSTOP)
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Failed" and job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
     stopped = "it is stopped (SIGSTOP); SIGCONT lets it go on"
@@ -176,7 +176,7 @@ def test_an_elastic_job_that_waits_for_workers_does_not_hang(make: clusters.Make
         hang_timeout=3,
         distribution={"elastic_horovod": {**options, "elastic_timeout": 6}},
     )
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.failure is not None
     assert "too few workers for 6 s (elastic_timeout): 1 of at least 2" in job.failure.message
 
@@ -200,7 +200,7 @@ def test_importing_is_progress_and_the_same_failing_import_is_not(make: clusters
         ready=1,
         hang_timeout=3,
     )
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Failed" and job.failure is not None
     assert "no rank has printed or reported anything for 3 s" in job.failure.message
 

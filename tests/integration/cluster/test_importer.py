@@ -123,7 +123,7 @@ def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
     assert "algo-2" in job.describe()["FailureReason"]
-    clusters.until(lambda: not snapshot.files_left(), 5)
+    clusters.until(lambda: not snapshot.files_left())
 
 
 def test_sigterm_reaches_the_script(make: clusters.Make) -> None:
@@ -182,7 +182,7 @@ def test_imports_that_take_long_are_no_hang_and_no_late_start(make: clusters.Mak
 def test_an_import_that_hangs_is_told_for_each_rank(make: clusters.Make, library: Path) -> None:
     (library / "slowly.py").write_text("import time\ndef wait_for_ever():\n    time.sleep(300)\nwait_for_ever()\n")
     job = clusters.fit(make("import slowly\n", processes=2, hang_timeout=2.0), wait=False)
-    assert clusters.await_terminal(job, 60) == "Failed" and job.failure is not None
+    assert clusters.await_terminal(job) == "Failed" and job.failure is not None
     lines = str(job.failure.places).splitlines()
     assert [line.partition(":")[0] for line in lines] == ["algo-1, rank 0", "algo-1, rank 1"]
     assert all("importing" in line for line in lines)

@@ -195,7 +195,7 @@ def test_a_kernel_that_is_killed_takes_its_job_with_it(kernel: Kernel, make: clu
     job = TrainingJob.attach("job-1")
     snapshot = clusters.Snapshot(job)
     kernel._manager.shutdown_kernel(now=True)
-    snapshot.await_end(5)
+    snapshot.await_end()
     assert clusters.await_terminal(job) == "Stopped"
 
 

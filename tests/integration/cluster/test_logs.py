@@ -210,7 +210,7 @@ def test_a_slow_reader_slows_the_ranks_and_loses_nothing(make: clusters.Make) ->
         return seen[-1] == seen[-2] == seen[-3]
 
     try:
-        clusters.until(settled, 30)
+        clusters.until(settled)
         assert seen[-1] < 80 << 10, f"the toolkit took {seen[-1] >> 10} MiB"
     finally:
         snapshot.supervisor.kill(18)

@@ -153,13 +153,13 @@ def test_checkpoints_come_here_while_it_trains_and_are_there_on_another_machine(
         },
     )
     first = saved / "checkpoint-1-step-10"
-    clusters.until(lambda: (first / "manifest.json").exists(), 5)
+    clusters.until(lambda: (first / "manifest.json").exists())
     assert (first / "weights").stat().st_size == 3_000_000
     make.mark("go-1")
-    clusters.until(lambda: (saved / "checkpoint-2-step-20" / "manifest.json").exists() and not first.exists(), 5)
+    clusters.until(lambda: (saved / "checkpoint-2-step-20" / "manifest.json").exists() and not first.exists())
     taken = next(machine for machine in fleet.machines if machine.processes())
     taken.cut()
-    clusters.await_terminal(job, 30)
+    clusters.await_terminal(job)
     assert job.status == "Completed", job.describe().get("FailureReason")
     assert make.marked("found-1", 1) == "checkpoint-2-step-20"
     assert "was lost: it has given no sign of life for 2 s" in str(job.record.read_status())
@@ -183,8 +183,7 @@ def test_a_cut_link_ends_the_job_and_everything_on_both_sides_of_it(
     busy = [machine for machine in fleet.machines if machine.processes()]
     assert len(busy) == 2
     busy[1].cut()
-    took = clusters.until(lambda: job.status == "Failed", 15)
-    assert took < 10
+    clusters.until(lambda: job.status == "Failed")
     assert "algo-2" in str(job.describe()["FailureReason"])
     clusters.until(lambda: not busy[0].processes() and not busy[1].processes(), 6)  # the cut one notices by itself
 
@@ -211,8 +210,8 @@ def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_is_killed(
     else:
         agent = next(line for line in busy[0].processes() if line.endswith("agent host "))
         os.kill(int(agent.split()[0]), signal.SIGKILL)
-    clusters.until(lambda: not any(machine.processes() for machine in busy), 5)
-    clusters.await_terminal(job, 10)
+    clusters.until(lambda: not any(machine.processes() for machine in busy))
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     if victim == "agent":
         assert "was lost: the connection was closed" in str(job.describe()["FailureReason"])
@@ -235,7 +234,7 @@ def test_an_agent_that_is_stopped_is_noticed(make: clusters.Make, fleet: fleets.
     agent = int(next(line for line in busy.processes() if line.endswith("agent host ")).split()[0])
     os.kill(agent, signal.SIGSTOP)
     began = time.monotonic()
-    clusters.await_terminal(job, 10)
+    clusters.await_terminal(job)
     assert time.monotonic() - began < 6 and "no sign of life" in str(job.describe()["FailureReason"])
     os.kill(agent, signal.SIGCONT)
 
@@ -254,9 +253,9 @@ def test_a_machine_that_is_lost_while_its_outputs_come_fails_the_job_and_holds_n
         options={**make._options, "backend_options": {**make._options["backend_options"], "silence": 2}},
     )
     busy = next(machine for machine in fleet.machines if machine.pids())
-    clusters.until(lambda: job.describe()["SecondaryStatus"] == "Uploading", 20)
+    clusters.until(lambda: job.describe()["SecondaryStatus"] == "Uploading")
     busy.cut()
-    clusters.await_terminal(job, 15)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     assert "was lost while its outputs were brought here" in str(job.describe()["FailureReason"])
 
@@ -288,7 +287,7 @@ def test_a_machine_that_says_it_will_be_taken_is_an_interruption(make: clusters.
     busy = next(machine for machine in fleet.machines if machine.processes())
     os.kill(int(next(line for line in busy.processes() if line.endswith("agent host ")).split()[0]), signal.SIGTERM)
     make.marked("saved")
-    clusters.await_terminal(job, 30)
+    clusters.await_terminal(job)
     assert job.status == "Completed"
     told = [event for event in job.record.events() if event.kind == "interrupted"]
     assert [(event.data["target"], event.data["notice_s"]) for event in told] == [("algo-1", 20)]

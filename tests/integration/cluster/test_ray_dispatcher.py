@@ -49,7 +49,7 @@ def there(head: rays.Cluster, home: Path, tmp_path: Path, monkeypatch: pytest.Mo
     yield tmp_path / "there"
     clusters.kill_everything_of(tmp_path / "there")
     clusters.kill_everything_of(home)
-    clusters.until(lambda: not head.pids(), 10)
+    clusters.until(lambda: not head.pids())
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_job_goes_on_without_its_caller_and_all_of_it_comes_here(
     assert job.dispatcher == "ray" and (there / "jobs" / job.name).is_dir()
     clusters.until(lambda: len(list(job.log_lines())) >= 6)
     os.kill(follower(job), signal.SIGKILL)
-    clusters.until(lambda: not job.record.is_supervised(), 5)
+    clusters.until(lambda: not job.record.is_supervised())
     assert job.status == "InProgress" and "nobody follows this job" in job.warnings[-1]
     reached = RunOptions.from_dict(job.record.read_options()).dispatcher_options
     with monkeypatch.context() as elsewhere:
@@ -138,7 +138,7 @@ def test_a_job_is_stopped_from_here_and_by_ray(make: clusters.Make, head: rays.C
     there = make.start(STEPS, ready=1)
     client = jobs(head)
     client.stop_job(there.name)
-    clusters.await_terminal(there, 60)
+    clusters.await_terminal(there)
     for job in (here, there):
         assert job.status == "Stopped"
         assert [line.text for line in job.log_lines() if line.text == "saving"] == ["saving"]
@@ -151,8 +151,8 @@ def test_nothing_is_left_when_a_supervisor_is_killed(victim: str, make: clusters
     job = make.start(STEPS, hosts=2, ready=2)
     assert len(head.pids()) >= 4
     of_ray(victim, job.name).kill()
-    clusters.until(lambda: not head.pids(), 5)
-    clusters.await_terminal(job, 60)
+    clusters.until(lambda: not head.pids())
+    clusters.await_terminal(job)
     assert job.status == "Failed" or "caller that waited for the job went away" in str(job.describe())
 
 

@@ -209,7 +209,7 @@ def test_max_wait_ends_a_job_that_waits_for_hosts(make: clusters.Make) -> None:
 
 def test_a_job_that_lost_its_supervisor_is_resumed(make: clusters.Make, home: Path) -> None:
     job = make.start(COUNT, environment={"HOLD": "5"})
-    clusters.until(lambda: "step 5" in clusters.printed(job), 30)
+    clusters.until(lambda: "step 5" in clusters.printed(job))
     with pytest.raises(ConfigurationError, match="only a job that failed, was stopped or lost its supervisor"):
         job.resume()
     # From a machine a checkpoint takes a moment to come.

@@ -79,13 +79,13 @@ def test_a_job_runs_in_one_allocation_which_ends_with_it(make: clusters.Make, sl
     [line] = slurm_cluster.queue()
     assert line.split()[1:] == ["RUNNING", f"fleetfit-{job.name}"]
     make.mark("go")
-    clusters.await_terminal(job, 30)
+    clusters.await_terminal(job)
     assert job.status == "Completed"
     said = clusters.reports(job)
     assert said[0]["host"] != said[1]["host"]
     # Open MPI and others would take them for their own allocation.
     assert said[0]["slurm"] == said[1]["slurm"] == []
-    clusters.until(lambda: is_empty(slurm_cluster), 10)
+    clusters.until(lambda: is_empty(slurm_cluster))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_nothing_is_left_in_the_queue_or_on_a_node_when_something_is_killed(
         os.kill(int(agent.split()[0]), signal.SIGKILL)
     try:
         clusters.until(lambda: is_empty(slurm_cluster), 10 if victim == "supervisor" else 30)
-        clusters.await_terminal(job, 15)
+        clusters.await_terminal(job)
         assert job.status == "Failed"
     finally:
         for node in slurm_cluster.nodes if victim != "supervisor" else ():
@@ -139,17 +139,17 @@ def test_what_waits_in_the_queue_says_why_and_is_gone_with_its_supervisor(
     def said(job: object) -> str:
         return str(job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"])  # type: ignore[attr-defined]
 
-    clusters.until(lambda: "it waits for nodes to become free (Resources)" in said(second), 30)
-    clusters.until(lambda: "at place 2 of its partition's queue" in said(third), 30)
+    clusters.until(lambda: "it waits for nodes to become free (Resources)" in said(second))
+    clusters.until(lambda: "at place 2 of its partition's queue" in said(third))
     assert second.describe()["SecondaryStatus"] == "Pending"
     clusters.supervisor(second).kill()
     third.stop()
-    clusters.until(lambda: len(slurm_cluster.queue()) == 1, 10)
-    clusters.await_terminal(third, 10)
+    clusters.until(lambda: len(slurm_cluster.queue()) == 1)
+    clusters.await_terminal(third)
     assert third.status == "Stopped"
     first.stop()
-    clusters.await_terminal(first, 30)
-    clusters.until(lambda: is_empty(slurm_cluster), 10)
+    clusters.await_terminal(first)
+    clusters.until(lambda: is_empty(slurm_cluster))
 
 
 def test_a_job_of_higher_priority_interrupts_one_which_saves_and_goes_on_later(
@@ -161,7 +161,7 @@ def test_a_job_of_higher_priority_interrupts_one_which_saves_and_goes_on_later(
     )
     for host in ("algo-1", "algo-2"):
         make.marked(f"saved-{host}")
-    clusters.until(lambda: job.describe()["SecondaryStatus"] == "Pending", 30)
+    clusters.until(lambda: job.describe()["SecondaryStatus"] == "Pending")
     make.marked("urgent-0")
     told = [event for event in job.record.events() if event.kind == "interrupted"]
     # Whoever has saved by then, because the other one was told first, has no notice of its own any more.
@@ -171,16 +171,16 @@ def test_a_job_of_higher_priority_interrupts_one_which_saves_and_goes_on_later(
     unsaid = "Slurm does not say when" in (job.record.path / "supervisor.log").read_text()
     assert all(0 < notice < 20 for notice in notices) or unsaid, notices
     urgent.stop()
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Completed"
-    clusters.await_terminal(urgent, 30)
-    clusters.until(lambda: is_empty(slurm_cluster), 10)
+    clusters.await_terminal(urgent)
+    clusters.until(lambda: is_empty(slurm_cluster))
 
 
 def test_an_allocation_that_somebody_cancels_fails_the_job(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
     job = make.start(WAITS, hosts=2, ready=2)
     slurm_cluster.ask("scancel", allocations(slurm_cluster)[0])
-    clusters.await_terminal(job, 30)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     assert "the allocation was cancelled (scancel)" in str(job.describe()["FailureReason"])
 
@@ -210,7 +210,7 @@ def test_a_node_that_fails_is_replaced(what: str, make: clusters.Make, slurm_clu
         node.machine.cut()
     else:
         node.kill()  # what runs there goes on until Slurm gives the node up
-    clusters.await_terminal(job, 90)
+    clusters.await_terminal(job)
     assert job.status == "Completed", job.describe().get("FailureReason")
     node.machine.mend()
     assert job.describe()["SecondaryStatusTransitions"]
@@ -227,9 +227,9 @@ def test_an_allocation_that_goes_back_into_the_queue_is_waited_for(
     make.marked("urgent-0", 60)
     assert f"{number} PENDING fleetfit-{job.name}" in slurm_cluster.queue()
     other.stop()
-    clusters.await_terminal(other, 30)
+    clusters.await_terminal(other)
     slurm_cluster.ask("scontrol", "update", f"jobid={number}", "starttime=now")  # else Slurm waits two minutes
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Completed"
 
 
@@ -237,7 +237,7 @@ def test_an_allocation_that_goes_back_into_the_queue_is_waited_for(
 def test_the_limit_of_an_allocation_is_a_notice(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
     job = make.start(SAVES, ready=1, options=changed(make, time="1:00", signal="USR1@50"))
     make.marked("saved-algo-1", 90)
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Completed"
     [told] = [event for event in job.record.events() if event.kind == "interrupted"]
     assert told.data["notice_s"] > 5
@@ -301,7 +301,7 @@ def test_without_slurm_it_says_what_to_do(
 )
 def test_an_interpreter_that_will_not_do_is_named(python: str, reason: str, make: clusters.Make) -> None:
     job = make("pass", options=changed(make, python=python)).fit(wait=False)
-    clusters.await_terminal(job, 30)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     text = str(job.describe()["FailureReason"])
     assert "name its interpreter with backend_options={'python': …}" in text
@@ -313,19 +313,19 @@ def test_an_interpreter_that_will_not_do_is_named(python: str, reason: str, make
 def test_what_is_left_in_the_queue_is_found_by_clean(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
     first = make.start(WAITS, hosts=places.MACHINES, ready=places.MACHINES)
     waiting = make(WAITS).fit(wait=False)
-    clusters.until(lambda: len(slurm_cluster.queue()) == 2, 30)
+    clusters.until(lambda: len(slurm_cluster.queue()) == 2)
     supervisor = clusters.supervisor(waiting)
     supervisor.kill(signal.SIGSTOP)  # or it would replace what would cancel the job once it is gone
     for process in (*clusters.below(supervisor.pid), supervisor):
         process.kill_if_alive()
-    clusters.until(lambda: not waiting.record.is_supervised(), 10)
+    clusters.until(lambda: not waiting.record.is_supervised())
     [found] = [item for item in clean.left_by_backends() if item.kind is clean.ItemKind.HOST]
     assert found.leftover is not None and found.leftover.job == waiting.name  # and not what runs
     [removal] = clean.remove([found])
     assert removal.error is None
-    clusters.until(lambda: len(slurm_cluster.queue()) == 1, 10)
+    clusters.until(lambda: len(slurm_cluster.queue()) == 1)
     first.stop()
-    clusters.await_terminal(first, 30)
+    clusters.await_terminal(first)
 
 
 @pytest.mark.tensorflow
@@ -347,6 +347,6 @@ def test_a_keeper_that_is_killed_is_followed_by_another(make: clusters.Make, slu
 
     [first] = keepers()
     first.kill()
-    clusters.until(lambda: [other for other in keepers() if other.pid != first.pid], 10)
+    clusters.until(lambda: [other for other in keepers() if other.pid != first.pid])
     clusters.supervisor(job).kill()
-    clusters.until(lambda: is_empty(slurm_cluster), 10)
+    clusters.until(lambda: is_empty(slurm_cluster))

@@ -68,7 +68,7 @@ def test_a_job_of_three_hosts_runs_on_three_executors_and_gives_all_back(
         lines = [line.split() for line in printed if line.startswith("line ")]
         assert [int(line[1]) for line in lines] == list(range(5_000))
     assert {path.name for path in (job.record.path / "hosts").glob("*/ml/model/*")} == {"algo-1", "algo-2", "algo-3"}
-    clusters.until(lambda: not spark.pids() and not spark.running(), 5)
+    clusters.until(lambda: not spark.pids() and not spark.running())
     assert spark.spark.range(10).count() == 10, "the session is its owner's"
 
 
@@ -101,12 +101,12 @@ def test_nothing_is_left_on_any_executor_when_something_is_killed(
         job.stop()
     else:
         os.kill(roots[0], signal.SIGKILL)
-    clusters.until(lambda: not any(one.alive for one in family), 5)
-    clusters.await_terminal(job, 10)
+    clusters.until(lambda: not any(one.alive for one in family))
+    clusters.await_terminal(job)
     assert job.status == ("Stopped" if victim == "driver" else "Failed")
     if victim in ("executor", "job", "agent"):
         assert "was lost" in str(job.describe()["FailureReason"])
-    clusters.until(lambda: not spark.running(), 10)
+    clusters.until(lambda: not spark.running())
 
 
 def test_an_executor_that_is_lost_is_another_attempt(make: clusters.Make, spark: sparks.Session) -> None:
@@ -124,14 +124,14 @@ def test_an_executor_that_is_lost_is_another_attempt(make: clusters.Make, spark:
         options={"failure_policy": FailurePolicy(max_failures=1)},
     )
     spark.kill()
-    clusters.await_terminal(job, 90)
+    clusters.await_terminal(job)
     assert job.status == "Completed", job.describe().get("FailureReason")
 
 
 def test_too_many_hosts_are_refused_in_seconds(make: clusters.Make) -> None:
     began = time.monotonic()
     job = make("pass", hosts=sparks.EXECUTORS + 1).fit(wait=False)
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert "Spark has 3 executors of 1/1/1 cores for 4 hosts, an executor each" in job.describe()["FailureReason"]
     assert time.monotonic() - began < 30
 
@@ -139,7 +139,7 @@ def test_too_many_hosts_are_refused_in_seconds(make: clusters.Make) -> None:
 def test_what_cannot_be_had_of_an_executor_is_said(make: clusters.Make) -> None:
     python = {"backend_options": {"python": "/nonexistent/python"}}
     job = make("pass", hosts=2, options=python).fit(wait=False)
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert "/nonexistent/python cannot be run there: No such file" in job.describe()["FailureReason"]
 
 
@@ -261,9 +261,9 @@ def test_nothing_is_left_when_the_session_ends(end: str, tmp_path: Path, home: P
                 caller.stdin.write("\n")
                 caller.stdin.flush()
             hosts = [one for one in family if one.kind in ("toolkit", "rank")]
-            clusters.until(lambda: not any(one.alive for one in hosts), 5)
+            clusters.until(lambda: not any(one.alive for one in hosts))
             record = home / "jobs" / name / "status.json"
-            clusters.until(lambda: json.loads(record.read_text())["TrainingJobStatus"] in ("Failed", "Stopped"), 20)
+            clusters.until(lambda: json.loads(record.read_text())["TrainingJobStatus"] in ("Failed", "Stopped"))
         finally:
             caller.kill()
 

@@ -40,7 +40,7 @@ def changed(make: clusters.Make, **options: object) -> dict[str, object]:
 def reason(make: clusters.Make, **settings: object) -> str:
     """Why a job fails."""
     job = make("pass", **settings).fit(wait=False)  # type: ignore[arg-type]
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     return str(job.describe()["FailureReason"])
 
@@ -73,8 +73,8 @@ def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_is_killed(
     else:
         agent = next(line for line in busy[0].processes() if line.endswith("agent host "))
         os.kill(int(agent.split()[0]), signal.SIGKILL)
-    clusters.until(lambda: not any(machine.processes() for machine in busy), 5)
-    clusters.await_terminal(job, 10)
+    clusters.until(lambda: not any(machine.processes() for machine in busy))
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     if victim != "supervisor":
         assert "was lost: " in str(job.describe()["FailureReason"])
@@ -116,7 +116,7 @@ def test_two_jobs_do_not_share_a_machine(make: clusters.Make, fleet: fleets.Flee
     text = reason(make, hosts=2, options=two)
     assert f"other jobs have {fleet.machines[0].address} ({first.name})" in text
     first.stop()
-    clusters.await_terminal(first, 20)
+    clusters.await_terminal(first)
     assert make.run("pass", hosts=2, options=two).status == "Completed"
 
 
@@ -173,13 +173,13 @@ def test_a_cut_link_ends_the_job_and_everything_of_it_on_both_sides(make: cluste
     job = make.start(WAITS, hosts=2, ready=2, processes=1, options=changed(make, silence=2))
     busy = [machine for machine in fleet.machines if machine.processes()]
     busy[1].cut()
-    clusters.until(lambda: job.status == "Failed", 15)
+    clusters.until(lambda: job.status == "Failed")
     assert "no sign of life for 2 s" in str(job.describe()["FailureReason"])
 
     def ours(machine: fleets.Machine) -> list[str]:  # its sshd waits for a peer that it cannot hear
         return [line for line in machine.processes() if " sshd: " not in f" {line}"]
 
-    clusters.until(lambda: not ours(busy[0]) and not ours(busy[1]), 10)
+    clusters.until(lambda: not ours(busy[0]) and not ours(busy[1]))
     for line in busy[1].processes():
         os.kill(int(line.split()[0]), signal.SIGKILL)
 
@@ -209,7 +209,7 @@ def test_a_machine_that_came_back_is_taken_for_the_next_attempt(make: clusters.M
     next(one for one in below if "ControlMaster=yes" in one.argv and fleet.machines[1].address in one.argv).kill()
     make.marked("again-1", 40)
     os.kill(int(agent.split()[0]), signal.SIGCONT)
-    clusters.await_terminal(job, 30)
+    clusters.await_terminal(job)
     assert job.status == "Completed", job.describe()["FailureReason"]
 
 

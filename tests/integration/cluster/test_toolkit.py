@@ -218,7 +218,7 @@ def test_sigkill_of_the_toolkit_takes_everything_with_it(tmp_path: Path) -> None
     assert [one.kind for one in family].count("rank") == 2
     process.kill()
     try:
-        clusters.until(lambda: not any(one.alive for one in family), 2)
+        clusters.until(lambda: not any(one.alive for one in family))
     finally:
         for one in family:
             with contextlib.suppress(ProcessLookupError):

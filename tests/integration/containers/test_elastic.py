@@ -33,7 +33,7 @@ def test_a_killed_container_is_replaced_and_the_training_goes_on(make: clusters.
     [first] = [item for item in containers if any("algo-1" in str(name) for name in item["Names"])]
     engine.kill(first["Id"], "SIGKILL")
     until_size(job, 2, 1, 2)
-    clusters.until(lambda: job.hosts == ["algo-2", "algo-3"], 10)
+    clusters.until(lambda: job.hosts == ["algo-2", "algo-3"])
     trained(make, job, 2)
     make.mark("enough")
     job.wait(logs=False, timeout=120)

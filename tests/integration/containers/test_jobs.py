@@ -15,7 +15,7 @@ from pathlib import Path
 
 import clusters
 import pytest
-from containing import GONE, WAITING, await_gone, left, plain_job
+from containing import WAITING, await_gone, left, plain_job
 
 from container.formats import tfrecord
 from estimators import (
@@ -206,16 +206,11 @@ def test_a_job_that_is_stopped_has_its_time_to_save(make: clusters.Make, engine:
 
 @pytest.mark.landing
 def test_sigkill_of_the_supervisor_leaves_nothing(make: clusters.Make, engine: Engine) -> None:
-    def attempt() -> float:
-        make.clear()
-        job = make.start(WAITING, hosts=2, ready=2)
-        assert len(left(engine, job.name)) == 3, "two containers and a network"
-        clusters.supervisor(job).kill()
-        seconds = await_gone(engine, job.name)
-        assert clusters.await_terminal(job) == "Failed"
-        return seconds
-
-    clusters.within(GONE, attempt)
+    job = make.start(WAITING, hosts=2, ready=2)
+    assert len(left(engine, job.name)) == 3, "two containers and a network"
+    clusters.supervisor(job).kill()
+    await_gone(engine, job.name)
+    assert clusters.await_terminal(job) == "Failed"
 
 
 def test_what_no_supervisor_took_goes_with_the_callers_head_start(engine: Engine, tmp_path: Path) -> None:

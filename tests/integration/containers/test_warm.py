@@ -58,7 +58,7 @@ def test_jobs_run_in_the_same_containers_one_after_another(
 def test_a_pool_goes_when_its_time_is_over(make: clusters.Make, engine: Engine, home: Path) -> None:
     clusters.fit(make("pass", hosts=2, keep_alive_period_in_seconds=6), logs=False)
     [pool] = pools(home)
-    clusters.until(lambda: not pool.exists() and not any(engine.leftovers({"fleetfit.pool": str(pool)})), 30)
+    clusters.until(lambda: not pool.exists() and not any(engine.leftovers({"fleetfit.pool": str(pool)})))
 
 
 def test_a_stopped_job_leaves_a_pool_and_a_killed_supervisor_does_not(
@@ -73,7 +73,7 @@ def test_a_stopped_job_leaves_a_pool_and_a_killed_supervisor_does_not(
     job = make.start(WAITING, hosts=2, ready=2, keep_alive_period_in_seconds=30)
     assert pools(home) == [pool]
     clusters.supervisor(job).kill()
-    clusters.until(lambda: not any(engine.leftovers({"fleetfit.pool": str(pool)})), 30)
+    clusters.until(lambda: not any(engine.leftovers({"fleetfit.pool": str(pool)})))
 
 
 def test_a_kept_container_that_is_killed_is_the_reason(make: clusters.Make, engine: Engine, home: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_kept_container_that_is_killed_is_the_reason(make: clusters.Make, engi
     engine.kill(state["containers"]["algo-2"], "SIGKILL")
     assert clusters.await_terminal(job) == "Failed"
     assert "algo-2: the container was killed from outside (SIGKILL)" in job.describe()["FailureReason"]
-    clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})), 30)
+    clusters.until(lambda: not pools(home) and not any(engine.leftovers({"fleetfit.pool": str(pool)})))
 
 
 def test_images_without_our_toolkit_are_not_kept(plain: str) -> None:
@@ -98,7 +98,7 @@ def test_a_failed_job_says_why_and_the_next_one_runs(make: clusters.Make, engine
     with pytest.raises(TrainingJobError, match="ValueError: no data"):
         make.run("raise ValueError('no data')", hosts=2, keep_alive_period_in_seconds=40)
     assert make.run("print('well')", hosts=2, keep_alive_period_in_seconds=1).status == "Completed"
-    clusters.until(lambda: not pools(home), 60)
+    clusters.until(lambda: not pools(home))
 
 
 def test_what_a_job_has_imported_is_there_for_the_next_one(make: clusters.Make, engine: Engine, home: Path) -> None:

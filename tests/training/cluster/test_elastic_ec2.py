@@ -21,7 +21,7 @@ pytestmark = [
 
 def first(job: TrainingJob, ec2: ec2_machines.Machines) -> str:
     """The instance that runs for longest."""
-    clusters.until(lambda: len(ec2.server.running()) == 2, 30, check=lambda: check(job))
+    clusters.until(lambda: len(ec2.server.running()) == 2, check=lambda: check(job))
     return next(one.id for one in ec2.server.instances if one.state == "running")
 
 

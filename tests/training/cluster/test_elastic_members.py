@@ -26,7 +26,7 @@ OPTIONS = {"max_hosts": 3, "workers": 1, "min_hosts": 1, "warm": False, "cooldow
 
 
 def told(job: TrainingJob, text: str) -> None:
-    clusters.until(lambda: text in clusters.all_text(job), 30, check=lambda: check(job))
+    clusters.until(lambda: text in clusters.all_text(job), check=lambda: check(job))
 
 
 def test_hosts_are_where_the_provider_says_and_leave_before_they_are_taken(
@@ -54,7 +54,7 @@ def test_hosts_are_where_the_provider_says_and_leave_before_they_are_taken(
     write({third: {"slots": 1, "wanted_in": 60}, first: {}})
     until_size(job, 1, 2, 1)
     told(job, "algo-1 has notice: it goes in 60 s")
-    clusters.until(lambda: job.hosts == ["algo-3"], 30, check=lambda: check(job))
+    clusters.until(lambda: job.hosts == ["algo-3"], check=lambda: check(job))
     write({first: {}, second: {}})
     until_size(job, 1, 2, 1, 2)
     told(job, "at machine-11")
@@ -83,7 +83,7 @@ def test_a_list_of_machines_bounds_an_elastic_job_and_may_grow(fleet: fleets.Fle
         except ConfigurationError:
             return False
 
-    clusters.until(added, 30, check=lambda: check(job))
+    clusters.until(added, check=lambda: check(job))
     until_size(job, 1, 2)
     make.mark("enough")
     job.wait(logs=False, timeout=60)

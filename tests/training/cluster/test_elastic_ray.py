@@ -29,7 +29,7 @@ def until_size(job: TrainingJob, *expected: int) -> None:
         found = sizes(job)
         return [size for size, before in zip(found, [0, *found], strict=False) if size != before]
 
-    clusters.until(lambda: changes() == list(expected), 60, check=lambda: check(job))
+    clusters.until(lambda: changes() == list(expected), check=lambda: check(job))
 
 
 def test_hosts_are_the_nodes_that_ray_has(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
@@ -69,13 +69,13 @@ def test_the_autoscaler_brings_nodes_for_an_elastic_job_and_takes_them_back(home
         make = clusters.Make(tmp_path, instance_type="ray", backend_options=options)
         strategy = ElasticHorovod(max_hosts=2, min_hosts=1, warm=False, cooldown=(0.2, 1.0))
         job = make.start(MEETING, hosts=1, distribution=strategy)
-        clusters.until(lambda: sizes(job)[-1:] == [2], 120, check=lambda: check(job))
+        clusters.until(lambda: sizes(job)[-1:] == [2], check=lambda: check(job))
         assert set(sizes(job)) <= {1, 2}
         make.mark("enough")
         job.wait(logs=False, timeout=60)
         assert job.status == "Completed", job.describe().get("FailureReason")
         alive = "print(sum(node['Alive'] for node in ray.nodes()))"
-        clusters.until(lambda: rays.asks(cluster.address, alive) == "1", 60)
+        clusters.until(lambda: rays.asks(cluster.address, alive) == "1")
     finally:
         cluster.close()
         clusters.kill_everything_of(home)

@@ -51,7 +51,7 @@ def test_hosts_are_the_machines_that_a_script_names(make: clusters.Make, fleet: 
         os.replace(make.folder / "new", named)
 
     def until_on(*numbers: int) -> None:
-        clusters.until(lambda: on(fleet) == sorted(numbers), 30, check=lambda: check(job))
+        clusters.until(lambda: on(fleet) == sorted(numbers), check=lambda: check(job))
 
     name(2)
     strategy = ElasticHorovod(
@@ -77,7 +77,7 @@ def test_hosts_are_the_machines_that_a_script_names(make: clusters.Make, fleet: 
     until_on(0)
     (make.folder / "new").write_text(f"{addresses[0]}:1\nno-such-host.invalid:1\n")
     os.replace(make.folder / "new", named)
-    clusters.until(lambda: "nobody knows the name" in clusters.all_text(job), 30, check=lambda: check(job))
+    clusters.until(lambda: "nobody knows the name" in clusters.all_text(job), check=lambda: check(job))
     name(0, 1)
     until_size(job, 1, 2, 1, 2, 1, 2)
     until_on(0, 1)
@@ -106,7 +106,7 @@ def test_a_host_that_is_named_later_gets_its_data_while_the_first_waits_for_it(
         inputs={"more": str(data)},
         distribution=ElasticHorovod(max_hosts=2, warm=False, discovery=str(named)),
     )
-    clusters.until(lambda: on(fleet) == [2], 30, check=lambda: check(job))
+    clusters.until(lambda: on(fleet) == [2], check=lambda: check(job))
     with named.open("a") as file:
         file.write(f"{fleet.machines[0].address}:1\n")
     until_size(job, 2)

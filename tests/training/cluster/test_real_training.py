@@ -65,7 +65,7 @@ def start(make: clusters.Make, distribution: Any, act: str = "{}", **settings: A
 
 def reason(job: TrainingJob, snapshot: clusters.Snapshot) -> str:
     """Why it failed, once all of it has gone."""
-    clusters.await_terminal(job, 60)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     snapshot.await_end()
     return str(job.describe()["FailureReason"])
@@ -97,7 +97,7 @@ def test_a_rank_of_a_collective_that_raises_is_named(make: clusters.Make) -> Non
         make(TRAIN, hosts=2, distribution=COLLECTIVE, environment={"ACT": '{"1": "raise ValueError(\'no data\')"}'}),
         wait=False,
     )
-    clusters.await_terminal(job, 200)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     assert job.describe()["FailureReason"].startswith("algo-2, rank 1: ValueError: no data")
     assert job.describe()["FailureReason"].endswith("ValueError: no data")
@@ -136,7 +136,7 @@ def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) ->
         ),
         wait=False,
     )
-    clusters.await_terminal(job, 200)
+    clusters.await_terminal(job)
     assert job.status == "Failed"
     assert job.failure is not None
     assert "no rank has printed or reported anything for 20 s" in job.failure.message
@@ -172,7 +172,7 @@ def test_horovods_own_warnings_do_not_keep_a_hanging_job_alive(make: clusters.Ma
         ),
         wait=False,
     )
-    clusters.await_terminal(job, 200)
+    clusters.await_terminal(job)
     assert job.status == "Failed" and job.failure is not None
     assert "Horovod waits for rank 0, which has not submitted HorovodAllreduce." in job.failure.hints
     lines = str(job.failure.places).splitlines()

@@ -99,7 +99,7 @@ def test_each_record_counts_once_whatever_dies_joins_or_leaves(make: clusters.Ma
     until_size(job, 2)
     trained(make, job, 2)
     ipc_client.request(job.record, {"op": "kill_rank", "rank": 1})
-    clusters.until(lambda: restarts(job) == 1, 60, check=lambda: check(job))
+    clusters.until(lambda: restarts(job) == 1, check=lambda: check(job))
     assert sizes(job) == [2]  # it starts again on its host, with the others
     trained(make, job, 2)
     assert job.add_hosts(1) == ["algo-3"]

@@ -162,7 +162,7 @@ def test_a_job_that_was_stopped_has_no_value(tmp_path: Path) -> None:
         signal.pause()
 
     job = Estimator(entry_point=train).fit(wait=False)
-    clusters.until(mark.exists, 30)
+    clusters.until(mark.exists)
     job.stop(wait=True)
     with pytest.raises(RecordError, match="left no value"):
         job.value()
@@ -485,7 +485,7 @@ def test_an_executor_runs_several_at_once_and_stops_what_nobody_needs(tmp_path: 
         with pytest.raises(TypeError, match=r"nothing\(\) cannot be called like this: too many"):
             executor.submit(nothing, 1)
         running = executor.submit(wait)
-        clusters.until((tmp_path / "waits").exists, 30)
+        clusters.until((tmp_path / "waits").exists)
         assert running.cancel()
         with pytest.raises(concurrent.futures.CancelledError):
             running.result(30)

@@ -37,17 +37,17 @@ def queued(folder: Path, name: str, *, attached: bool = False, **options: object
 
 
 def runs(folder: Path, name: str) -> None:
-    clusters.until((folder / f"{name}.runs").exists, 60)
+    clusters.until((folder / f"{name}.runs").exists)
 
 
 def waits(job: TrainingJob) -> None:
-    clusters.until(lambda: job.secondary_status == "Pending", 60)
+    clusters.until(lambda: job.secondary_status == "Pending")
 
 
 def said(job: TrainingJob, words: str) -> None:
     """Wait for what it says of its turn, which it says anew as others come and go."""
     waits(job)
-    clusters.until(lambda: job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"].startswith(words), 60)
+    clusters.until(lambda: job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"].startswith(words))
 
 
 def test_jobs_run_one_after_the_other_the_urgent_one_first(
@@ -98,7 +98,7 @@ def test_a_preemptible_job_makes_room_and_goes_on_afterwards(tmp_path: Path, hom
     assert patient.status == "Completed"
     assert patient.result().attempts == 2
     other.stop(wait=True)
-    clusters.until(lambda: Queue("default", home).entries() == [], 60)
+    clusters.until(lambda: Queue("default", home).entries() == [])
 
 
 def test_a_job_that_has_made_room_can_be_stopped_while_it_waits(tmp_path: Path, home: Path) -> None:
@@ -120,14 +120,14 @@ def test_who_is_stopped_killed_or_left_by_its_caller_keeps_nobody_waiting(tmp_pa
         queued(tmp_path, name, attached=name == "tied") for name in ("stopped", "tied", "killed", "last")
     )
     queue = Queue("default", home)
-    clusters.until(lambda: len(queue.entries()) == 5, 60)
+    clusters.until(lambda: len(queue.entries()) == 5)
     stopped.stop(wait=True)
     assert stopped.status == "Stopped" and not (tmp_path / "stopped.runs").exists()
     assert tied._tie is not None
     tied._tie.close()  # as when its caller is gone
-    clusters.until(lambda: tied.status == "Stopped", 60)
+    clusters.until(lambda: tied.status == "Stopped")
     os.kill(killed.describe()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
-    clusters.until(lambda: killed.status == "Failed", 60)
+    clusters.until(lambda: killed.status == "Failed")
     assert [one.job for one in order(queue.entries())] == ["last"]
     os.kill(first.describe()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
     runs(tmp_path, "last")

@@ -100,5 +100,5 @@ def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted:
         clusters.until((tmp_path / "there").exists)
         process.kill()
     pid = int((tmp_path / "there").read_text())
-    clusters.until(lambda: not Path(f"/proc/{pid}").exists(), 5)
-    clusters.until(lambda: not list(hosts.glob(".env-*")), 5)
+    clusters.until(lambda: not Path(f"/proc/{pid}").exists())
+    clusters.until(lambda: not list(hosts.glob(".env-*")))
