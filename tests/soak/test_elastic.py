@@ -104,7 +104,7 @@ class Resizes:
         return len(list(self._make.marks.glob("epoch-*")))
 
     def _await(self, condition: Callable[[], object]) -> None:
-        clusters.until(condition, TIMEOUT_S, check=lambda: check(self._job))
+        clusters.until(condition, check=lambda: check(self._job))
 
 
 @pytest.mark.parametrize("seed", [1795360728, 1795383069, "new"], indirect=True)

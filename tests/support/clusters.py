@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from waiting import until
+
 from container.contract import variables
 from container.contract.wire import Event
 from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
@@ -77,10 +79,6 @@ def wait_for(name, seconds=60):
             sys.exit(f"{name} was not marked")
         time.sleep(0.005)
 '''
-
-
-#: How long anything is waited for, in seconds: this is there for hangs alone, and says nothing of how quick we are.
-CEILING_S = 120.0
 
 
 class Make:
@@ -185,9 +183,9 @@ class Make:
         """Whether hosts have files of their own."""
         return not capabilities(self.instance_type).shared_machine
 
-    def marked(self, name: str, seconds: float = CEILING_S) -> str:
+    def marked(self, name: str) -> str:
         """Wait for a mark and read it."""
-        until((self.marks / name).exists, seconds)
+        until((self.marks / name).exists)
         return (self.marks / name).read_text()
 
     def mark(self, name: str) -> None:
@@ -205,25 +203,6 @@ def fit(estimator: Estimator, inputs: Any = None, **arguments: Any) -> TrainingJ
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreflightWarning)
         return estimator.fit(inputs, **arguments)
-
-
-def until(
-    condition: Callable[[], object], seconds: float = CEILING_S, *, check: Callable[[], None] = lambda: None
-) -> float:
-    """Wait for a condition and return how long it took, in seconds; fail when it does not come.
-
-    Args:
-        condition: What must become true.
-        seconds: For how long to wait, if that is more than :data:`CEILING_S`.
-        check: Raises when there is no point in waiting on.
-    """
-    start = time.monotonic()
-    seconds = max(seconds, CEILING_S)
-    while not condition():
-        check()
-        assert time.monotonic() - start < seconds, f"it did not come within {seconds:g} s"
-        time.sleep(0.01)
-    return time.monotonic() - start
 
 
 def slowness() -> float:
@@ -502,20 +481,16 @@ class Snapshot:
 
     def await_end(self) -> None:
         """Wait until all processes are gone."""
-        start = time.monotonic()
-        while left := self.left():
-            waited = time.monotonic() - start
-            assert waited < CEILING_S, f"alive after {CEILING_S:g} s: {[(p.kind, p.argv) for p in left]}"
-            time.sleep(0.01)
+        until(lambda: not self.left(), say=lambda: [(one.kind, one.argv) for one in self.left()])
 
     def files_left(self) -> list[Path]:
         """Temporary files that are still there."""
         return [path for path in self.files if path.exists()]
 
 
-def await_terminal(job: TrainingJob, seconds: float = CEILING_S) -> str:
+def await_terminal(job: TrainingJob) -> str:
     """Wait until the record has a terminal status, and return it."""
-    until(lambda: job.status in ("Completed", "Failed", "Stopped"), seconds)
+    until(lambda: job.status in ("Completed", "Failed", "Stopped"))
     return str(job.status)
 
 
@@ -605,13 +580,13 @@ class Caller:
                 cwd=folder,
             )
 
-    def job(self, name: str, seconds: float = 30.0) -> TrainingJob:
+    def job(self, name: str) -> TrainingJob:
         """The handle of the job that it starts."""
 
         def alive() -> None:
             assert self.process.poll() is None, self.errors.read_text()
 
-        until(lambda: name in job_names(), seconds, check=alive)
+        until(lambda: name in job_names(), check=alive)
         return TrainingJob.attach(name)
 
     def wait(self, seconds: float = 60.0) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import until
 
 from container.system.loop import Loop
 
@@ -31,11 +31,8 @@ def loop() -> Iterator[Loop]:
 def run_until(loop: Loop) -> RunUntil:
     """Runs the loop until a condition holds, or fails."""
 
-    def run(condition: Callable[[], object], seconds: float = 10.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come in time"
-            loop.run_once(0.05)
+    def run(condition: Callable[[], object]) -> None:
+        until(condition, between=lambda: loop.run_once(0.05))
 
     return run
 

@@ -168,9 +168,9 @@ class Killer:
             assert job.status == "InProgress", job.describe().get("FailureReason")
 
         if when is When.STEPPING:
-            clusters.until((make.marks / "stepped-0").exists, 180, check=going)
+            clusters.until((make.marks / "stepped-0").exists, check=going)
         elif when is When.SAVING:
-            clusters.until(lambda: self._newest() != before, 180, check=going)
+            clusters.until(lambda: self._newest() != before, check=going)
         # Log-uniform, to 2 s: the moment is what is tested.
         time.sleep(choice.uniform(0, 6) if when is When.STARTING else 0.01 * 200 ** choice.random())
         seconds = self._kill_all(job)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +58,6 @@ def start(
         environment=environment or {},
     )
     return TrainingJob(*launch(spec, RunOptions(**options), attached=attached, source=source))
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for a condition, or fail."""
-    deadline = time.monotonic() + max(seconds, 120)  # there for hangs alone
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come in time"
-        time.sleep(0.02)
 
 
 def processes_of(job: str) -> list[int]:

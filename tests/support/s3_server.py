@@ -17,7 +17,6 @@ import dataclasses
 import http.client
 import socket
 import threading
-import time
 import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -336,14 +335,6 @@ def _chunks(response: http.client.HTTPResponse, content: bytes | None) -> Iterat
         return
     while chunk := response.read1(1 << 18):
         yield chunk
-
-
-def wait_until(condition: Any, seconds: float = 30.0) -> None:
-    """Wait for a condition, or fail."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come within {seconds} s"
-        time.sleep(0.01)
 
 
 def start(folder: Path) -> S3Server:

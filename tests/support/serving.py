@@ -10,10 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from waiting import until
 
 #: Variables of the caller's that would lead a client elsewhere.
 _FOREIGN = ("AWS_", "SAGEMAKER_", "FLEETFIT_")
@@ -58,9 +58,9 @@ class Serving:
                 env={**self.clean(os.environ), "FLEETFIT_HOME": str(self.home), **self._files(), **self._config()},
                 start_new_session=True,
             )
-        until(self.env_file.exists, 60, lambda: self._check_alive())
+        until(self.env_file.exists, check=self._check_alive)
         # What by_profile() reads is printed after that.
-        until(lambda: self.said().count(_PRINTED) > before, 60, lambda: self._check_alive())
+        until(lambda: self.said().count(_PRINTED) > before, check=self._check_alive, say=self.said)
 
     def _check_alive(self) -> None:
         assert self._process is not None
@@ -198,13 +198,3 @@ def status_of(connection: socket.socket) -> int | None:
     except (ConnectionResetError, http.client.RemoteDisconnected):
         return None
     return response.status
-
-
-def until(condition: Callable[[], Any], seconds: float = 30.0, check: Callable[[], None] = lambda: None) -> Any:
-    """Wait for something, and return it; fail when it does not come."""
-    end = time.monotonic() + max(seconds, 120)  # there for hangs alone
-    while not (found := condition()):
-        check()
-        assert time.monotonic() < end, f"it did not come within {seconds} s"
-        time.sleep(0.02)
-    return found

@@ -13,10 +13,10 @@ import secrets
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import fleet as fleets
+from waiting import until
 
 #: What has to be installed.
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "setpriv", "nsenter")
@@ -149,11 +149,11 @@ class Cluster:
             ["munged", "--foreground", "--force", f"--key-file={key}", f"--seed-file={self.folder}/munge.seed",
              "--num-threads=2", *place]
         )  # fmt: skip
-        _until(lambda: (self.folder / "munge.socket").exists())
+        until(lambda: (self.folder / "munge.socket").exists())
         self.start_controller()
         for node in self.nodes:
             node.start()
-        _until(lambda: all(node.state == "idle" for node in self.nodes), self.logs)
+        until(lambda: all(node.state == "idle" for node in self.nodes), say=self.logs)
 
     def start_controller(self) -> None:
         """Start slurmctld."""
@@ -203,7 +203,7 @@ class Cluster:
                 self.ask("scontrol", "update", f"nodename={node.name}", "state=resume")
             if node.daemon is None or node.daemon.poll() is not None:
                 node.start()
-        _until(lambda: not self.queue() and all(node.state == "idle" for node in self.nodes), self.logs)
+        until(lambda: not self.queue() and all(node.state == "idle" for node in self.nodes), say=self.logs)
 
     def close(self) -> None:
         """End everything."""
@@ -225,10 +225,3 @@ def shared(fleet: fleets.Fleet) -> Iterator[Cluster]:
     _shared.pop()
     if not _shared:
         cluster.close()
-
-
-def _until(condition: Callable[[], object], say: Callable[[], str] = lambda: "", seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not come within {seconds} s: {say()}"
-        time.sleep(0.05)

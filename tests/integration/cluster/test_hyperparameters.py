@@ -68,7 +68,7 @@ def expected_arguments() -> dict[str, str]:
 def test_every_value_reaches_the_script_intact(hosts: int, processes: int | None, make: clusters.Make) -> None:
     clusters.fit(make(SCRIPT, hosts=hosts, processes=processes, hyperparameters=VALUES), logs=False)
     for rank in range(hosts * (processes or 1)):
-        got = json.loads(make.marked(f"got-{rank}", 1))
+        got = json.loads(make.marked(f"got-{rank}"))
         argv, environ = got["argv"], got["environ"]
         assert dict(zip(argv[::2], argv[1::2], strict=True)) == expected_arguments()
         assert argv[::2] == sorted(argv[::2], key=lambda word: word.lstrip("-"))
@@ -111,7 +111,7 @@ def test_model_dir_is_passed_by_the_rules_of_the_sdk(make: clusters.Make) -> Non
         make.clear()
         output = make.folder / "out"
         job = clusters.fit(make(SCRIPT, processes=processes, model_dir=model_dir, output_path=str(output)), logs=False)
-        argv = json.loads(make.marked("got-0", 1))["argv"]
+        argv = json.loads(make.marked("got-0"))["argv"]
         base = job.record.tree("algo-1").base
         wanted = expected.format(base=base, output=output, job=job.name) if expected else None
         given = argv[argv.index("--model_dir") + 1].removeprefix("file://") if "--model_dir" in argv else None
@@ -122,7 +122,7 @@ def test_the_users_environment_reaches_the_script_and_ours_does_not(make: cluste
     values = {"MINE": "a 'b' \"c\"\nd $HOME", "EMPTY": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     clusters.fit(make(SCRIPT, hosts=2, processes=1, environment=values), logs=False)
     for rank in (0, 1):
-        environ = json.loads(make.marked(f"got-{rank}", 1))["environ"]
+        environ = json.loads(make.marked(f"got-{rank}"))["environ"]
         assert {name: environ.get(name) for name in values} == values
         ours = {name for name in environ if "TOKEN" in name or name.startswith("FLEETFIT_")}
         assert not ours & {

@@ -48,9 +48,9 @@ def pid_of(job: TrainingJob) -> int:
     return pid
 
 
-def gone(pid: int, seconds: float = 10.0) -> None:
+def gone(pid: int) -> None:
     """Wait until nothing is kept."""
-    clusters.until(lambda: clusters.process(pid) is None and not kept.find(home()), seconds)
+    clusters.until(lambda: clusters.process(pid) is None and not kept.find(home()))
 
 
 def test_the_next_job_finds_its_imports_done_and_nothing_else(make: clusters.Make) -> None:

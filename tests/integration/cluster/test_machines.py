@@ -161,7 +161,7 @@ def test_checkpoints_come_here_while_it_trains_and_are_there_on_another_machine(
     taken.cut()
     clusters.await_terminal(job)
     assert job.status == "Completed", job.describe().get("FailureReason")
-    assert make.marked("found-1", 1) == "checkpoint-2-step-20"
+    assert make.marked("found-1") == "checkpoint-2-step-20"
     assert "was lost: it has given no sign of life for 2 s" in str(job.record.read_status())
 
 
@@ -185,7 +185,7 @@ def test_a_cut_link_ends_the_job_and_everything_on_both_sides_of_it(
     busy[1].cut()
     clusters.until(lambda: job.status == "Failed")
     assert "algo-2" in str(job.describe()["FailureReason"])
-    clusters.until(lambda: not busy[0].processes() and not busy[1].processes(), 6)  # the cut one notices by itself
+    clusters.until(lambda: not busy[0].processes() and not busy[1].processes())  # the cut one notices by itself
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "agent"])

@@ -57,7 +57,6 @@ def test_what_runs_is_what_was_planned(shape: shapes.Shape, make: clusters.Make)
                 (found := clusters.process(event.data["pid"])) is not None and found.argv == argv.get(place)
                 for place, event in started.items()
             ),
-            10,
         )
     snapshot = clusters.Snapshot(job)
     running = {place: (event.rank, clusters.process(event.data["pid"])) for place, event in started.items()}

@@ -252,7 +252,7 @@ def test_nothing_is_left_when_the_session_ends(end: str, tmp_path: Path, home: P
             assert caller.stdin is not None and caller.stdout is not None
             name = caller.stdout.readline().strip()
             for rank in (0, 1):
-                make.marked(f"ready-{rank}", 60)
+                make.marked(f"ready-{rank}")
             family = clusters.marked(name)
             assert family
             if end == "SIGKILL":

@@ -207,7 +207,7 @@ def test_a_machine_that_came_back_is_taken_for_the_next_attempt(make: clusters.M
     os.kill(int(agent.split()[0]), signal.SIGSTOP)
     below = clusters.below(clusters.supervisor(job).pid)
     next(one for one in below if "ControlMaster=yes" in one.argv and fleet.machines[1].address in one.argv).kill()
-    make.marked("again-1", 40)
+    make.marked("again-1")
     os.kill(int(agent.split()[0]), signal.SIGCONT)
     clusters.await_terminal(job)
     assert job.status == "Completed", job.describe()["FailureReason"]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Serving, until
+from serving import Serving
+from waiting import until
 
 pytestmark = pytest.mark.timeout(1500)  # the first one has the images made
 
@@ -69,7 +70,7 @@ def test_jobs_of_both_sdks_forms(image: str, tmp_path: Path) -> None:
             sm.create_training_job(**request)
         for request in (by_toolkit, driven):
             name = request["TrainingJobName"]
-            described = until(lambda name=name: over(sm, name), 300)
+            described = until(lambda name=name: over(sm, name))
             assert described["TrainingJobStatus"] == "Completed", (described, said(served, name))
             assert described["AlgorithmSpecification"] == request["AlgorithmSpecification"]
         assert "read ['a', 'b']" in said(served, "by-toolkit")

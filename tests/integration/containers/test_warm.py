@@ -51,7 +51,7 @@ def test_jobs_run_in_the_same_containers_one_after_another(
     # Others are made where the job wants something else.
     third = clusters.fit(make(SCRIPT, hosts=1, keep_alive_period_in_seconds=1), str(data), logs=False)
     assert clusters.reports(third)[0]["boot"] != said[0][0]["boot"]
-    clusters.until(lambda: pools(home) == [pool], 30)  # its second is over
+    clusters.until(lambda: pools(home) == [pool])  # its second is over
     engine.remove_all({"fleetfit.pool": str(pool)})
 
 

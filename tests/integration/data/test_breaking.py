@@ -12,7 +12,8 @@ from pathlib import Path
 import feeding
 import pytest
 from jobs_on_s3 import estimator
-from s3_server import Bucket, Faults, wait_until
+from s3_server import Bucket, Faults
+from waiting import until
 
 from container.agent import channels
 from container.contract.channels import HostChannel
@@ -58,11 +59,11 @@ def test_an_agent_that_is_killed_ends_the_job(
         "time.sleep(300)\n"
     )
     job = one.fit({"mine": TrainingInput(s3.uri("train"), input_mode="Pipe")}, wait=False)
-    wait_until(lambda: job.status != "InProgress" or any(line.text.startswith("reads") for line in job.log_lines()), 60)
+    until(lambda: job.status != "InProgress" or any(line.text.startswith("reads") for line in job.log_lines()))
     assert job.status == "InProgress", job.describe()
     [agent] = agents(tmp_path)
     os.kill(agent, signal.SIGKILL)
-    wait_until(lambda: job.status == "Failed")
+    until(lambda: job.status == "Failed")
     assert "algo-1, agent: the host agent was killed by SIGKILL" in job.describe()["FailureReason"]
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from s3_server import wait_until
+from waiting import until
 
 from estimators.cli.main import main
 from estimators.job.errors import ConfigurationError
@@ -89,7 +89,7 @@ def test_for_eval(tmp_path: Path) -> None:
         assert listed(tmp_path, variables) == "[]"
     finally:
         os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not alive(pid))
+    until(lambda: not alive(pid))
 
 
 def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from jobs_on_s3 import estimator, said
-from s3_server import Bucket, Faults, wait_until
+from s3_server import Bucket, Faults
+from waiting import until
 
 from container.agent import channels, mounting
 from container.contract.channels import HostChannel, InputMode
@@ -75,9 +76,9 @@ def test_a_killed_supervisor_leaves_no_mount(s3: Bucket, tmp_path: Path, monkeyp
         TrainingInput(s3.uri("train"), input_mode="FastFile"),
         wait=False,
     )
-    wait_until(lambda: mounts(job.record.path))
+    until(lambda: mounts(job.record.path))
     os.kill(job.record.read_status()["Fleetfit"]["supervisor_pid"], signal.SIGKILL)
-    wait_until(lambda: mounts(job.record.path) == [])
+    until(lambda: mounts(job.record.path) == [])
 
 
 def test_a_machine_that_cannot(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from jobs_on_s3 import estimator, said, unpacked
-from s3_server import Bucket, Faults, wait_until
+from s3_server import Bucket, Faults
+from waiting import until
 
 from estimators import FileSystemInput, PreflightWarning, TrainingInput, TrainingJobError
 from estimators.client import debugging
@@ -94,7 +95,7 @@ save(2)
 """
     one = estimator(tmp_path, script, checkpoint_s3_uri=s3.uri("ck"))
     job = fit(one, wait=False)
-    wait_until(lambda: "ck/checkpoint-00000001-step-1/manifest.json" in s3.names(), 60)
+    until(lambda: "ck/checkpoint-00000001-step-1/manifest.json" in s3.names())
     assert job.status == "InProgress"
     (job.record.checkpoints_dir / "go").touch()
     job.wait(logs=False)
@@ -146,7 +147,7 @@ def test_intermediate_output_comes_while_the_job_runs(s3: Bucket, faults: Faults
     one = estimator(tmp_path, INTERMEDIATE, instance_count=2, output_path=s3.uri("out"))
     job = fit(one, wait=False, job_name="between")
     key = "out/between/output/intermediate/plots/a"
-    wait_until(lambda: key in s3.names(), 60)
+    until(lambda: key in s3.names())
     assert job.status == "InProgress"
     job.record.checkpoints_dir.joinpath("go").touch()
     job.wait(logs=False)

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from serving import Serving, until
+from serving import Serving
+from waiting import until
 
 pytestmark = pytest.mark.network
 
@@ -32,7 +33,7 @@ def test_create_describe_list_wait_stop_and_logs(served: Serving, aws_cli: Path,
 
     # The command's own wait looks every two minutes, and the first time at once.
     boto3 = served.client("sagemaker")
-    until(lambda: boto3.describe_training_job(TrainingJobName="by-cli")["TrainingJobStatus"] == "Completed", 60)
+    until(lambda: boto3.describe_training_job(TrainingJobName="by-cli")["TrainingJobStatus"] == "Completed")
     described = json.loads(aws("sagemaker", "describe-training-job", "--training-job-name", "by-cli"))
     assert described["SecondaryStatus"] == "Completed"
     aws("sagemaker", "wait", "training-job-completed-or-stopped", "--training-job-name", "by-cli")
@@ -44,7 +45,7 @@ def test_create_describe_list_wait_stop_and_logs(served: Serving, aws_cli: Path,
     request.write_text(json.dumps(served.request("by-cli-2", "import time\ntime.sleep(600)")))
     aws("sagemaker", "create-training-job", "--cli-input-json", f"file://{request}")
     aws("sagemaker", "stop-training-job", "--training-job-name", "by-cli-2")
-    until(lambda: boto3.describe_training_job(TrainingJobName="by-cli-2")["TrainingJobStatus"] == "Stopped", 60)
+    until(lambda: boto3.describe_training_job(TrainingJobName="by-cli-2")["TrainingJobStatus"] == "Stopped")
 
     # A tuning job, whose trials do nothing but report.
     script = "import sys\nprint('score=' + sys.argv[sys.argv.index('--level') + 1])"
@@ -75,7 +76,7 @@ def test_create_describe_list_wait_stop_and_logs(served: Serving, aws_cli: Path,
         found = boto3.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName="searched-by-cli")
         return str(found["HyperParameterTuningJobStatus"])
 
-    until(lambda: status() == "Completed", 60)
+    until(lambda: status() == "Completed")
     words = ("--sort-by", "FinalObjectiveMetricValue", "--sort-order", "Descending")
     listed = json.loads(aws("sagemaker", "list-training-jobs-for-hyper-parameter-tuning-job", *name, *words))
     assert [job["TunedHyperParameters"]["level"] for job in listed["TrainingJobSummaries"]] == ["2", "1"]

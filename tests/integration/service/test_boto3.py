@@ -18,7 +18,8 @@ import pytest
 import serving
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from serving import Serving, until
+from serving import Serving
+from waiting import until
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 NAMESPACE = GROUP
@@ -190,7 +191,7 @@ def test_events_by_time_by_token_and_by_words(served: Serving, sm: Any) -> None:
 def test_stop_lists_tags_update_and_delete(served: Serving, sm: Any, tmp_path: Path) -> None:
     mark = {"MARK": str(tmp_path / "never")}
     sm.create_training_job(**served.request("stop-me", WAITING, Environment=mark, Tags=[{"Key": "a", "Value": "1"}]))
-    until(lambda: status(sm, "stop-me") == "InProgress" and "ready" in text_of(served, "stop-me"), 60)
+    until(lambda: status(sm, "stop-me") == "InProgress" and "ready" in text_of(served, "stop-me"))
     assert refusal(sm.delete_training_job, TrainingJobName="stop-me")[0] == "ResourceInUse"
     arn = sm.describe_training_job(TrainingJobName="stop-me")["TrainingJobArn"]
     sm.add_tags(ResourceArn=arn, Tags=[{"Key": "b", "Value": "2"}, {"Key": "a", "Value": "3"}])
@@ -308,7 +309,7 @@ def test_a_killed_endpoint_loses_no_job_and_no_line(own: Serving, tmp_path: Path
     assert record.read_status()["TrainingJobStatus"] == "InProgress"  # it waits, and is not lost
     mark.touch()
     first = JobRecord.open("first", own.home)
-    until(lambda: first.read_status()["TrainingJobStatus"] == "Completed", 60)  # with nobody there
+    until(lambda: first.read_status()["TrainingJobStatus"] == "Completed")  # with nobody there
     assert first.read_status()["ModelArtifacts"]["S3ModelArtifacts"].startswith("s3://")
     assert list(own.bucket.glob("out/first/output/model.tar.gz"))
 

@@ -14,7 +14,8 @@ from typing import Any
 import clusters
 import pytest
 import running
-from serving import IMAGE, until, write_archive
+from serving import IMAGE, write_archive
+from waiting import until
 
 from estimators.client import launch
 from estimators.job.errors import RecordError

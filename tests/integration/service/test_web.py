@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from serving import status_of, until
+from serving import status_of
+from waiting import until
 
 from estimators.service import web
 from estimators.service.protocol import Answer

@@ -59,7 +59,7 @@ def start(make: clusters.Make, distribution: Any, act: str = "{}", **settings: A
     def going() -> None:
         assert job.status == "InProgress", job.describe().get("FailureReason")
 
-    clusters.until((make.marks / "ready-0").exists, 200, check=going)
+    clusters.until((make.marks / "ready-0").exists, check=going)
     return job
 
 

@@ -79,7 +79,7 @@ def trained(make: clusters.Make, job: TrainingJob, size: int) -> None:
     for path in make.marks.glob("epoch-*"):
         path.unlink(missing_ok=True)
     clusters.until(
-        lambda: str(size) in [path.read_text() for path in make.marks.glob("epoch-*")], 120, check=lambda: check(job)
+        lambda: str(size) in [path.read_text() for path in make.marks.glob("epoch-*")], check=lambda: check(job)
     )
 
 

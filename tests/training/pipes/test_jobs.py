@@ -10,13 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from feeding import ROOT, write_objects
+from waiting import until
 
 from container.formats import tfrecord
 from estimators import MPI, CollectiveAllReduce, ParameterServer, TensorFlow, TrainingInput, TrainingJobError
@@ -214,11 +213,3 @@ def agents(folder: Path) -> list[int]:
                 if b"pipe" in words and any(word.startswith(os.fsencode(folder)) for word in words):
                     found.append(int(entry.name))
     return found
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for it."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

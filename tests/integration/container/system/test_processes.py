@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from container.system import processes
 
@@ -25,13 +25,6 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return text[text.rindex(")") + 2] != "Z"
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from estimators.cli import Exit
 from estimators.cli import main as cli
@@ -77,13 +78,6 @@ def run(*arguments: str) -> tuple[int, str, str]:
     process = start(*arguments)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
-
-
-def wait_for(condition, seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def running(name: str) -> bool:
@@ -160,7 +154,7 @@ def test_a_job_in_the_background(work: Path) -> None:
     name = out.strip()
     assert name.startswith("slow-")
     assert out == f"{name}\n"
-    wait_for(lambda: running(name))
+    until(lambda: running(name))
     assert run("wait", name, "--timeout", "1")[0] == Exit.TIMEOUT
     assert run("list", "--status", "InProgress", "-q")[1] == f"{name}\n"
     assert run("clean", "--job", name, "--yes")[0] == Exit.USAGE, "a running job is never removed"
@@ -188,7 +182,7 @@ def test_follow_ends_with_the_job_and_shows_what_comes(work: Path) -> None:
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)])
 def test_signals_stop_the_job(work: Path, number: int, expected: int) -> None:
     process = start("train", "train.py", "--name", "job", "--", "--sleep", "60")
-    wait_for(lambda: (work / "home" / "jobs" / "job").exists() and running("job"))
+    until(lambda: (work / "home" / "jobs" / "job").exists() and running("job"))
     begin = time.monotonic()
     process.send_signal(number)
     process.communicate(timeout=60)
@@ -202,7 +196,7 @@ def test_sigterm_stops_a_job_that_a_shell_runs_in_the_background(work: Path) -> 
     process = start(
         "train", "saving.py", "--name", "job", preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
     )
-    wait_for(lambda: (work / "saving").exists())
+    until(lambda: (work / "saving").exists())
     process.terminate()
     process.terminate()
     out, err = process.communicate(timeout=60)
@@ -215,7 +209,7 @@ def test_a_hangup_is_ignored_under_nohup(work: Path) -> None:
     process = start(
         "train", "saving.py", "--name", "job", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
     )
-    wait_for(lambda: (work / "saving").exists())
+    until(lambda: (work / "saving").exists())
     process.send_signal(signal.SIGHUP)
     (work / "go").touch()
     assert process.wait(timeout=60) == 0
@@ -415,7 +409,7 @@ def test_a_job_from_the_shell_can_be_reproduced(work: Path) -> None:
     first = subprocess.run(command, cwd=repo / "jobs", env=environment, capture_output=True, text=True, check=True)
     assert "changed since then" in first.stdout
     name = run("list", "-q")[1].strip()
-    wait_for(lambda: json.loads(run("describe", name, "--provenance")[1])["complete"])
+    until(lambda: json.loads(run("describe", name, "--provenance")[1])["complete"])
 
     status, script, _ = run("describe", name, "--reproduce")
     assert status == 0

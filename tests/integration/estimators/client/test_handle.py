@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 import running
-from running import processes_of, start, until
+from running import processes_of, start
+from waiting import until
 
 from estimators.client import ipc_client
 from estimators.client import launch as launching

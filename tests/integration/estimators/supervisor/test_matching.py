@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from container.system.loop import Loop
 from estimators.job.metrics import Line, MetricDefinition
@@ -43,10 +44,7 @@ class Searching:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Drive the loop, which is never held up for long."""
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            self.loop.run_once(1.0)
+        until(condition, between=lambda: self.loop.run_once(1.0))
 
 
 @pytest.fixture

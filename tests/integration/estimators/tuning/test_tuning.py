@@ -11,7 +11,7 @@ from typing import Any
 
 import clusters
 import pytest
-from running import until
+from waiting import until
 
 from estimators import (
     CategoricalParameter,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import waiting
 
 from container.contract.wire import Event, Piece
 from container.distributed.core.fault_injection import InjectedFaults
@@ -196,10 +196,7 @@ def disturber(
 
 
 def until(loop: Loop, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        loop.run_once(0.1)
+    waiting.until(condition, between=lambda: loop.run_once(0.1))
 
 
 def test_lines_are_those_of_the_rank_that_is_to_be_killed_and_of_any_rank_otherwise(hosts: Hosts) -> None:

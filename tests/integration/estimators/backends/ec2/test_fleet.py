@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from ec2_server import Ec2Server
+from waiting import until
 
 from container.system.loop import Loop
 from estimators.backends.ec2 import requests
@@ -80,16 +80,12 @@ class Watched:
 
             self.fleet.want(host, found, lambda text, host=host: self.failed.__setitem__(host, text))  # type: ignore[misc]
 
-    def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
-        end = time.monotonic() + seconds
-
+    def until(self, condition: Callable[[], object]) -> None:
         def look() -> None:
             self.loop.call_later(0.05, look)
 
         look()
-        while not condition():
-            assert time.monotonic() < end, (self.said, self.failed, self.gone)
-            self.loop.run_once()
+        until(condition, between=self.loop.run_once, say=lambda: (self.said, self.failed, self.gone))
 
 
 Make = Callable[..., Watched]

@@ -8,12 +8,13 @@ import shutil
 import signal
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aws_server import ANSWER_LOST, DENIED, EXPIRED, LOST, THROTTLED, Aws, Fault
+from waiting import until
 
 from container.contract import wire
 from container.contract.failures import Cause, Failure
@@ -75,13 +76,6 @@ def estimator(tmp_path: Path, **arguments: Any) -> TensorFlow:
             **arguments,
         }
     )
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come in time"
-        time.sleep(0.02)
 
 
 def event(kind: str, host: str, rank: int | None = None, **data: Any) -> bytes:

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from estimators import (
     MPI,
@@ -100,13 +101,6 @@ def estimator(**arguments: Any) -> TensorFlow:
             **arguments,
         }
     )
-
-
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come in time"
-        time.sleep(0.05)
 
 
 def test_a_cluster_trains_as_everywhere_else(

@@ -31,7 +31,7 @@ def connect(loop: Loop, run_until: RunUntil) -> Iterator[Open]:
         connections = Connections(loop, settings)
         opened.append(connections)
         connections.open(destination, came.append, came.append)
-        run_until(lambda: came, seconds=60)
+        run_until(lambda: came)
         return came[0]
 
     yield connect
@@ -228,7 +228,7 @@ def test_many_logins_at_once_come_through_a_narrow_door(
     try:
         for _ in range(12):
             connections.open(Destination(host=server.address, port=server.port), came.append, came.append)
-        run_until(lambda: len(came) == 12, seconds=60)
+        run_until(lambda: len(came) == 12)
         assert [text for text in came if isinstance(text, str)] == []
     finally:
         connections.close()
@@ -245,7 +245,7 @@ def test_patience_waits_for_a_machine_that_starts(
     connections.open(Destination(host=server.address, port=server.port), came.append, came.append, patience=60)
     loop.call_later(0.5, server.start)
     try:
-        run_until(lambda: came, seconds=30)
+        run_until(lambda: came)
         assert isinstance(came[0], SshConnection), came
     finally:
         connections.close()
@@ -289,7 +289,7 @@ def test_a_link_that_hangs_is_noticed_in_15_s(
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        run_until(lambda: lost, seconds=20)
+        run_until(lambda: lost)
         assert "no sign of life" in lost[0]
     finally:
         server.close()

@@ -1,0 +1,61 @@
+"""Waiting for a condition. There is one ceiling, for hangs alone: it says nothing of how quick anything is."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+
+#: How long anything is waited for, in seconds.
+CEILING_S = 120.0
+
+#: How often it is looked, in seconds.
+_EVERY_S = 0.01
+
+
+def until(
+    condition: Callable[[], Found],
+    *,
+    check: Callable[[], object] = lambda: None,
+    say: Callable[[], Any] | None = None,
+    between: Callable[[], object] = lambda: time.sleep(_EVERY_S),
+) -> Found:
+    """Wait until a condition holds, and return what it returned then.
+
+    Args:
+        condition: What must become true.
+        check: Raises when there is no point in waiting on.
+        say: What to tell when it has not come; else the variables of the condition are told.
+        between: What is done between two looks: a loop's turn, for what only comes by that.
+
+    Raises:
+        AssertionError: it has not come within :data:`CEILING_S`.
+    """
+    end = time.monotonic() + CEILING_S
+    while not (found := condition()):
+        check()
+        if time.monotonic() > end:
+            seen = say() if say is not None else _variables(condition)
+            raise AssertionError(f"not within {CEILING_S:g} s: {_text(condition)}\nlast: {found!r}\nseen: {seen}")
+        between()
+    return found
+
+
+def _text(condition: Callable[[], object]) -> str:
+    """The lines in which a condition stands."""
+    try:
+        return inspect.getsource(condition).strip()
+    except (OSError, TypeError):
+        return repr(condition)
+
+
+def _variables(condition: Callable[[], object]) -> str:
+    """What a condition has taken from around it."""
+    try:
+        values = inspect.getclosurevars(condition).nonlocals
+    except TypeError:
+        return "nothing"
+    return "; ".join(f"{name} = {value!r}"[:400] for name, value in values.items()) or "nothing"
