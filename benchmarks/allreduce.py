@@ -80,19 +80,21 @@ def loopback(seconds: float) -> Numbers:
 
     It is what a ring of two could reach if adding up cost nothing.
     """
-    server = socket.create_server(("127.0.0.1", 0))
     context = multiprocessing.get_context("spawn")
-    other = context.Process(target=_exchange_as_client, args=(server.getsockname()[1], seconds))
-    other.start()
-    connection, _ = server.accept()
-    rate = _exchange(connection, seconds)
-    other.join()
-    server.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        other = context.Process(target=_exchange_as_client, args=(server.getsockname()[1], seconds))
+        other.start()
+        connection, _ = server.accept()
+        with connection:
+            rate = _exchange(connection, seconds)
+        other.join()
+    other.close()
     return {str(size): rate for size in SIZES}
 
 
 def _exchange_as_client(port: int, seconds: float) -> None:
-    _exchange(socket.create_connection(("127.0.0.1", port)), seconds)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        _exchange(connection, seconds)
 
 
 def _exchange(connection: socket.socket, seconds: float) -> float:

@@ -22,6 +22,10 @@ from container.system import folders, importers
 sys.path.append(str(Path(__file__).parent / "support"))  # at the end: it hides nothing
 
 import job_dump
+import leaks
+
+#: Fixtures for all tests: homes and where their jobs run, a loop, installations.
+pytest_plugins = ["homes", "installations", "loops"]
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("fleetfit", deadline=None)
@@ -67,6 +71,18 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Generator[None]:
+    """Know what fixtures of more than one test open, which is no test's to close."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = leaks.open_files()
+    try:
+        return (yield)
+    finally:
+        leaks.keep_open(before)
+
+
 @pytest.fixture(scope="session")
 def prepared_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The digits as ``entrypoints/prepare_digits.py`` writes them, once for all processes: not to be changed."""
@@ -83,7 +99,7 @@ def prepared_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_temporary_folder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """A ``TMPDIR`` for each test, removed at its end: what a test kills cannot tidy up.
+    """A ``TMPDIR`` for each test, which fails if something of it is left at its end.
 
     Its path is short, since sockets lie in it. Ports stay reserved among all tests that run at once.
     """
@@ -100,13 +116,19 @@ def own_temporary_folder(
         (folder / ports.name).symlink_to(ports)
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    own = [request.getfixturevalue("tmp_path")] if "tmp_path" in request.fixturenames else []
+    watch = leaks.Watch(folder, *own)
     yield folder
+    request.node.funcargs.clear()  # what only they refer to is garbage
+    left = watch.left(request.fixturenames)
     for made in folder.glob(f"{folders.PREFIX}*"):
         for shared in Path("/dev/shm").glob(f"{made.name}-*"):
             shutil.rmtree(shared, ignore_errors=True)
     with contextlib.suppress(OSError):
         (folder / ports.name).unlink()
     shutil.rmtree(folder, ignore_errors=True)
+    if left:
+        pytest.fail("the test has left behind:\n" + "\n".join(left), pytrace=False)
 
 
 @pytest.fixture(scope="session")

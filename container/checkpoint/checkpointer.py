@@ -422,6 +422,7 @@ class Checkpointer:
     def _lock(self) -> None:
         if self._read_only:
             raise CheckpointError("this Checkpointer is read_only")
+        self._writer.check_open()  # or the folder, which closing has given to others, would be locked for good
         self._store.lock(self._lock_timeout)
 
     def _state_of(self, model: Any, optimizer: Any) -> state.Saveable:
@@ -446,7 +447,7 @@ class Checkpointer:
     def _load(self, which: str) -> Loaded | Refusal | None:
         """Rank 0's part of a restore; what goes wrong is for all ranks to know."""
         try:
-            if not self._read_only:
+            if not self._read_only and not self._writer.closed:
                 # No earlier process may add a checkpoint after we have chosen.
                 self._lock()
                 self.wait()

@@ -48,6 +48,16 @@ class BackgroundWriter(Generic[Job]):
         """Whether a job would be taken without waiting."""
         return self._under_way < self._pending
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more jobs."""
+        return self._closed
+
+    def check_open(self) -> None:
+        """Raise ValueError if the writer is closed."""
+        if self._closed:
+            raise ValueError("the Checkpointer is closed; make another one to save more.")
+
     @contextlib.contextmanager
     def slot(self) -> Iterator[Callable[[Job], None]]:
         """Wait for a place among those under way; the function given hands the job over.
@@ -60,8 +70,7 @@ class BackgroundWriter(Generic[Job]):
             ValueError: the writer is closed.
         """
         with self._changed:
-            if self._closed:
-                raise ValueError("the Checkpointer is closed; make another one to save more.")
+            self.check_open()
             self._wait_for(lambda: self.idle or bool(self._errors))
             self._raise()
             self._under_way += 1

@@ -36,6 +36,8 @@ class Background:
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
+        for fd in (self._read, self._write):  # nobody can know when the last thread has told what it has found
+            weakref.finalize(self, os.close, fd)
         loop.add_reader(self._read, self._deliver)
 
     def run(self, work: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]) -> None:

@@ -55,6 +55,13 @@ class Loop:
         signal.signal(signal.SIGCHLD, _noticed)
         self.add_reader(self._wakeup_read, self._on_wakeup)
 
+    def close(self) -> None:
+        """Close what it has opened itself; it cannot run any more."""
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        os.close(self._wakeup_read)
+        os.close(self._wakeup_write)
+
     # --- descriptors ---
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:

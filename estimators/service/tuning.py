@@ -9,6 +9,7 @@ from typing import Any
 
 from estimators.client import launch
 from estimators.job.errors import BackendError, ConfigurationError, JobExistsError, JobNotFoundError
+from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid
 from estimators.service.paging import page
@@ -77,8 +78,7 @@ class TuningJobs:
             asked = trial_request_of(name, definition, tuning, request.get("Tags"))
             spec, options = translate(asked, self._local)
 
-            def fill(record: TuningRecord) -> None:
-                template = record.template
+            def fill(template: JobRecord) -> None:
                 bring_source(spec, template, self._storage)
                 launch.fill(template, spec, options, None, time.time())
                 template.write_json(template.asked_file, {"request": asked})

@@ -12,6 +12,7 @@ from estimators.backends.sagemaker.tuning import SageMakerTuning
 from estimators.client import launch
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord
 from estimators.tuning import running
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord
@@ -54,8 +55,8 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Tuni
     definition = {member: given(member, value) for member, value in definition.items()}
     trial = TrainingJobSpec.from_request(trial_request_of(name, definition, spec))
 
-    def fill(record: TuningRecord) -> None:
-        launch.fill(record.template, trial, options, None, time.time())
+    def fill(template: JobRecord) -> None:
+        launch.fill(template, trial, options, None, time.time())
 
     try:
         return running.create(

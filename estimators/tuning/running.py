@@ -13,6 +13,7 @@ from typing import Any
 from estimators.client import launch
 from estimators.job.errors import BackendError, JobUnreachableError, UnsupportedError
 from estimators.records.private_files import open_private
+from estimators.records.record import JobRecord
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
 
@@ -47,7 +48,7 @@ def check_possible(spec: TuningSpec, home: str | Path | None = None) -> None:
 
 def create(
     spec: TuningSpec,
-    fill: Callable[[TuningRecord], None],
+    fill: Callable[[JobRecord], None],
     *,
     estimator: str,
     request: Mapping[str, Any],
@@ -59,7 +60,7 @@ def create(
 
     Args:
         spec: What is searched.
-        fill: Fills the template of the staged record.
+        fill: Fills the template that it is given.
         estimator: The class of the estimator, for :meth:`HyperparameterTuner.attach`.
         request: SageMaker's form of it all.
         home: Instead of ``$FLEETFIT_HOME``.
@@ -91,7 +92,11 @@ def create(
                 "Fleetfit": {"pid": None, **(own or {})},
             },
         )
-        fill(record)
+        template = record.template
+        try:
+            fill(template)
+        finally:
+            template.release()
         record.publish(spec.name)
     except BaseException:
         record.discard()

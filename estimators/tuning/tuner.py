@@ -29,6 +29,7 @@ from estimators.job.errors import (
     UnsupportedError,
 )
 from estimators.job.naming import base_of_name
+from estimators.records.record import JobRecord
 from estimators.tuning import ranges, running, trials
 from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
 from estimators.tuning.config import (
@@ -301,11 +302,11 @@ class HyperparameterTuner:
         for warning in draft.warnings:
             warnings.warn(warning, PreflightWarning, stacklevel=4)
 
-        def fill(record: TuningRecord) -> None:
-            launch.fill(record.template, draft.spec, draft.options, draft.source, time.time())
+        def fill(template: JobRecord) -> None:
+            launch.fill(template, draft.spec, draft.options, draft.source, time.time())
             found = backends.load(draft.options.backend).found(draft.spec)
             if found is not None:
-                record.template.write_json(record.template.found_file, found)
+                template.write_json(template.found_file, found)
 
         self.latest_tuning_job = running.create(
             spec,

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,8 @@ SCALE = float(os.environ.get("FLEETFIT_SOAK_SCALE") or 1)
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """``$FLEETFIT_HOME``; what still runs at the test's end is killed."""
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    yield tmp_path / "home"
-    clusters.kill_everything_of(tmp_path / "home")
+def own_home(home: Path) -> None:
+    """A home, also where a test does not ask for it."""
 
 
 @pytest.fixture

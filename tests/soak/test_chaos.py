@@ -12,12 +12,9 @@ import fleet as fleets
 import places
 import pytest
 import slurm
-from homes import cloud, ec2, fleet, machines, nodes, slurm_cluster
 
 if TYPE_CHECKING:
     import ec2_machines
-
-__all__ = ["cloud", "ec2", "fleet", "machines", "nodes", "slurm_cluster"]
 
 pytestmark = [
     pytest.mark.soak,

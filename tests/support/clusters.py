@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import leaks
 from waiting import until
 
 from container.contract import variables
@@ -509,6 +510,7 @@ def kill_everything_of(home: Path) -> None:
             if supervises or one.imports or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+                    leaks.jobs_were_killed()
 
 
 # --- other Pythons ---

@@ -31,11 +31,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     clusters.kill_everything_of(tmp_path / "home")
 
 
-@pytest.fixture(autouse=True)
-def own_home(home: Path) -> None:
-    """A home, also where a test does not ask for it."""
-
-
 @pytest.fixture(scope="session")
 def machines() -> Iterator[fleets.Fleet]:
     """Machines of this process's tests."""

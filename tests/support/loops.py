@@ -22,7 +22,7 @@ def loop() -> Iterator[Loop]:
     before = {number: signal.getsignal(number) for number in numbers}
     one = Loop()
     yield one
-    signal.set_wakeup_fd(-1)
+    one.close()
     for number, handler in before.items():
         signal.signal(number, handler)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import harness, peers, steps
+from benchmarks import allreduce, harness, peers, steps
 from benchmarks.harness import Numbers
 
 
@@ -26,6 +26,10 @@ def test_one_that_fails_does_not_stop_the_others(
     said = capfd.readouterr().err
     assert "unknown benchmark 'first'" in said and "unknown benchmark 'second'" in said
     assert said.endswith("failed: first, second\n")
+
+
+def test_the_loopback_carries_something() -> None:
+    assert allreduce.loopback(0.2)[str(allreduce.SIZES[0])] > 10e6
 
 
 def test_processes_by_hand_report_what_failed() -> None:

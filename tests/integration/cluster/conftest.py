@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from homes import (
-    cloud,
-    ec2,
-    executors,
-    fleet,
-    home,
-    machines,
-    make,
-    nodes,
-    own_home,
-    place,
-    ray_cluster,
-    raylets,
-    slurm_cluster,
-    spark,
-)
+from pathlib import Path
+
+import pytest
 from places import pytest_generate_tests
 
-__all__ = [
-    "cloud",
-    "ec2",
-    "executors",
-    "fleet",
-    "home",
-    "machines",
-    "make",
-    "nodes",
-    "own_home",
-    "place",
-    "pytest_generate_tests",
-    "ray_cluster",
-    "raylets",
-    "slurm_cluster",
-    "spark",
-]
+__all__ = ["pytest_generate_tests"]
+
+
+@pytest.fixture(autouse=True)
+def own_home(home: Path) -> None:
+    """A home, also where a test does not ask for it."""

@@ -9,7 +9,6 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import clusters
@@ -74,11 +73,8 @@ class _lock:
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """``$FLEETFIT_HOME``; what still runs at the test's end is killed and removed."""
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    yield tmp_path / "home"
-    clusters.kill_everything_of(tmp_path / "home")
+def own_home(home: Path) -> None:
+    """A home, also where a test does not ask for it."""
 
 
 @pytest.fixture

@@ -455,9 +455,9 @@ def test_a_plan_is_the_same_after_its_way_to_the_caller(data: st.DataObject) -> 
     assert containers.plan_from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
 
 
-def test_a_job_is_not_resumed_before_its_reaper_is_done(tmp_path: Path) -> None:
+def test_a_job_is_not_resumed_before_its_reaper_is_done(loop: Loop, tmp_path: Path) -> None:
     protected: set[int] = set()
-    reapers = Reapers(Loop(), protected, tmp_path / "log")
+    reapers = Reapers(loop, protected, tmp_path / "log")
     reapers.start(Duty(label=containers.RECORD_LABEL, value=str(tmp_path)))
     [pid] = protected
     try:

@@ -62,9 +62,9 @@ def test_each_rank_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         job.metrics("sytem")
 
 
-def test_looking_costs_little() -> None:
+def test_looking_costs_little(loop: Loop) -> None:
     """What one look takes, and how long it is then to the next."""
-    loop, waits, told = Loop(), [], []
+    waits, told = [], []
     member = Member("rank 0", Role.RANK, rank=0, pid=os.getpid(), started_at=time.monotonic() - 1)
 
     def call_later(seconds: float, callback: Any) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from loops import RunUntil
 
 from container.system.loop import Loop
 from estimators.backends.hosts import discovery
@@ -35,9 +35,10 @@ class Told:
         raise AssertionError(name)
 
 
-def test_a_file_and_a_script_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_and_a_script_are_watched(
+    loop: Loop, run_until: RunUntil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(discovery, "SCRIPT_EVERY_S", 0.02)
-    loop = Loop()
     for executable in (False, True):
         said: list[Mapping[str, int | None]] = []
         wrong: list[str] = []
@@ -49,21 +50,15 @@ def test_a_file_and_a_script_are_watched(tmp_path: Path, monkeypatch: pytest.Mon
             new.chmod(0o755 if executable else 0o644)
             new.replace(path)
 
-        def until(condition: Callable[[], object]) -> None:
-            deadline = time.monotonic() + 10
-            while not condition():
-                assert time.monotonic() < deadline
-                loop.run_once(0.05)
-
         write("a")
         watch = discovery.Discovery(loop, path, default_slots=2, folder=tmp_path)
         watch.start(Told(said, wrong))
-        until(lambda said=said: said)
+        run_until(lambda said=said: said)
         write("a:1 b")
-        until(lambda wrong=wrong: wrong)
+        run_until(lambda wrong=wrong: wrong)
         assert "neither" in wrong[0]
         write("b")
-        until(lambda said=said: len(said) == 2)
+        run_until(lambda said=said: len(said) == 2)
         watch.close()
         assert said == [{"a": 2}, {"b": 2}]
         assert len(wrong) == 1  # said once, however often it was seen
@@ -80,12 +75,11 @@ def test_a_file_and_a_script_are_watched(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
-    script: str | None, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loop: Loop, run_until: RunUntil, script: str | None, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(discovery, "SCRIPT_EVERY_S", 0.02)
     monkeypatch.setattr(discovery, "HOPELESS_S", 0.2)
     path = tmp_path / "discover.sh"
-    loop = Loop()
     for first in (None, "#!/bin/sh\necho a\n"):
         said: list[Mapping[str, int | None]] = []
         told: list[str] = []
@@ -102,10 +96,7 @@ def test_what_never_says_a_host_is_hopeless_and_what_did_once_is_only_told(
         write(first or script)
         watch = discovery.Discovery(loop, path, default_slots=1, folder=tmp_path)
         watch.start(Told(said, told, hopeless, then=lambda: write(script)))  # here the first has ended, nothing runs
-        until = time.monotonic() + 20
-        while not (hopeless if first is None else told):
-            assert time.monotonic() < until
-            loop.run_once(0.05)
+        run_until(lambda seen=hopeless if first is None else told: seen)
         watch.close()
         assert told == [f"{path} {wrong}" if "neither" not in wrong else f"{path}: {wrong} 'host' nor 'host:slots'."]
         assert hopeless[:1] == (told if first is None else [])

@@ -24,8 +24,8 @@ SLOW = MetricDefinition("slow", CATASTROPHIC)
 class Searching:
     """A search whose lines, finds and warnings are kept."""
 
-    def __init__(self, *definitions: MetricDefinition) -> None:
-        self.loop = Loop()
+    def __init__(self, loop: Loop, *definitions: MetricDefinition) -> None:
+        self.loop = loop
         self.protected: set[int] = set()
         self.found: list[tuple[str, str, str]] = []
         self.warnings: list[str] = []
@@ -48,11 +48,11 @@ class Searching:
 
 
 @pytest.fixture
-def searching() -> Iterator[Callable[..., Searching]]:
+def searching(loop: Loop) -> Iterator[Callable[..., Searching]]:
     made: list[Searching] = []
 
     def make(*definitions: MetricDefinition) -> Searching:
-        made.append(Searching(*definitions))
+        made.append(Searching(loop, *definitions))
         return made[-1]
 
     wakeup = signal.set_wakeup_fd(-1)
@@ -147,7 +147,7 @@ def test_the_process_ends_with_the_supervisor(searching: Callable[..., Searching
     child = os.fork()
     if child == 0:
         try:
-            search = Searching(SLOW)
+            search = Searching(Loop(), SLOW)
             search.search("a" * 64)
             search.loop.run_once(1.0)
             os.write(write, str(next(iter(search.protected))).encode())

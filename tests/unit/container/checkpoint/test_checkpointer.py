@@ -173,6 +173,9 @@ def test_what_cannot_be_saved_is_said_at_once(tmp_path: Path) -> None:
     assert checkpointer.checkpoints() == ["checkpoint-00000001-step-1"]
     with pytest.raises(ValueError, match="closed"):
         checkpointer.save(arrays(1), step=2)
+    assert checkpointer.restore() is not None
+    with Checkpointer(tmp_path, lock_timeout=0) as another:  # neither has taken the folder back
+        another.save(arrays(2), step=2)
 
 
 def test_metrics_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ class Pipe:
         os.set_blocking(self.reading, False)
         self.variable = f"{self.writing}:{os.fstat(self.writing).st_ino}"
 
+    def close(self) -> None:
+        os.close(self.reading)
+        os.close(self.writing)
+
     def lines(self) -> list[bytes]:
         data = bytearray()
         while True:
@@ -37,8 +41,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     monkeypatch.setattr(events, "_patient", True)
     monkeypatch.setattr(events, "_torn", False)
     yield made
-    os.close(made.reading)
-    os.close(made.writing)
+    made.close()
 
 
 def test_a_line_of_json(pipe: Pipe) -> None:
@@ -70,6 +73,7 @@ def test_without_a_pipe_nothing_happens(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert not events.emit("metric", value=1), target
     assert os.fstat(file).st_size == 0 and other.lines() == [b""]
     os.close(file)
+    other.close()
 
 
 def test_what_cannot_be_written_raises_nothing(pipe: Pipe) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import until
 
 from container.contract.frames import BODY_LIMIT, Decoder, encode
 from container.contract.messages import MessageError
@@ -41,18 +43,19 @@ def test_what_is_no_frame_is_refused(data: bytes) -> None:
 class Ends:
     """Two links that are connected, on one loop."""
 
-    def __init__(self, folder: Path) -> None:
-        self.loop = Loop()
+    def __init__(self, loop: Loop, folder: Path) -> None:
+        self.loop = loop
         self.received: list[list[tuple[dict[str, object], bytes]]] = [[], []]
         self.closed: list[str] = []
         one, other = socket.socketpair()
         self.links = []
         self.transfers: list[Transfers] = []
+        background = Background(self.loop)
         for number, sock in enumerate((one, other)):
             fd = sock.detach()
             link = Link(self.loop, fd, fd, lambda m, b, n=number: self.take(n, m, b), self.closed.append)
             self.links.append(link)
-            self.transfers.append(Transfers(self.loop, link, Background(self.loop), lambda: folder))
+            self.transfers.append(Transfers(self.loop, link, background, lambda: folder))
 
     def take(self, number: int, message: dict[str, object], body: bytes) -> None:
         if message["op"] == "data":
@@ -63,15 +66,22 @@ class Ends:
         else:
             self.received[number].append((message, body))
 
-    def until(self, condition: object) -> None:
-        for _ in range(100_000):
-            if condition():  # type: ignore[operator]
-                return
-            self.loop.run_once(0.5)
-        raise AssertionError("it did not come")
+    def until(self, condition: Callable[[], object]) -> None:
+        until(condition, between=lambda: self.loop.run_once(0.5))
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
 
 
-def test_folders_arrive_as_they_are_and_messages_do_not_wait_for_them(tmp_path: Path) -> None:
+@pytest.fixture
+def ends(loop: Loop, tmp_path: Path) -> Iterator[Ends]:
+    made = Ends(loop, tmp_path)
+    yield made
+    made.close()
+
+
+def test_folders_arrive_as_they_are_and_messages_do_not_wait_for_them(ends: Ends, tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     (source / "deep" / "er").mkdir(parents=True)
     (source / "empty").mkdir()
@@ -84,7 +94,6 @@ def test_folders_arrive_as_they_are_and_messages_do_not_wait_for_them(tmp_path: 
     (source / "outside").symlink_to("/etc/passwd")
     os.link(source / "big", source / "same")
     os.mkfifo(source / "fifo")
-    ends = Ends(tmp_path)
     done: list[str | None] = []
     ends.transfers[1].expect(1, target, done.append)
     ends.transfers[0].send(1, [(source, "")], follow=False)
@@ -99,11 +108,10 @@ def test_folders_arrive_as_they_are_and_messages_do_not_wait_for_them(tmp_path: 
     assert os.readlink(target / "inside") == "deep/er/run"
 
 
-def test_links_are_followed_where_that_is_wanted_and_a_file_goes_by_its_name(tmp_path: Path) -> None:
+def test_links_are_followed_where_that_is_wanted_and_a_file_goes_by_its_name(ends: Ends, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "link").symlink_to(tmp_path / "file")
-    ends = Ends(tmp_path)
     done: list[str | None] = []
     ends.transfers[1].expect(1, tmp_path / "target", done.append)
     sources = [(tmp_path / "source", ""), (tmp_path / "file", ""), (tmp_path / "none", "")]
@@ -114,11 +122,10 @@ def test_links_are_followed_where_that_is_wanted_and_a_file_goes_by_its_name(tmp
     assert not (tmp_path / "target" / "link").is_symlink()
 
 
-def test_what_cannot_be_read_or_written_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_read_or_written_is_said(ends: Ends, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "loop").symlink_to("loop")
     (tmp_path / "there").write_text("a file")
-    ends = Ends(tmp_path)
     done: list[str | None] = []
     ends.transfers[1].expect(1, tmp_path / "target", done.append)
     ends.transfers[0].send(1, [(tmp_path / "source", "")], follow=True)
@@ -130,8 +137,7 @@ def test_what_cannot_be_read_or_written_is_said(tmp_path: Path) -> None:
     assert done[1] is not None and "there" in done[1]
 
 
-def test_an_end_of_the_connection_and_nonsense_are_told_once(tmp_path: Path) -> None:
-    ends = Ends(tmp_path)
+def test_an_end_of_the_connection_and_nonsense_are_told_once(ends: Ends) -> None:
     ends.links[0].close()
     ends.until(lambda: ends.closed)
     assert ends.closed == ["the connection was closed"]

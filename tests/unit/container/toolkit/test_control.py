@@ -233,6 +233,7 @@ def test_a_client_that_comes_first_waits_for_the_server(loop: Loop, run_until: R
         received=lambda host, message: None, lost=lambda host, reason: None,
     )  # fmt: skip
     run_until(lambda: log == ["algo-2"] and client.log == ["joined"])
+    client.client.close()
     server.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from container.contract import variables
 from container.contract.environment import Environment, Machine
@@ -59,14 +60,17 @@ class Told:
         )
         self._printed, written = os.pipe()
         read_end, self.lifeline = os.pipe()
-        Recording(loop, Output(loop, written), environment, settings).follow(read_end)
+        self._loop, self._output = loop, Output(loop, written)
+        Recording(loop, self._output, environment, settings).follow(read_end)
         os.close(written)
 
     def printed(self) -> bytes:
         return os.read(self._printed, 1 << 16)
 
     def close(self) -> None:
+        until(lambda: "abandoned" in self.log, between=lambda: self._loop.run_once(0.1))
         os.close(self._printed)
+        os.close(self._output._fd)
 
 
 @pytest.fixture(params=[HostRuntime, ElasticRuntime])

@@ -31,7 +31,9 @@ def parcel(inputs: Any = None, backend_options: Any = None, **settings: Any) -> 
     draft.check()
     record = JobRecord.create("job")
     fill(record, draft.spec, draft.options, draft.source, 1.0)
-    return parcels.of(record, draft.spec, draft.options), record
+    made = parcels.of(record, draft.spec, draft.options)
+    record.release()
+    return made, record
 
 
 def test_paths_below_the_records_become_those_there(place: Path) -> None:

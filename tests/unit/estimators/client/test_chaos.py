@@ -179,9 +179,8 @@ def hosts() -> Hosts:
 
 
 def disturber(
-    hosts: Hosts, *faults: chaos.Fault, market: SpotMarket | None = None
-) -> tuple[Loop, Disturber, list[Any]]:
-    loop = Loop()
+    loop: Loop, hosts: Hosts, *faults: chaos.Fault, market: SpotMarket | None = None
+) -> tuple[Disturber, list[Any]]:
     told: list[Any] = []
     made = Disturber(
         loop,
@@ -192,16 +191,16 @@ def disturber(
         rank_of=lambda host, process: int(process[5:]) if process else None,
         tell=lambda fault, data: told.append((fault, data)),
     )
-    return loop, made, told
+    return made, told
 
 
 def until(loop: Loop, condition: Callable[[], bool]) -> None:
     waiting.until(condition, between=lambda: loop.run_once(0.1))
 
 
-def test_lines_are_those_of_the_rank_that_is_to_be_killed_and_of_any_rank_otherwise(hosts: Hosts) -> None:
+def test_lines_are_those_of_the_rank_that_is_to_be_killed_and_of_any_rank_otherwise(loop: Loop, hosts: Hosts) -> None:
     kill, remove = Kill(rank=1, at_line="step 5$"), RemoveHost("algo-2", at_line="step 9")
-    _, made, told = disturber(hosts, kill, remove)
+    made, told = disturber(loop, hosts, kill, remove)
     made.attempt_began(0)
     made.output(Piece("algo-1", "rank 0", b"step 5\n"))
     made.output(Piece("algo-1", None, b"step 9\n"))  # the toolkit's own words
@@ -215,9 +214,9 @@ def test_lines_are_those_of_the_rank_that_is_to_be_killed_and_of_any_rank_otherw
     assert made.end() == []
 
 
-def test_times_belong_to_their_attempt_and_hosts_come_back(hosts: Hosts) -> None:
+def test_times_belong_to_their_attempt_and_hosts_come_back(loop: Loop, hosts: Hosts) -> None:
     faults = (Kill(rank=0, at_s=0), Interrupt("algo-2", 0.01, at_s=0, return_after_s=0.01, attempt=1))
-    loop, made, _ = disturber(hosts, *faults, Kill(rank=1, at_s=99), Kill(rank=1, at_s=0, attempt=7))
+    made, _ = disturber(loop, hosts, *faults, Kill(rank=1, at_s=99), Kill(rank=1, at_s=0, attempt=7))
     made.attempt_began(0)
     until(loop, lambda: len(hosts.asked) == 1)
     made.attempt_ended()
@@ -227,17 +226,19 @@ def test_times_belong_to_their_attempt_and_hosts_come_back(hosts: Hosts) -> None
     assert made.end() == ["Kill(at_s=99, rank=1)"]  # its attempt was there, the seventh was not
 
 
-def test_a_rank_that_kills_itself_is_noted_and_a_chiefs_word_for_another_is_done(hosts: Hosts) -> None:
-    _, made, told = disturber(hosts, Kill(rank=0, at_step=5), Kill(rank=1, at_step=5), RemoveHost("algo-2", at_step=6))
+def test_a_rank_that_kills_itself_is_noted_and_a_chiefs_word_for_another_is_done(loop: Loop, hosts: Hosts) -> None:
+    made, told = disturber(
+        loop, hosts, Kill(rank=0, at_step=5), Kill(rank=1, at_step=5), RemoveHost("algo-2", at_step=6)
+    )
     made.attempt_began(0)
     for number in (0, 1, 2, 2, 8):
         made.event(Event(kind="chaos_step", host="algo-1", rank=0, data={"id": number, "step": 5}))
     assert hosts.asked == [("kill", 1, 9), ("remove", "algo-2", None)] and len(told) == 3
 
 
-def test_a_market_goes_on_over_the_attempts(hosts: Hosts) -> None:
+def test_a_market_goes_on_over_the_attempts(loop: Loop, hosts: Hosts) -> None:
     market = SpotMarket(trace=[(0, "algo-2", 0.01), (0.05, "algo-1", None)], notice_s=0)
-    loop, made, told = disturber(hosts, market=market)
+    made, told = disturber(loop, hosts, market=market)
     made.attempt_began(0)
     until(loop, lambda: len(hosts.asked) >= 2)  # on a busy machine the third is due as well
     made.attempt_began(1)

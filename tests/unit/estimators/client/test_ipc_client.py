@@ -21,6 +21,13 @@ from estimators.records.record import JobRecord
 ANSWER = encode({"op": "answer", "ok": True})
 
 
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[JobRecord]:
+    made = JobRecord.create("job-1", tmp_path)
+    yield made
+    made.release()
+
+
 @contextmanager
 def server(record: JobRecord, answer: bytes | None) -> Iterator[list[bytes]]:
     """A supervisor's socket that gives one answer to everything; None: it takes connections and says nothing."""
@@ -64,10 +71,10 @@ def test_a_message_is_answered_also_under_long_paths(tmp_path: Path, depth: int)
     with server(record, ANSWER) as asked:
         assert request(record, stop_message(None, "test")) == {"op": "answer", "ok": True}
     assert json.loads(asked[0]) == {"op": "stop", "grace": None, "reason": "test"}
+    record.release()
 
 
-def test_a_supervisor_that_is_just_starting_is_waited_for(tmp_path: Path) -> None:
-    record = JobRecord.create("job-1", tmp_path)
+def test_a_supervisor_that_is_just_starting_is_waited_for(record: JobRecord) -> None:
     answers: list[object] = []
     asking = threading.Thread(target=lambda: answers.append(request(record, {"op": "ping"})))
     asking.start()
@@ -77,8 +84,7 @@ def test_a_supervisor_that_is_just_starting_is_waited_for(tmp_path: Path) -> Non
     assert answers == [{"op": "answer", "ok": True}]
 
 
-def test_a_job_without_a_supervisor_is_told_at_once(tmp_path: Path) -> None:
-    record = JobRecord.create("job-1", tmp_path)
+def test_a_job_without_a_supervisor_is_told_at_once(record: JobRecord) -> None:
     record.release()
     start = time.monotonic()
     with pytest.raises(JobUnreachableError, match=r"no supervisor.*Failed"):
@@ -87,8 +93,7 @@ def test_a_job_without_a_supervisor_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [None, b"", b"[]\n", b"{}\n", b"nonsense\n", b'{"op":"answer"'])
-def test_a_supervisor_that_does_not_answer_is_named(tmp_path: Path, answer: bytes | None) -> None:
-    record = JobRecord.create("job-1", tmp_path)
+def test_a_supervisor_that_does_not_answer_is_named(record: JobRecord, answer: bytes | None) -> None:
     with server(record, answer):
         with pytest.raises(JobUnreachableError, match=r"did not answer within 0\.3 s.*supervisor\.log"):
             request(record, {"op": "ping"}, timeout=0.3)

@@ -199,7 +199,8 @@ def test_a_broken_pipe_is_told() -> None:
         printer = LogPrinter(stream)
         with pytest.raises(BrokenPipeError):
             printer.print(lines(b"a\n"))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), write_end)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), write_end)
 
 
 # --- what a terminal would obey ---

@@ -51,7 +51,9 @@ def test_the_last_lines_stand_in_for_a_traceback() -> None:
 
 
 def test_it_pickles_with_its_job(tmp_path: Path) -> None:
-    job = TrainingJob(JobRecord.create("job-1", tmp_path))
+    record = JobRecord.create("job-1", tmp_path)
+    record.release()
+    job = TrainingJob(record)
     error = pickle.loads(pickle.dumps(errors.TrainingJobError(job, FAILURE)))
     assert error.failure == FAILURE
     assert error.job.name == error.job_name == "job-1"

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from estimators.records.record import JobRecord
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> JobRecord:
-    return JobRecord.create("job-1", tmp_path)
+def record(tmp_path: Path) -> Iterator[JobRecord]:
+    made = JobRecord.create("job-1", tmp_path)
+    yield made
+    made.release()
 
 
 def everything(reader: LogReader, *, final: bool = False) -> list[LogLine]:
@@ -86,6 +89,7 @@ def test_any_output_reads_back_in_order(output: list[tuple[int, bytes, int]], da
 
     with tempfile.TemporaryDirectory() as home:
         record = JobRecord.create("job-1", home)
+        record.release()
         writer, reader = LogWriter(record), LogReader(record)
         lines: list[LogLine] = []
         written = [(rank, piece, when) for rank, piece, when in output if piece]

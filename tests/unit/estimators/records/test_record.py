@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ from estimators.records.states import SecondaryStatus
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> JobRecord:
-    return JobRecord.create("job-1", tmp_path)
+def record(tmp_path: Path) -> Iterator[JobRecord]:
+    made = JobRecord.create("job-1", tmp_path)
+    yield made
+    made.release()
 
 
 def test_a_name_is_claimed_once(record: JobRecord, tmp_path: Path) -> None:
@@ -39,7 +42,7 @@ def test_a_name_is_claimed_once(record: JobRecord, tmp_path: Path) -> None:
 def test_of_many_creators_at_once_one_wins(tmp_path: Path) -> None:
     def create(_: int) -> bool:
         try:
-            JobRecord.create("same", tmp_path)
+            JobRecord.create("same", tmp_path).release()
         except JobExistsError:
             return False
         return True
@@ -79,7 +82,9 @@ def test_an_unwritable_home_is_named_with_a_remedy(tmp_path: Path) -> None:
 
 def test_the_home_is_taken_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    assert JobRecord.create("job-1").path == tmp_path / "home" / "jobs" / "job-1"
+    record = JobRecord.create("job-1")
+    assert record.path == tmp_path / "home" / "jobs" / "job-1"
+    record.release()
     assert JobRecord.open("job-1").home == tmp_path / "home"
 
 
@@ -115,7 +120,7 @@ def test_the_end_of_the_supervisors_log_says_why_it_was_lost(record: JobRecord) 
 def test_a_discarded_name_is_free_again(record: JobRecord, tmp_path: Path) -> None:
     record.discard()
     assert job_names(tmp_path) == []
-    JobRecord.create("job-1", tmp_path)
+    JobRecord.create("job-1", tmp_path).release()
 
 
 # --- files ---

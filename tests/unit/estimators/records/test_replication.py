@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,18 @@ REQUEST = {"TrainingJobName": "job"}
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> JobRecord:
+def there(tmp_path: Path) -> Iterator[JobRecord]:
     record = JobRecord.create("job", tmp_path / "there")
     record.write_status(statuses.new_status(REQUEST, 1.0))
-    return record
+    yield record
+    record.release()
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> JobRecord:
-    return JobRecord.create("job", tmp_path / "here")
+def here(tmp_path: Path) -> Iterator[JobRecord]:
+    record = JobRecord.create("job", tmp_path / "here")
+    yield record
+    record.release()
 
 
 def say(record: JobRecord, *texts: str) -> None:

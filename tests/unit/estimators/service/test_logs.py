@@ -22,6 +22,7 @@ def test_events_of_two_hosts_in_the_same_moment_have_different_ids(tmp_path: Pat
         "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 2},
     }
     record.write_request(request)
+    record.release()
     record.write_status(statuses.transition(statuses.new_status(request, 1.0), SecondaryStatus.TRAINING, 2.0))
     writer = LogWriter(record)
     for host in ("algo-1", "algo-2"):

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,13 @@ ARN = job_arn("us-east-1", "job")
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Training:
+def training(tmp_path: Path) -> Iterator[Training]:
     record = JobRecord.create("job", tmp_path)
     record.write_status(statuses.new_status({"TrainingJobName": "job"}, time.time()))
     jobs = Jobs(tmp_path, "us-east-1")
     nobody: Any = None
-    return Training(jobs, nobody, nobody, Local())
+    yield Training(jobs, nobody, nobody, Local())
+    record.release()
 
 
 def tags(training: Training) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,10 @@ NS = 1_000_000
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> JobRecord:
-    return JobRecord.create("job", tmp_path)
+def record(tmp_path: Path) -> Iterator[JobRecord]:
+    made = JobRecord.create("job", tmp_path)
+    yield made
+    made.release()
 
 
 Write = Callable[..., None]

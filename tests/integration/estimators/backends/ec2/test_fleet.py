@@ -32,8 +32,8 @@ def the_api(region: Ec2Server) -> Ec2Api:
 class Watched:
     """A fleet, and what it has told."""
 
-    def __init__(self, ec2: Ec2Server, api: Ec2Api, **more: Any) -> None:
-        self.loop = Loop()
+    def __init__(self, loop: Loop, ec2: Ec2Server, api: Ec2Api, **more: Any) -> None:
+        self.loop = loop
         self.said: list[str] = []
         self.gone: dict[str, str] = {}
         self.stale: list[str] = []
@@ -92,11 +92,11 @@ Make = Callable[..., Watched]
 
 
 @pytest.fixture
-def watch(ec2: Ec2Server, the_api: Ec2Api) -> Any:
+def watch(loop: Loop, ec2: Ec2Server, the_api: Ec2Api) -> Any:
     made: list[Watched] = []
 
     def make(**more: Any) -> Watched:
-        made.append(Watched(ec2, the_api, **more))
+        made.append(Watched(loop, ec2, the_api, **more))
         return made[-1]
 
     yield make

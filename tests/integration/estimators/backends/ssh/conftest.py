@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from loops import loop, own_children, run_until  # noqa: F401
 from sshd import Keys, Server
 
 from estimators.backends.ssh.command import SshSettings
