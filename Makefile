@@ -41,15 +41,15 @@ train: ## make the environment, then train a digits classifier on two local host
 
 test: ## make the environment with what the tests need, then run the landing set: five minutes
 	@$(PROVISION) --extras $(EXTRAS) --small-torch
-	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) --dist worksteal $(PYTEST)
+	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
 test-all: ## run all tests but the long counts and Spark's: half an hour
 	@$(PROVISION) --extras test,torch
-	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) --dist worksteal $(PYTEST)
+	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) $(PYTEST)
 
 newest: ## run the landing set on the newest of everything, in an environment of its own
 	@$(PROVISION)-newest --extras test,torch --newest
-	@$(VENV)-newest/bin/python -m pytest $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) --dist worksteal $(PYTEST)
+	@$(VENV)-newest/bin/python -m pytest $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
 lock: ## write the newest versions that fit together into constraints.txt
 	@$(PYTHON) estimators/provision --lock

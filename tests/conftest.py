@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).parent / "support"))  # at the end: it hides 
 
 import job_dump
 import leaks
+import turns
 
 #: Fixtures for all tests: homes and where their jobs run, a loop, installations.
 pytest_plugins = ["homes", "installations", "loops"]
@@ -41,16 +42,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes long first, so that no process has it left at the end; unit tests fill the gaps there.
-
-    Tests in containers begin: one process makes their images while the others, which begin further on, test.
-    """
-    items.sort(key=_turn)
+    """Put what takes long first, so that no process has it left at the end."""
+    items.sort(key=lambda item: turns.order(item.nodeid))
 
 
-def _turn(item: pytest.Item) -> int:
-    parts = item.path.parts
-    return next((turn for turn, name in enumerate(("containers", "training", "integration")) if name in parts), 3)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> turns.Scheduler:
+    """Have the tests of one engine in one process."""
+    return turns.Scheduler(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Have a test that uses two cores wait for its turn, which is no part of its time."""
+    with turns.turn() if turns.is_large(item.nodeid) else contextlib.nullcontext():
+        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,79 @@
+"""Which of the tests' processes runs what, and when.
+
+Tests of one engine run in one process, which starts it once. Those that train with TensorFlow or PyTorch, or run
+containers, use two cores: as many of these run at once as there are pairs of cores, and the others fill up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+#: So many tests that use two cores run at once on this machine, whoever started them.
+PLACES = max(1, len(os.sched_getaffinity(0)) // 2)
+_LARGE = re.compile(r"tests/(training|soak|integration/(containers|docs))/")
+#: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
+_ENGINES = {
+    "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher)?\.py|\[ray\b"),
+    "machines": re.compile(r"/test_(slurm|ssh|elastic_ssh|machines|dispatcher|chaos)\.py|\[(machines|ssh|slurm)\b"),
+    "ec2": re.compile(r"/test_(elastic_)?ec2\.py|/test_spot_fleet\.py|/backends/ec2/"),
+    "s3": re.compile(r"integration/data/"),
+    "endpoint": re.compile(r"integration/service/"),
+}
+
+
+def is_large(test: str) -> bool:
+    """Return whether a test uses two cores."""
+    return _LARGE.search(test) is not None
+
+
+def group(test: str, places: int = PLACES) -> str:
+    """Return the name of the tests that run in one process with a test, by its node ID."""
+    for engine, sign in _ENGINES.items():
+        if sign.search(test):
+            return engine
+    file = test.partition("::")[0]
+    return f"large {zlib.crc32(file.encode()) % places}" if is_large(test) else file
+
+
+def order(test: str) -> int:
+    """Return when a test runs: what takes long is not left for the end, where the unit tests fill up."""
+    if is_large(test):
+        return 0
+    if group(test) in _ENGINES:
+        return 1
+    return 3 if "tests/unit/" in test else 2
+
+
+class Scheduler(LoadScopeScheduling):
+    """Hands out whole groups, in the order of their first tests."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+@contextlib.contextmanager
+def turn() -> Iterator[None]:
+    """Hold one of the places for tests that use two cores; wait until there is one."""
+    with contextlib.ExitStack() as stack:
+        paths = [f"/tmp/fleetfit-tests-{os.getuid()}-{number}.lock" for number in range(PLACES)]
+        files = [stack.enter_context(open(path, "w")) for path in paths]
+        for file in files:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+        else:
+            fcntl.flock(files[os.getpid() % PLACES], fcntl.LOCK_EX)
+        yield
