@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -199,7 +200,7 @@ class Stage:
         way = self.fleet.folder / "slow_way.py"
         way.write_text(SLOW_WAY)
         slow = self.fleet.folder / "ssh" / "slow"
-        slow.write_text(f"Host *\n  ProxyCommand {sys.executable} {way} %h %p\n{config.read_text()}")
+        slow.write_text(f"Host *\n  ProxyCommand {shlex.join([sys.executable, str(way)])} %h %p\n{config.read_text()}")
         return slow
 
     def _clock(self) -> Path:
@@ -223,7 +224,7 @@ rm {claim}.$$
 if [ "$(cat {claim})" = "$(uname -n)" ]; then
     export LD_PRELOAD={self._clock()}
 fi
-exec {sys.executable} "$@"
+exec {shlex.quote(sys.executable)} "$@"
 """
         )
         python.chmod(0o755)

@@ -28,6 +28,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -255,8 +256,9 @@ class Runner:
             print(self._printed, end="", flush=True)
 
     def _shell(self, block: Block, command: str) -> None:
-        before = f"[ ! -f {self._state} ] || . {self._state}\n"
-        after = f"\n__code=$?; export -p > {self._state}; exit $__code"
+        state = shlex.quote(str(self._state))
+        before = f"[ ! -f {state} ] || . {state}\n"
+        after = f"\n__code=$?; export -p > {state}; exit $__code"
         argv = ["bash", "-c", before + command + after]
         until = block.instructions.get("until")
         print(f"$ {command}", flush=True)
@@ -291,7 +293,7 @@ class Runner:
 def _exported(file: Path) -> dict[str, str]:
     """The variables that a shell has exported to a file."""
     printed = subprocess.run(
-        ["env", "-i", "bash", "-c", f". {file}; env -0"], capture_output=True, text=True, check=True
+        ["env", "-i", "bash", "-c", f". {shlex.quote(str(file))}; env -0"], capture_output=True, text=True, check=True
     ).stdout
     pairs = [pair.split("=", 1) for pair in printed.split("\0") if "=" in pair]
     return {name: value for name, value in pairs if name not in ("_", "SHLVL", "PWD", "OLDPWD")}

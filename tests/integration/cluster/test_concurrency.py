@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shlex
 import shutil
 import socket
 import stat
@@ -97,7 +98,8 @@ def test_a_host_that_never_comes_up_is_named(make: clusters.Make, tmp_path: Path
     """Its toolkit is stopped before it can say a word."""
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\ncase $SAGEMAKER_BASE_DIR in */algo-2/*) kill -STOP $$ ;; esac\nexec {sys.executable} "$@"\n'
+        "#!/bin/sh\ncase $SAGEMAKER_BASE_DIR in */algo-2/*) kill -STOP $$ ;; esac\n"
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     python.chmod(0o755)
     (tmp_path / "mpirun").symlink_to(Path(sys.executable).with_name("mpirun"))
@@ -337,7 +339,7 @@ def test_a_closed_standard_input_and_output_of_the_caller(make: clusters.Make, t
         'estimator.fit(job_name="job-1", logs=False)',
         estimator,
         tmp_path,
-        python=("/bin/sh", "-c", f'exec {sys.executable} "$0" <&- >&- 2>&-'),
+        python=("/bin/sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable),
     )
     job = caller.job("job-1")
     assert caller.wait() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -113,7 +114,7 @@ def test_the_page_on_fleets_does_what_it_says(fleet: fleets.Fleet, tmp_path: Pat
     names = [f"Host node-{number}\n  HostName {machine.address}" for number, machine in enumerate(fleet.machines, 1)]
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {fleet.keys.client(*names)} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {shlex.quote(str(fleet.keys.client(*names)))} "$@"\n')
     program.chmod(0o755)
     (document,) = documents.that_need("ssh")
     path = f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -210,7 +210,7 @@ def test_hosts_that_discovery_does_not_name_do_not_train(slow: bool, make: clust
     hosts_file = make.folder / "hosts"
     hosts_file.write_text("one\n")
     script = make.folder / "discover"
-    script.write_text(f"#!/bin/sh\nwhile [ ! -e {make.marks}/up ]; do sleep 0.05; done\ncat {hosts_file}\n")
+    script.write_text(f"#!/bin/sh\nwhile [ ! -e '{make.marks}/up' ]; do sleep 0.05; done\ncat '{hosts_file}'\n")
     script.chmod(0o755)
     options = {"max_hosts": 3, "workers": 1, "warm": False, "discovery": str(script if slow else hosts_file)}
     job = make.start(MEETING, hosts=3, distribution={"elastic_horovod": {"enabled": True, **options}})

@@ -43,7 +43,7 @@ def test_hosts_are_the_machines_that_a_script_names(make: clusters.Make, fleet: 
     addresses = [machine.address for machine in fleet.machines]
     named = make.folder / "named"
     script = make.folder / "discover_hosts.sh"
-    script.write_text(f"#!/bin/sh\ncat {named}\n")
+    script.write_text(f"#!/bin/sh\ncat '{named}'\n")
     script.chmod(0o755)
 
     def name(*numbers: int) -> None:

@@ -48,7 +48,7 @@ def test_a_training_on_a_spot_fleet(fleet: fleets.Fleet, tmp_path: Path, home: P
     make._environment = {}
     named = make.marks / "named"  # what EC2 would say, and what the dispatcher sees
     script = tmp_path / "discover_hosts.sh"
-    script.write_text(f"#!/bin/sh\ncat {named}\n")
+    script.write_text(f"#!/bin/sh\ncat '{named}'\n")
     script.chmod(0o755)
 
     def name(*numbers: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -151,14 +152,12 @@ def on_a_small_disk(tmp_path: Path, script: str, *arguments: str) -> str:
     (tmp_path / "script.py").write_text(script)
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = f"mount -t tmpfs -o size=2m none {disk}"
+    mount = f"mount -t tmpfs -o size=2m none {shlex.quote(str(disk))}"
     if unshare is None or subprocess.run([unshare, "-Urm", "sh", "-c", mount], capture_output=True).returncode:
         assert "CI" not in os.environ, "CI must be able to make a mount namespace"
         pytest.skip("this machine lets nobody make a mount namespace")
-    command = f"{mount} && exec {sys.executable} {tmp_path / 'script.py'} {disk} {' '.join(arguments)}"
-    done = subprocess.run(
-        [unshare, "-Urm", "sh", "-c", command], capture_output=True, text=True, timeout=60, check=False
-    )
+    command = ["sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, tmp_path / "script.py", disk, *arguments]
+    done = subprocess.run([unshare, "-Urm", *command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -218,7 +217,7 @@ def test_a_disk_that_can_only_be_read(store: CheckpointStore) -> None:
     store.write(contents(7))
     store.close()
     unshare, folder = shutil.which("unshare"), store.directory
-    mount = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+    mount = "mount --bind {0} {0} && mount -o remount,bind,ro {0}".format(shlex.quote(str(folder)))
     if unshare is None or subprocess.run([unshare, "-Urm", "sh", "-c", mount], capture_output=True).returncode:
         assert "CI" not in os.environ, "CI must be able to make a mount namespace"
         pytest.skip("this machine lets nobody make a mount namespace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_every_way_to_start_python(tmp_path: Path, form: str) -> None:
     argv = {
         "module": [sys.executable, "-m", "train"],
         "package": [sys.executable, "-m", "trainer"],
-        "shell": ["/bin/sh", "-c", f"echo start; {sys.executable} train.py --a 'b c'"],
+        "shell": ["/bin/sh", "-c", f"echo start; {shlex.quote(sys.executable)} train.py --a 'b c'"],
     }[form]
     run = Run(argv, tmp_path)
     assert run.code == 1

@@ -198,7 +198,7 @@ def test_another_version_of_a_library_is_not_known(libraries: str, tmp_path: Pat
         ("import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', '--version'], stdout=-3)", True),
         ("import os; os.system('echo a | cat && true')", True),
         ("import subprocess, sys; subprocess.run([sys.executable, '-c', ''])", False),
-        ("import os, sys; os.system(sys.executable + ' -c \"\"')", False),
+        ("import os, shlex, sys; os.system(shlex.join([sys.executable, '-c', '']))", False),
         ("import os, sys; os.posix_spawn(sys.executable, [sys.executable, '-c', ''], os.environ); os.wait()", False),
         ("import os, sys; os.execv(sys.executable, [sys.executable, '-c', ''])", False),
         (

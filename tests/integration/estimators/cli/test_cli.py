@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -298,20 +299,32 @@ def test_version(work: Path) -> None:
     assert run()[0] == Exit.USAGE
 
 
+def installed(work: Path) -> dict[str, str]:
+    """The variables of a shell that finds ``fleetfit``, in an environment whose path has a space.
+
+    The kernel would split such a path behind ``#!``: installers have a shell start it.
+    """
+    program = work / "an environment" / "bin" / "fleetfit"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        f"#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} \"$0\" \"$@\"\n' '''\n"
+        "import sys\nfrom estimators.cli.main import main\nsys.exit(main())\n"
+    )
+    program.chmod(0o755)
+    return {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_completion(work: Path) -> None:
     script = run("completion", "bash")[1]
     run("train", "train.py", "--name", "my-job", "--no-logs")
-    (work / "bin").mkdir()
-    (work / "bin" / "fleetfit").write_text(f'#!/bin/sh\nexec {sys.executable} -m estimators.cli.main "$@"\n')
-    (work / "bin" / "fleetfit").chmod(0o755)
+    environment = installed(work)
 
     def complete(*words: str) -> list[str]:
         quoted = " ".join(f"'{word}'" for word in words)
         code = f"{script}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _fleetfit; echo ${{COMPREPLY[@]}}"
         done = subprocess.run(
-            ["bash", "-c", code], capture_output=True, text=True, check=True,
-            env={**os.environ, "PATH": f"{work / 'bin'}:{os.environ['PATH']}"},
+            ["bash", "-c", code], capture_output=True, text=True, check=True, env=environment
         )  # fmt: skip
         return done.stdout.split()
 
@@ -333,7 +346,7 @@ def test_fish_takes_its_script(work: Path) -> None:
     (work / "fleetfit.fish").write_text(run("completion", "fish")[1])
 
     def complete(line: str) -> list[str]:
-        code = f"source {work}/fleetfit.fish; complete -C'{line}'"
+        code = f"source '{work}/fleetfit.fish'; complete -C'{line}'"
         done = subprocess.run(["fish", "--no-config", "-c", code], capture_output=True, text=True, check=True)
         assert done.stderr == ""
         return [found.split("\t")[0] for found in done.stdout.splitlines()]
@@ -347,7 +360,7 @@ def test_fish_takes_its_script(work: Path) -> None:
 def test_zsh_takes_its_script_without_a_zshrc(work: Path) -> None:
     (work / "fleetfit.zsh").write_text(run("completion", "zsh")[1])
     done = subprocess.run(
-        ["zsh", "-f", "-c", f"source {work}/fleetfit.zsh && print -r -- $_comps[fleetfit]"],
+        ["zsh", "-f", "-c", f"source '{work}/fleetfit.zsh' && print -r -- $_comps[fleetfit]"],
         capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(work)},
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("_bash_complete -o default -F _fleetfit\n", "")
@@ -391,7 +404,7 @@ def test_a_job_from_the_shell_can_be_reproduced(work: Path) -> None:
     """The printed commands, run for real but for the installation of packages, make the same job again."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    repo = work / "project"
+    repo = work / "a project"
     (repo / "jobs").mkdir(parents=True)
     (repo / "jobs" / "train.py").write_text("print('committed')\n")
     identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
@@ -399,12 +412,7 @@ def test_a_job_from_the_shell_can_be_reproduced(work: Path) -> None:
         subprocess.run(["git", "-C", str(repo), *arguments], check=True)
     (repo / "jobs" / "train.py").write_text("import extra\nprint('changed', extra.WORD)\n")
     (repo / "jobs" / "extra.py").write_text("WORD = 'since then'\n")
-    (work / "bin").mkdir()
-    (work / "bin" / "fleetfit").write_text(
-        f"#!{sys.executable}\nimport sys\nfrom estimators.cli.main import main\nsys.exit(main())\n"
-    )
-    (work / "bin" / "fleetfit").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{work / 'bin'}:{os.environ['PATH']}"}
+    environment = installed(work)
     command = ["fleetfit", "train", str(repo / "jobs" / "train.py"), "--source-dir", str(repo / "jobs"), "-H", "seed=3"]
     first = subprocess.run(command, cwd=repo / "jobs", env=environment, capture_output=True, text=True, check=True)
     assert "changed since then" in first.stdout

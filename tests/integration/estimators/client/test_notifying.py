@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -103,7 +104,7 @@ def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
 
 
 def test_from_the_shell(estimator: TensorFlow, tmp_path: Path) -> None:
-    assert cli.main(["train", "quick.py", "--no-logs", "--notify", f"{sys.executable} tell.py"]) == 0
+    assert cli.main(["train", "quick.py", "--no-logs", "--notify", shlex.join([sys.executable, "tell.py"])]) == 0
     assert json.loads((tmp_path / "completed.json").read_text())["occasion"] == "completed"
     assert cli.main(["train", "quick.py", "--no-wait", "--notify", "true"]) == 2
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from container.formats import tfrecord
 from estimators import (
@@ -173,14 +174,20 @@ def test_wandb_offline(estimator: TensorFlow, tmp_path: Path) -> None:
 
     estimator.fit(logs=False, callbacks=[WandbCallback(folder=str(tmp_path))])
     [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    losses, exits = [], []
-    for data in records_of(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        if record.HasField("history"):
-            losses += [item.value_json for item in record.history.item if "loss" in (item.key, *item.nested_key)]
-        if record.HasField("exit"):
-            exits.append(record.exit.exit_code)
+
+    def read() -> tuple[list[str], list[int]]:
+        losses, exits = [], []
+        for data in records_of(file.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            if record.HasField("history"):
+                losses += [item.value_json for item in record.history.item if "loss" in (item.key, *item.nested_key)]
+            if record.HasField("exit"):
+                exits.append(record.exit.exit_code)
+        return losses, exits
+
+    # wandb's own process, which outlives the run, writes the file's rest when the run has been told that it is over.
+    losses, exits = until(lambda: (found := read())[1] and found)
     assert (losses, exits) == (["3", "2"], [0])
 
 

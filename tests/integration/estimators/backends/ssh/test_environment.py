@@ -80,9 +80,7 @@ def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted:
     hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
     hosts.mkdir(parents=True)
     program = hosts / f"uv-{environment.uv.VERSION}"
-    program.write_text(
-        f"#!/bin/sh\necho $$ > {tmp_path}/there.part; mv {tmp_path}/there.part {tmp_path}/there\nsleep 1000\n"
-    )
+    program.write_text(f"#!/bin/sh\ncd '{tmp_path}'; echo $$ > there.part; mv there.part there\nsleep 1000\n")
     program.chmod(0o755)
     cached = tmp_path / "cache" / "wheelhouse" / wanted.wheels.key
     cached.mkdir(parents=True)
