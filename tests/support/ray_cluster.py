@@ -28,6 +28,7 @@ class Cluster:
     Args:
         nodes: How many further ones.
         jobs_api: Whether its head has Ray's Jobs API.
+        environment: What its folder's link to this environment is called: Ray's own shell splits a path with a space.
         resources: What each has beside its cores.
 
     Attributes:
@@ -36,11 +37,15 @@ class Cluster:
         nodes: The further nodes.
     """
 
-    def __init__(self, nodes: int = NODES, *, jobs_api: bool = False, **resources: float) -> None:
+    def __init__(
+        self, nodes: int = NODES, *, jobs_api: bool = False, environment: str = "env", **resources: float
+    ) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
         self.folder = Path(tempfile.mkdtemp(prefix="fr-", dir="/tmp"))  # sockets are in it, whose paths are short
         (self.folder / "ray").mkdir()
+        (self.folder / environment).symlink_to(sys.prefix)
+        self._python = str(self.folder / environment / "bin" / Path(sys.executable).name)
         with self._environment():
             head = {"num_cpus": CORES, "resources": resources, "include_dashboard": jobs_api}
             if jobs_api:
@@ -109,19 +114,23 @@ class Cluster:
 
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:
-        """What the cluster's processes have of a test's environment: no folders of its, and a mark.
+        """What the cluster's processes have of a test's environment: no folders of its, a mark, and its Python.
 
         The file by which everybody's ``ray.init()`` finds a cluster of this machine is in the folder, too.
         """
-        before = dict(os.environ)
+        before, python = dict(os.environ), sys.executable
+        sys.executable = self._python
         for name in ("FLEETFIT_HOME", "TMPDIR"):
             os.environ.pop(name, None)
         mark = {MARK: str(os.getpid()), "RAY_TMPDIR": str(self.folder), "RAY_USAGE_STATS_ENABLED": "0"}
         # Workers that are started for jobs that may come cost more than they save here.
         os.environ.update({**mark, "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"})
-        yield
-        os.environ.clear()
-        os.environ.update(before)
+        try:
+            yield
+        finally:
+            sys.executable = python
+            os.environ.clear()
+            os.environ.update(before)
 
     def close(self) -> None:
         """End everything."""

@@ -25,6 +25,7 @@ import contextlib
 import json
 import os
 import queue
+import shlex
 import socket
 import sys
 import threading
@@ -40,6 +41,10 @@ _PORT_TAKEN = (
     "on the head's node, another program may have the agent's port, 52365 by default: its dashboard_agent.log says so; "
     "start the head with another, by ray start --head --dashboard-agent-listen-port"
 )
+#: Of Ray's ``runtime_env``, what has a Python of its own for its workers.
+_OWN_PYTHON = ("conda", "container", "image_uri", "pip", "py_executable", "uv")
+#: How a raylet is told by what it starts workers.
+_WORKER = "--python_worker_command="
 #: What Ray writes into a program's log.
 _RAYS_LINE = "Running entrypoint for job"
 #: How long the head may take to be reached, in seconds.
@@ -132,6 +137,8 @@ class Api:
 
     def _submit(self, client: Any, asked: dict[str, Any]) -> None:
         """Submit a job, also where the head is just starting what takes it."""
+        if not any(name in asked["runtime_env"] for name in _OWN_PYTHON):
+            _check_python(client)
         until = time.monotonic() + _STARTING_S
         while True:
             try:
@@ -254,6 +261,29 @@ def _look_for(address: str) -> None:
             socket.create_connection((parts.hostname, port), timeout=_REACH_S).close()
         except OSError as error:
             raise OSError(f"nobody answers at {address}, where Ray's Jobs API is to be: {error}") from None
+
+
+def _check_python(client: Any) -> None:
+    """See that the head can start workers of jobs: Ray hands the path of its Python to a shell as it is.
+
+    Otherwise Ray tries five times, a minute each. Where the head does not say what its Python is, it may try.
+
+    Raises:
+        RuntimeError: its path is more than one word of a shell.
+    """
+    found = []
+    with contextlib.suppress(Exception):
+        for node in client._do_request("GET", "/nodes?view=summary", timeout=_REACH_S).json()["data"]["summary"]:
+            if node["raylet"]["isHeadNode"]:
+                found += [word[len(_WORKER) :] for word in node["cmdline"] if word.startswith(_WORKER)]
+    for command in found:
+        python = shlex.split(command)[0]
+        if shlex.quote(python) != python:
+            raise RuntimeError(
+                f"Ray cannot start jobs with the head's Python, {python}: it hands this path to a shell, which splits "
+                "it. Start the head with a Python whose path has no space; a link to its environment will do: "
+                "LINK/bin/python -m ray.scripts.scripts start --head"
+            )
 
 
 def _line(error: BaseException) -> str:

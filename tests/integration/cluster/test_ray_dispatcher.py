@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,18 @@ def test_a_cluster_that_does_not_take_the_job_says_why(make: clusters.Make, ther
     with pytest.raises(Exception, match=r"'taken'.* already"):  # which only the cluster sees
         make.start("pass", name="taken")
     assert not list(there.rglob("request.json"))
+
+
+def test_a_cluster_whose_python_ray_cannot_start_is_told_at_once(tmp_path: Path, home: Path) -> None:
+    """Ray's own shell splits the path of the head's Python."""
+    cluster = rays.Cluster(0, jobs_api=True, environment="an env")
+    try:
+        python = cluster.folder / "an env" / "bin" / "python"
+        made = clusters.Make(tmp_path, instance_type="ray")
+        made._options = {"dispatcher": "ray", "dispatcher_options": {"address": cluster.jobs_address}}
+        nodes = f"{cluster.jobs_address}/nodes?view=summary"
+        clusters.until(lambda: str(python) in urllib.request.urlopen(nodes).read().decode())  # a head tells it in time
+        with pytest.raises(Exception, match=f"the head's Python, {python}: it hands this path to a shell"):
+            made.start("pass")
+    finally:
+        cluster.close()
