@@ -21,12 +21,12 @@ TRAIN ?=
 # fleetfit's extras that the landing set is run with; PyTorch joins them where it is not its build for GPUs.
 EXTRAS ?= test
 
-BIN := $(VENV)/bin
+BIN := "$(VENV)/bin"
 # What runs the tests: tests/support/rerun.py runs those that fail once more.
 RUN := -m pytest
 # Where the landing set is, so that nothing else is imported to look for it: the unit tests, and what has a mark.
 LANDING = tests/unit $(shell grep -rl --include='test_*.py' 'pytest\.mark\.landing' tests/integration tests/training)
-PROVISION := $(PYTHON) estimators/provision --venv $(VENV)
+PROVISION := "$(PYTHON)" estimators/provision --venv "$(VENV)"
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-all test-spark newest lock torture soak lint bench provision clean
@@ -49,10 +49,10 @@ test-all: ## run all tests but the long counts and Spark's: half an hour
 
 newest: ## run the landing set on the newest of everything, in an environment of its own
 	@$(PROVISION)-newest --extras test,torch --newest
-	@$(VENV)-newest/bin/python -m pytest $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
+	@"$(VENV)-newest/bin/python" -m pytest $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
 lock: ## write the newest versions that fit together into constraints.txt
-	@$(PYTHON) estimators/provision --lock
+	@"$(PYTHON)" estimators/provision --lock
 
 torture: ## run TEST a hundred times (N=…), half of them under load, and say how often it failed and how
 	@$(PROVISION) --extras test,torch
@@ -80,5 +80,5 @@ provision: ## make the environment only
 	@$(PROVISION)
 
 clean: ## remove the environment, builds, caches of tools and the prepared data
-	rm -rf $(VENV) $(VENV)-newest build dist fleetfit.egg-info data .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf "$(VENV)" "$(VENV)-newest" build dist fleetfit.egg-info data .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

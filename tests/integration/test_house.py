@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +40,17 @@ def test_container_imports_without_any_installed_package() -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.landing
+def test_make_takes_paths_with_spaces() -> None:
+    """``make clean`` would remove what stands before the space."""
+    targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    words = ["make", "--dry-run", "--directory", str(ROOT), "VENV=/split here/venv", "PYTHON=/split here/python"]
+    done = subprocess.run([*words, *targets], capture_output=True, text=True, check=True)
+    found = {word for line in done.stdout.splitlines() for word in shlex.split(line)}
+    assert {"/split here/venv", "/split here/venv-newest", "/split here/venv/bin/ruff", "/split here/python"} <= found
+    assert not [word for word in found if word == "/split" or word.startswith("here/")]
 
 
 @pytest.mark.parametrize("command", ["train", "rank", "rsh", "agent", "nonsense"])
