@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -116,7 +117,7 @@ class Serving:
     @property
     def variables(self) -> dict[str, str]:
         """The env file's."""
-        return dict(line.split("=", 1) for line in self.env_file.read_text().splitlines())
+        return dict(word.split("=", 1) for word in shlex.split(self.env_file.read_text()))
 
     def by_variables(self) -> dict[str, str]:
         """The environment of a client that has sourced the env file."""
@@ -126,7 +127,7 @@ class Serving:
     def by_profile(self) -> dict[str, str]:
         """The environment of a client that has set what `fleetfit serve` printed."""
         printed = [line for line in self.said().splitlines() if line.startswith("export ")]
-        exported = dict(line.removeprefix("export ").split("=", 1) for line in printed)
+        exported = dict(word.split("=", 1) for line in printed for word in shlex.split(line)[1:])
         return {**self.clean(os.environ), **exported, **self._files(), **self._config(), "HOME": str(self.folder)}
 
     def session(self) -> Any:

@@ -48,7 +48,8 @@ def run_scripts(served: Serving, sagemaker_2: Path, out: Path) -> Mapping[str, s
     )
     texts = {name: (out / f"{name}.out").read_text() for name in NAMES}
     assert [name for name in served.by_profile() if name.startswith(("AWS_P", "SAGEMAKER_"))] == ["AWS_PROFILE"]
-    assert done.returncode == 0, (done.stdout, done.stderr, texts, served.said())
+    printed = (done.stdout, done.stderr, *(f"{name}.py:\n{text}" for name, text in texts.items()), served.said())
+    assert done.returncode == 0, "\n".join(printed)  # a tuple would be cut
     return texts
 
 
