@@ -34,6 +34,12 @@ import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
+if __name__ == "__main__":  # a program of its own
+    sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ray"))
+    import shortage  # type: ignore[import-not-found]
+else:
+    from estimators.backends.ray import shortage
+
 #: What the head says while its agent, which takes jobs, is not there, and how long that is waited for, in seconds.
 _NOBODY, _STARTING_S = "No available agent", 60.0
 #: Why it may stay away: an agent that does not get its port goes on without what takes jobs.
@@ -41,8 +47,6 @@ _PORT_TAKEN = (
     "on the head's node, another program may have the agent's port, 52365 by default: its dashboard_agent.log says so; "
     "start the head with another, by ray start --head --dashboard-agent-listen-port"
 )
-#: Of Ray's ``runtime_env``, what has a Python of its own for its workers.
-_OWN_PYTHON = ("conda", "container", "image_uri", "pip", "py_executable", "uv")
 #: How a raylet is told by what it starts workers.
 _WORKER = "--python_worker_command="
 #: What Ray writes into a program's log.
@@ -137,8 +141,7 @@ class Api:
 
     def _submit(self, client: Any, asked: dict[str, Any]) -> None:
         """Submit a job, also where the head is just starting what takes it."""
-        if not any(name in asked["runtime_env"] for name in _OWN_PYTHON):
-            _check_python(client)
+        _check_python(client, asked["runtime_env"])
         until = time.monotonic() + _STARTING_S
         while True:
             try:
@@ -263,13 +266,11 @@ def _look_for(address: str) -> None:
             raise OSError(f"nobody answers at {address}, where Ray's Jobs API is to be: {error}") from None
 
 
-def _check_python(client: Any) -> None:
-    """See that the head can start workers of jobs: Ray hands the path of its Python to a shell as it is.
-
-    Otherwise Ray tries five times, a minute each. Where the head does not say what its Python is, it may try.
+def _check_python(client: Any, runtime_env: dict[str, Any]) -> None:
+    """See that the head can start workers of jobs, as far as it says what its Python is.
 
     Raises:
-        RuntimeError: its path is more than one word of a shell.
+        RuntimeError: it cannot.
     """
     found = []
     with contextlib.suppress(Exception):
@@ -277,13 +278,9 @@ def _check_python(client: Any) -> None:
             if node["raylet"]["isHeadNode"]:
                 found += [word[len(_WORKER) :] for word in node["cmdline"] if word.startswith(_WORKER)]
     for command in found:
-        python = shlex.split(command)[0]
-        if shlex.quote(python) != python:
-            raise RuntimeError(
-                f"Ray cannot start jobs with the head's Python, {python}: it hands this path to a shell, which splits "
-                "it. Start the head with a Python whose path has no space; a link to its environment will do: "
-                "LINK/bin/python -m ray.scripts.scripts start --head"
-            )
+        reason = shortage.split_python(shlex.split(command)[0], runtime_env)
+        if reason is not None:
+            raise RuntimeError(reason)
 
 
 def _line(error: BaseException) -> str:

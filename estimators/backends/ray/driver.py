@@ -431,6 +431,19 @@ class Driver:
                 told = True
                 names = ", ".join(host.name for host in waiting.values())
                 self.say("pending", reason=f"Ray starts a worker for {names}, or makes its runtime environment")
+                for host in waiting.values():
+                    self._begin(self._check_python, host, asked["runtime_env"])
+
+    def _check_python(self, host: _Host, runtime_env: dict[str, Any]) -> None:
+        """Give a host up whose node cannot start a worker with the runtime environment."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        there = NodeAffinitySchedulingStrategy(host.node, soft=False)
+        python = ray.get(ray.remote(num_cpus=0, scheduling_strategy=there)(lambda: sys.executable).remote())
+        host.problem = shortage.split_python(python, runtime_env)
+        if host.problem is not None:
+            ray.kill(host.actor)
 
     def _follow(self, host: _Host, ref: Any) -> None:
         """Tell how a host has started, and how it ends."""
@@ -440,7 +453,7 @@ class Driver:
             said = ray.get(ref)
             error = said.pop("error", None)
         except Exception as raised:  # noqa: BLE001 - Ray's own, which are many
-            error = shortage.line_of(raised)
+            error = host.problem or shortage.line_of(raised)
         if error is not None:
             with contextlib.suppress(Exception):
                 ray.kill(host.actor)  # it may be well, and would keep what it has
@@ -510,6 +523,7 @@ class _Host:
         self.name, self.identity, self.key = wanted["name"], wanted["identity"], wanted["key"]
         self.node = ""
         self.actor: Any = None
+        self.problem: str | None = None  # why the actor cannot start
         self.group: Any = None
         self.shares: list[_Host] = []  # hosts of the same placement group
         self.released = threading.Event()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+#: Of Ray's ``runtime_env``, what has a Python of its own for its workers.
+_OWN_PYTHON = ("conda", "container", "image_uri", "pip", "py_executable", "uv")
 
 #: What each node has free, by its id.
 Free = dict[str, dict[str, float]]
@@ -53,6 +57,24 @@ def reason(
         return f"{wanted} is waited for; free are {_amounts(available())}"
     room = [node for node in able if _fits(bundle, there.get(node["NodeID"], {}))]
     return f"{wanted} is waited for: {len(room)} of {len(able)} nodes of that size have it free"
+
+
+def split_python(python: str, runtime_env: Mapping[str, Any]) -> str | None:
+    """Return why Ray cannot start a worker with a runtime environment, if its Python's path is why.
+
+    Ray puts it into a shell's line as it is. It tries five times, a minute each, and does not say why it gives up.
+
+    Args:
+        python: The interpreter by which Ray was started on the node.
+        runtime_env: As of Ray.
+    """
+    if shlex.quote(python) == python or any(name in runtime_env for name in _OWN_PYTHON):
+        return None
+    return (
+        f"Ray cannot start a worker with the node's Python, {python}: it hands this path to a shell, which splits it. "
+        "Start Ray there with a Python whose path has no space; a link to its environment will do: "
+        "LINK/bin/python -m ray.scripts.scripts start"
+    )
 
 
 def _fits(bundle: dict[str, float], there: dict[str, float]) -> bool:

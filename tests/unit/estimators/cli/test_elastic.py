@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_horovodruns_flags_are_those_of_an_elastic_job(command: str, arguments: 
 
 
 def given(flags: str):  # type: ignore[no-untyped-def]
-    return horovodrun_arguments(parser().parse_args(["horovodrun", *flags.split(), "python", "train.py"]))
+    return horovodrun_arguments(parser().parse_args(["horovodrun", *shlex.split(flags), "python", "train.py"]))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_named_hosts_are_as_many_of_this_machine(
 ) -> None:
     hostfile = tmp_path / "hosts"
     hostfile.write_text("server1 slots=2\n\nserver2 slots=2  # the other\n")
-    found = given(flags.replace("HOSTFILE", str(hostfile)))
+    found = given(flags.replace("HOSTFILE", shlex.quote(str(hostfile))))
     assert (found.strategy, found.hosts, found.processes) == (strategy, hosts, processes)
     assert ("algo-1 for server1" in capsys.readouterr().err) == ("server" in flags or "HOSTFILE" in flags)
 

@@ -64,7 +64,7 @@ def test_a_small_local_job(home: Path) -> None:
                 },
             }
         ],
-        "OutputDataConfig": {"S3OutputPath": f"file://{home}/jobs"},
+        "OutputDataConfig": {"S3OutputPath": (home / "jobs").as_uri()},
         "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 1, "VolumeSizeInGB": 30},
         "StoppingCondition": {"MaxRuntimeInSeconds": 86400},
     }
@@ -226,7 +226,7 @@ def test_roles() -> None:
 
 def test_the_code_is_where_the_sdk_puts_it(home: Path) -> None:
     local, remote = Settings(), Settings(instance_type="ml.p3.2xlarge", output_path="s3://bucket/out")
-    assert request_builder.submit_directory(local, "job") == f"file://{home}/jobs/job/source"
+    assert request_builder.submit_directory(local, "job") == (home / "jobs/job/source").as_uri()
     assert request_builder.submit_directory(remote, "job") == "s3://bucket/out/job/source/sourcedir.tar.gz"
     placed = Settings(instance_type="ml.p3.2xlarge", code_location="s3://code/p")
     assert request_builder.submit_directory(placed, "job") == "s3://code/p/job/source/sourcedir.tar.gz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import shlex
 import stat
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def test_the_sdks_configuration_is_where_it_looks_while_the_endpoint_runs(files:
 def test_the_env_file_is_for_the_user_only(files: Path) -> None:
     profile.write_env_file(files / "env", EndpointFiles(files), ADDRESS)
     assert private(files / "env")
-    lines = dict(line.split("=", 1) for line in (files / "env").read_text().splitlines())
+    lines = dict(word.split("=", 1) for word in shlex.split((files / "env").read_text()))
     assert lines["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:2"
     assert lines["SAGEMAKER_USER_CONFIG_OVERRIDE"] == str(files / "service" / "sagemaker.yaml")
 

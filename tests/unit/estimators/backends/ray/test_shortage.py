@@ -42,3 +42,16 @@ def test_what_is_lacking_is_named(changes: dict[str, Any], count: int, free: sho
     available = {"CPU": 9.0, "GPU": 1.0, "node:10.0.0.1": 1.0, "CPU_group_0_ab": 4.0}
     found = shortage.reason(asked, count, NODES, taken=0, free=lambda: free, available=lambda: available)
     assert found == said
+
+
+@pytest.mark.parametrize(
+    ("python", "runtime_env", "splits"),
+    [
+        ("/opt/env/bin/python", {"env_vars": {}}, False),
+        ("/opt/my env/bin/python", {"env_vars": {}}, True),
+        ("/opt/it's/bin/python", {}, True),
+        ("/opt/my env/bin/python", {"pip": ["pandas"]}, False),  # Ray makes another one, in its own folder
+    ],
+)
+def test_a_python_that_ray_cannot_start(python: str, runtime_env: dict[str, Any], splits: bool) -> None:
+    assert (python in (shortage.split_python(python, runtime_env) or "")) is splits
