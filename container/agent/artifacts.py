@@ -16,6 +16,7 @@ from container.contract.errors import AgentError
 from container.contract.layout import MLTree
 from container.contract.wire import Event
 from container.system.copying import link_within
+from container.system.holding import hold
 from container.system.locations import LocationError, is_s3, local_path
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
         try:
             with open(partial, "wb") as file:
                 _write(entries, file)
+            hold("agent.before_commit")
             os.replace(partial, archive)
         finally:
             with contextlib.suppress(OSError):  # gone after the rename

@@ -43,6 +43,7 @@ from container.checkpoint.errors import (
 )
 from container.checkpoint.lock import WriterLock
 from container.checkpoint.manifest import FileEntry, Manifest, ManifestError, Progress
+from container.system.holding import hold
 
 _NAME = re.compile(r"checkpoint-(\d+)-step-(\d+)")
 _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
@@ -325,6 +326,7 @@ class CheckpointStore:
             )
             _write_file(staging, manifests.FILE_NAME, [memoryview(manifest.to_bytes())])
             _sync(staging)
+            hold("checkpoint.before_commit")
             os.rename(staging, os.path.join(self.directory, name))
             _sync(self.directory)
         except BaseException as error:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from container.contract.messages import Message, encode
 from container.system import processes
 from container.system.connection import BlockingConnection
+from container.system.holding import hold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def main(argv: list[str]) -> int:
             _signal(child, number, group_signals)
 
     signal.signal(signal.SIGTERM, on_term)
+    hold("rank.before_start")
     descriptors = (events_write, place_read) if place_read >= 0 else (events_write,)
     importer = _Importer(toolkit, place_write, lambda: told_to_end)
     process: Spawned | Forked | None = importer.fork(command, env, (output_write, *descriptors))

@@ -32,6 +32,7 @@ from container.contract.plan import Plan
 from container.contract.wire import Event
 from container.system import folders, processes
 from container.system.files import cache_root
+from container.system.holding import hold
 from container.system.host_machine import openmpi_prefix, this_machine
 from container.system.loop import Loop
 from container.system.removing import remove_tree
@@ -353,6 +354,7 @@ class Preparation:
                 keep=self._settings.keep_alive,
                 keep_with=self._settings.kept_with,
             )
+        hold("toolkit.before_ready")
         self._runtime.ready(plan, gang, reserved)
 
     def _tell_of_importer(self, message: Message) -> None:

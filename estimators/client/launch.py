@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from container.contract import variables
 from container.contract.failures import Cause, Failure
 from container.contract.wire import Event
+from container.system.holding import hold
 from estimators import backends
 from estimators.backends import dispatchers
 from estimators.client.checks import check_local
@@ -111,6 +112,7 @@ def launch(
         if options.dispatcher is None:
             hand_over(record, spec, options)
         record.publish(spec.name)  # until here the name is free: who is killed leaves a whole record or none
+        hold("launch.before_supervisor")
         arguments = ["--record", str(record.path), "--lock-fd", str(record.lock_fd)]
         if attached:
             ours, theirs = socket.socketpair()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from container.contract import diverging, wire
 from container.contract.failures import Failure
+from container.system.holding import hold
 from estimators.supervisor.attempt import Attempt
 from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.fault_injection import Disturber
@@ -86,6 +87,7 @@ class HostEvents:
         elif event.kind == wire.TERMINATED:
             attempt.terminated = attempt.terminated or event.host
         elif event.kind == "process_started" and event.rank is not None:
+            hold("supervisor.before_process_started")
             attempt.ranks[event.rank] = event.host
         elif event.kind == "checkpoint" and event.data.get("action") == "saved":
             self._attempts.progressed = True

@@ -19,6 +19,7 @@ from typing import Any
 
 from container import launchers
 from container.contract.failures import Cause, Failure
+from container.system.holding import hold
 from container.system.loop import Loop, Timer
 from estimators import backends
 from estimators.backends.base import Backend, HostEnd, ManagedService, ServiceCallbacks
@@ -257,6 +258,7 @@ class Supervisor:
                 return
             self._number_ranks(self._attempt.elastic.roster.rank_of)
             self._attempt.elastic.start()
+        hold("supervisor.before_hosts")
         if not self._stage.is_ending:
             self._backend.start(attempt)
 
@@ -717,6 +719,7 @@ class Supervisor:
         )
         if self._job.spot:
             finalize.bill(self._journal, self._options.spot_market, self._attempts.clock)
+        hold("supervisor.before_commit")
         self._journal.write_status(last=True)
         self.clients.close()
 

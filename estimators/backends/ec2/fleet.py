@@ -16,6 +16,7 @@ from typing import TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from container.system.background import Background
+from container.system.holding import hold
 from container.system.loop import Loop, Timer
 from estimators.backends.ec2 import prices, requests
 from estimators.backends.ec2.api import ApiError, Ec2Api, Instance, Made, failure_of
@@ -225,12 +226,14 @@ class Ec2Fleet:
         self._since = self._since if self._since is not None else time.monotonic()
         api, template = self._api, self._made.template
         assert api is not None
+
+        def launch() -> Answer:
+            answer = api.launch(wanted, pools, template=template, tags=self._tags, token=token)
+            hold("ec2.launched")
+            return answer
+
         self._busy = True
-        self._in_thread(
-            lambda: api.launch(wanted, pools, template=template, tags=self._tags, token=token),
-            self._answered,
-            self._unanswered,
-        )
+        self._in_thread(launch, self._answered, self._unanswered)
 
     def _wanting(self) -> list[str]:
         return [host for host, slot in self._slots.items() if slot.stage is _Stage.ASKED]

@@ -1,0 +1,73 @@
+"""Points at which a test holds a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from holding import held
+
+from container.system.holding import FOLDER, hold
+
+COMES = "from container.system.holding import hold\nhold('a.point')\nprint('went on', flush=True)"
+
+
+def start(text: str = COMES) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+
+
+def test_who_comes_stands_until_it_is_let_go() -> None:
+    with held("a.point") as point:
+        with start() as first, start() as second:
+            there = {point.await_there(), point.await_there()}
+            assert there == {first.pid, second.pid}
+            point.let_go(first.pid)
+            assert first.communicate()[0] == "went on\n"
+            assert second.poll() is None
+            point.let_go()
+            assert second.communicate()[0] == "went on\n"
+        with start() as late:
+            assert late.communicate()[0] == "went on\n"
+
+
+def test_others_pass() -> None:
+    with held("a.point") as point:
+        hold("another.point")
+        with start() as first, start() as second:
+            assert point.await_there(lambda process: process.pid == second.pid) == second.pid
+            point.let_go()
+            assert first.wait() == second.wait() == 0
+
+
+@pytest.mark.parametrize("folder", [None, "none", "empty"])
+def test_nothing_is_held_where_nobody_holds(
+    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    if folder is not None:
+        monkeypatch.setenv(FOLDER, str(tmp_path / folder))
+    hold("a.point")
+
+
+def test_who_is_held_goes_on_when_the_test_is_gone() -> None:
+    """Of a test that is killed nothing hangs."""
+    program = (
+        f"import subprocess, sys\nfrom holding import held\nwith held('a.point') as point:\n"
+        f"    process = subprocess.Popen([sys.executable, '-c', {COMES!r}])\n"
+        "    assert point.await_there() == process.pid\n"
+        "    print('there', flush=True)\n    sys.stdin.read()\n"
+    )
+    support = str(Path(__file__).resolve().parents[3] / "support")
+    test = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = [{support!r}]\n{program}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert test.stdout is not None
+    assert test.stdout.readline() == "there\n"
+    test.kill()
+    assert test.stdout.read() == "went on\n"
+    test.wait()
