@@ -151,7 +151,9 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
     Raises:
         AgentError: as for :func:`collect`.
     """
-    partial = archive.with_name(f".{archive.name}.{os.getpid()}.partial")
+    partial = archive.with_name(
+        f".{archive.name}.partial"
+    )  # of one that was killed, too: a job has one agent that packs
     try:
         entries = union(folders, warn=warn)
         if not entries:

@@ -570,9 +570,9 @@ class Supervisor:
             self._backend.use(hosts)
             self._number_ranks(ranks.numbering(self._attempt.spec))
         attempt = self._attempts.number
-        self._secondary(SecondaryStatus.RESTARTING.value, f"Attempt {attempt} on {', '.join(hosts)}")
         self._journal.start_attempt(attempt)
         self._journal.keep(attempt=attempt)
+        self._secondary(SecondaryStatus.RESTARTING.value, f"Attempt {attempt} on {', '.join(hosts)}")
         self._streams.forget()
         self._start_attempt(attempt)
 

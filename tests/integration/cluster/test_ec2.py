@@ -11,6 +11,7 @@ import fleet as fleets
 import places
 import pytest
 from ec2_server import KEY, SECRET
+from holding import held
 
 from estimators import FailurePolicy
 from estimators.cli import clean
@@ -173,3 +174,23 @@ def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, 
     described = job.describe()
     assert (job.status, described["SecondaryStatus"]) == ("Stopped", "MaxRuntimeExceeded")
     assert "its budget of $0.00" in str(described["SecondaryStatusTransitions"])
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_instances_that_were_launched_and_not_noted_yet_are_ended(
+    how: str, make: clusters.Make, ec2: ec2_machines.Machines
+) -> None:
+    with held("ec2.launched") as point:
+        job = make.start(WAITS, hosts=2)
+        there = point.await_there()
+        supervisor = clusters.supervisor(job)
+        assert there == supervisor.pid
+        assert len(ec2.server.instances) == 2
+        if how == "killed":
+            supervisor.kill()
+        else:
+            job.stop(wait=True)
+    assert clusters.await_terminal(job) == {"killed": "Failed", "stopped": "Stopped"}[how]
+    clusters.until(lambda: not ec2.server.running())
+    clusters.until(lambda: not ec2.alive())
+    clusters.until(lambda: not ec2.server.client().describe_launch_templates()["LaunchTemplates"])
