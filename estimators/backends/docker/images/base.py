@@ -5,11 +5,13 @@ For sites that cannot reach a registry. It needs root, debootstrap, and a mirror
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,8 +77,8 @@ def make(
         raise ConfigurationError("debootstrap is not installed: `sudo apt-get install debootstrap`.")
     if os.geteuid() != 0:
         raise ConfigurationError("debootstrap needs root: run `sudo fleetfit image base`, or use --base with an image.")
-    with tempfile.TemporaryDirectory(prefix="fleetfit-base-") as folder:
-        root = Path(folder, "root")
+    with tempfile.TemporaryDirectory(prefix="fleetfit-base-") as folder, _in_memory(Path(folder, "memory")) as memory:
+        root = memory / "root"
         command = [program, "--variant=minbase", f"--include={','.join(_PACKAGES)}", chosen, str(root)]
         _run([*command, *([mirror] if mirror else [])], on_detail)
         for unused in ("var/cache/apt/archives", "var/lib/apt/lists"):
@@ -88,6 +90,22 @@ def make(
         archive = Path(folder, "root.tar")
         _run(["tar", "--numeric-owner", "-C", str(root), "-cf", str(archive), "."], lambda text: None)
         return engine.import_image(archive, name, ['CMD ["/bin/bash"]', "ENV LANG=C.UTF-8"])
+
+
+@contextlib.contextmanager
+def _in_memory(folder: Path) -> Iterator[Path]:
+    """Make a folder, of a file system in memory where one may be mounted.
+
+    dpkg waits for the disk after each file, which takes two thirds of the time.
+    """
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(folder)]
+    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield folder
+    finally:
+        if mounted:  # debootstrap may have left its own mounts below it
+            subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)
 
 
 def _run(argv: list[str], on_detail: Callable[[str], None]) -> None:
