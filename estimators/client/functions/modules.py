@@ -13,7 +13,7 @@ import importlib.util
 import pickletools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +79,38 @@ def _imports_of(code: types.CodeType) -> Iterator[str]:
             yield from _imports_of(constant)
 
 
-def _imported_in(file: Path) -> set[str]:
+def _imported_in(file: Path) -> frozenset[str]:
+    try:
+        about = file.stat()
+    except OSError:  # the host says it, should it import the file
+        return frozenset()
+    return _imported_by_file(file, about.st_mtime_ns, about.st_size)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _imported_by_file(file: Path, _mtime_ns: int, _size: int) -> frozenset[str]:
+    """Return the modules that a file imports; read once as long as it stays as it is."""
     if file.suffix != ".py":
-        return set()
+        return frozenset()
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # the host says it, should it import the file
-        return set()
+    except (OSError, SyntaxError, ValueError):  # as above
+        return frozenset()
     found = set()
-    for node in ast.walk(tree):
+    for node in _statements(tree.body):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module)
-    return found
+    return frozenset(found)
+
+
+def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield statements and those within them; unlike :func:`ast.walk`, none of their many expressions."""
+    for node in body:
+        yield node
+        for part in ("body", "handlers", "cases", "orelse", "finalbody"):
+            yield from _statements(getattr(node, part, ()))
 
 
 def _place(name: str) -> Path | None:
