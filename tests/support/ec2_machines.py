@@ -188,6 +188,10 @@ class Machines:
         _ip("link", "set", "eth0", "up", inside=namespace)
         _ip("link", "set", "lo", "up", inside=namespace)
         _ip("addr", "add", "169.254.169.254/32", "dev", "lo", inside=namespace)
+        # An address that an ended instance had: what is sent there would go to its card for half a minute.
+        for near in (None, *(other for _, other in self._running.values())):
+            device = self._caller if near is None else "eth0"
+            _ip("neigh", "flush", "to", address, "dev", device, inside=near)
         pair = ec2_backends[ACCOUNT][REGION].key_pairs.get(one.key_name)  # its fleet may be removed already
         login = pair.material_public if pair is not None else ""
         variables = {name: value for name, value in os.environ.items() if name.startswith(("COVERAGE_", "TF_CPP"))}

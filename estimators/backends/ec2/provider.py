@@ -41,6 +41,8 @@ _EXTENSIONS = 6
 _NOTICES_S = 5.0
 #: What a rebalance recommendation gives the job to save, in seconds: it has no end of its own.
 _REBALANCE_S = 120.0
+#: How long the remover waits before it looks again, in the intervals in which the job looks for its hosts.
+_REMOVER_POLLS = 1.5
 #: How often what the job costs is noted, in seconds.
 _NOTED_S = 60.0
 
@@ -390,6 +392,7 @@ def start_remover(fleet: str, region: str, options: Ec2Options) -> tuple[int, in
     """
     read, write = os.pipe()
     argv = [sys.executable, "-m", "estimators.backends.ec2.remover", "--fleet", fleet, "--region", region]
+    argv += ["--wait", f"{_REMOVER_POLLS * options.poll:g}"]
     if options.profile is not None:
         argv += ["--profile", options.profile]
     # It must find this very package, and nothing of the working folder.
