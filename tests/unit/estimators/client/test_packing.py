@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import types
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from estimators import ConfigurationError
-from estimators.client.functions import packing
+from estimators.client.functions import modules, packing
 
 HERE = f"{sys.version_info[0]}{sys.version_info[1]}"
 AWS = "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.16-cpu"
@@ -38,3 +41,51 @@ def test_an_image_with_this_python_or_an_unknown_one_is_taken(image: str | None)
 def test_an_image_with_another_python_is_refused(image: str) -> None:
     with pytest.raises(ConfigurationError, match=r"takes\(\) is packed by Python .* has Python 2\.7"):
         packing.check_image(takes, image)
+
+
+#: An import in each kind of statement that has others within it.
+IMPORTS = """
+import first, first.part
+if True: import within_if
+else: from within_else import a
+try:
+    import within_try
+except* ImportError:
+    import within_except
+else:
+    import within_no_except
+finally:
+    import within_finally
+for _ in (): import within_for
+else: import within_no_break
+while False: import within_while
+with open("x") as file: import within_with
+class Model:
+    import within_class
+    async def train(self):
+        async with self:
+            import within_method
+match 1:
+    case 1:
+        import within_case
+from . import beside
+"""
+
+
+def test_modules_that_the_projects_modules_import_go_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in the file they are imported; and once more when the file has been changed."""
+    wanted = {name.partition(".")[0].strip(",") for name in IMPORTS.split() if name.startswith(("first", "within_"))}
+    for name in (*wanted, "later"):
+        (tmp_path / f"{name}.py").touch()
+    main = tmp_path / "of_the_project.py"
+    main.write_text(IMPORTS if sys.version_info >= (3, 11) else IMPORTS.replace("except*", "except"))
+    monkeypatch.syspath_prepend(tmp_path)
+    function = types.FunctionType(compile("import of_the_project", "<function>", "exec"), {})
+
+    def found() -> set[str]:
+        return {path.stem for path in modules.project_modules(function, b"N.").values()}
+
+    assert found() == {main.stem, *wanted}
+    main.write_text("import later")
+    os.utime(main, (1, 1))  # a clock may be slower than this test
+    assert found() == {main.stem, "later"}
