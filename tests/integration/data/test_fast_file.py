@@ -34,7 +34,8 @@ def fit(one: Any, inputs: Any, **arguments: Any) -> Any:
 
 
 def mounts(folder: Path) -> list[str]:
-    return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+    lines = Path("/proc/self/mounts").read_text().replace("\\040", " ").splitlines()
+    return [line for line in lines if str(folder) in line]
 
 
 def test_local_files_are_linked(tmp_path: Path) -> None:

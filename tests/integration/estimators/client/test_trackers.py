@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from container.formats import tfrecord
 from estimators import (
@@ -170,24 +169,20 @@ def test_tensorboard(estimator: TensorFlow, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_wandb_offline(estimator: TensorFlow, tmp_path: Path) -> None:
+    import wandb
     from wandb.proto import wandb_internal_pb2
 
     estimator.fit(logs=False, callbacks=[WandbCallback(folder=str(tmp_path))])
+    wandb.teardown()  # its own process writes the file's rest when the run has been told that it is over
     [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
-
-    def read() -> tuple[list[str], list[int]]:
-        losses, exits = [], []
-        for data in records_of(file.read_bytes()):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(data)
-            if record.HasField("history"):
-                losses += [item.value_json for item in record.history.item if "loss" in (item.key, *item.nested_key)]
-            if record.HasField("exit"):
-                exits.append(record.exit.exit_code)
-        return losses, exits
-
-    # wandb's own process, which outlives the run, writes the file's rest when the run has been told that it is over.
-    losses, exits = until(lambda: (found := read())[1] and found)
+    losses, exits = [], []
+    for data in records_of(file.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.HasField("history"):
+            losses += [item.value_json for item in record.history.item if "loss" in (item.key, *item.nested_key)]
+        if record.HasField("exit"):
+            exits.append(record.exit.exit_code)
     assert (losses, exits) == (["3", "2"], [0])
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from estimators.backends.hosts import discovery
 from estimators.client import host_discovery
@@ -64,10 +64,5 @@ def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch:
 
     with pytest.warns(UserWarning, match="raised ValueError\\('away'\\); nothing changes"):
         host_discovery.follow(function, tmp_path, is_over)
-        deadline = time.monotonic() + 10
-        while threading.active_count() > 1 and any(
-            thread.name == "fleetfit-discovery" for thread in threading.enumerate()
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not any(thread.name == "fleetfit-discovery" for thread in threading.enumerate()))
     assert list(dict.fromkeys(said)) == ["a\n", "a\nb\n"]
