@@ -126,7 +126,8 @@ def own_temporary_folder(
     watch = leaks.Watch(folder, *own)
     yield folder
     request.node.funcargs.clear()  # what only they refer to is garbage
-    left = watch.left(request.fixturenames)
+    expected = [kind for mark in request.node.iter_markers("leaves") for kind in mark.args]
+    left = watch.left(request.fixturenames, expected)
     for made in folder.glob(f"{folders.PREFIX}*"):
         for shared in Path("/dev/shm").glob(f"{made.name}-*"):
             shutil.rmtree(shared, ignore_errors=True)

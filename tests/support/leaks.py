@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-from container.contract import variables
 from container.system import folders
 
 #: How long what is about to end may take to, in seconds.
@@ -62,19 +61,20 @@ class Watch:
         self._there = set(folder.iterdir())
         self._shared = set(os.listdir(folders.SHARED_MEMORY))
 
-    def left(self, fixtures: Collection[str]) -> list[str]:
+    def left(self, fixtures: Collection[str], expected: Collection[str] = ()) -> list[str]:
         """Return a line for each thing that the test has left.
 
         Args:
             fixtures: The names of its fixtures.
+            expected: What it cannot but leave: ``files``, ``folders``, ``processes``.
         """
-        looks: list[Callable[[], list[str]]] = [self._mounts, self._shared_memory]
-        looks.append(lambda: self._files(connected=not _ENGINES.isdisjoint(fixtures)))
+        looks = {"mounts": self._mounts}
+        looks["files"] = lambda: self._files(connected=not _ENGINES.isdisjoint(fixtures))
         if "no_process" not in fixtures:
-            looks.append(self._processes)
+            looks["processes"] = lambda: self._processes(importers="warm" not in fixtures)
         if not Watch.killed:
-            looks.append(self._folders)
-        return [line for look in looks for line in _settled(look)]
+            looks |= {"folders": self._folders, "shared memory": self._shared_memory}
+        return [line for name, look in looks.items() if name not in expected for line in _settled(look)]
 
     def _files(self, *, connected: bool) -> list[str]:
         if not self._opened(connected=connected):
@@ -101,10 +101,9 @@ class Watch:
         new = set(self._folder.glob(f"{folders.PREFIX}*")) - self._there
         return [f"folder: {path.name} ({', '.join(sorted(os.listdir(path))[:5])})" for path in new]
 
-    def _processes(self) -> list[str]:
-        """Those that have a folder of the test's in their environment, but for importers that are kept for others."""
+    def _processes(self, *, importers: bool) -> list[str]:
+        """Those that have a folder of the test's in their environment; importers may be kept for other tests."""
         signs = [os.fsencode(path) for path in (self._folder, *self._own)]
-        kept = f"{variables.KEEP_IMPORTERS}=".encode()
         own = (os.getpid(), resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -112,7 +111,7 @@ class Watch:
                 environ = Path(f"/proc/{pid}/environ").read_bytes()
                 if int(pid) not in own and any(sign in environ for sign in signs):
                     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-                    if not (words.startswith("fleetfit-importer") and kept in environ):
+                    if importers or not words.startswith("fleetfit-importer"):
                         found.append(f"process {pid}: {words[:300]}")
         return found
 

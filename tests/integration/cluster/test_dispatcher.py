@@ -91,6 +91,7 @@ def test_logs_metrics_and_the_model_come_here(make: clusters.Make, dispatcher: f
     clusters.until(lambda: not dispatcher.processes())
 
 
+@pytest.mark.leaves("folders")
 def test_the_job_goes_on_without_its_caller_and_is_found_again(make: clusters.Make, dispatcher: fleets.Machine) -> None:
     job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
     clusters.until(lambda: len(list(job.log_lines())) >= 4)
@@ -228,7 +229,7 @@ def test_a_job_that_is_stopped_before_the_dispatcher_has_it_is_over(
     fleet: fleets.Fleet, make: clusters.Make, tmp_path: Path
 ) -> None:
     hung = tmp_path / "hung"  # ssh does not come through, for as long as one likes
-    hung.write_text("Host *\n  ProxyCommand sleep 300\n")
+    hung.write_text("Host *\n  ProxyCommand sh -c 'while read line; do :; done'\n")
     options = {**make._options["dispatcher_options"], "ssh_config": str(hung)}
     estimator = make("pass", options={**make._options, "dispatcher_options": options})
     starting = threading.Thread(target=estimator.fit, kwargs={"wait": False})  # it waits for the dispatcher

@@ -79,6 +79,7 @@ def test_a_job_trains_on_spot_instances_and_nothing_is_left_of_them(
 @pytest.mark.parametrize(
     "also", [pytest.param((), id="remover"), pytest.param(("remover",), id="timer", marks=pytest.mark.soak)]
 )
+@pytest.mark.leaves("folders")
 def test_no_instance_runs_on_after_the_supervisor_was_killed(
     also: tuple[str, ...], ec2: ec2_machines.Machines, tmp_path: Path, home: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_capacity_is_waited_for_and_without_it_the_reason_is_said(
     assert ec2.server.running() == []
 
 
+@pytest.mark.leaves("folders")
 def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> None:
     make = places.on_ec2(ec2, tmp_path, home, budget=0.0001)
     job = make.start(WAITS, ready=0)

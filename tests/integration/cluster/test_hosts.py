@@ -54,6 +54,7 @@ def test_hosts_are_added_listed_and_removed(
     assert status != 0
 
 
+@pytest.mark.leaves("files")
 def test_a_check_tells_what_they_are_and_who_reaches_whom(
     config: str, fleet: fleets.Fleet, home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +97,7 @@ def test_what_is_in_the_way_is_told_with_its_remedy() -> None:
     assert [word for word, text in zip(words, told, strict=True) if word not in text] == []
 
 
+@pytest.mark.leaves("files")
 def test_doctor_looks_at_the_hosts_when_asked(
     config: str, fleet: fleets.Fleet, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ from container.system.connection import BlockingConnection
 from estimators.backends.docker import kept
 from estimators.backends.docker.engine_errors import EngineError
 
+pytestmark = pytest.mark.leaves("folders")
+
 SCRIPT = """
 import os, sys
 print(sorted(name for name in os.environ if name.startswith("OF_JOB")), os.getcwd())

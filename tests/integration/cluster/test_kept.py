@@ -109,6 +109,7 @@ def test_what_all_hosts_of_a_job_must_import_anew_is_imported_once(make: cluster
     assert told(changed, "unfit") + told(changed, "refused") == []
 
 
+@pytest.mark.leaves("folders")
 def test_jobs_of_several_homes_share_a_folder_that_the_environment_names(
     make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

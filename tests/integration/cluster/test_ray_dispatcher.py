@@ -95,6 +95,7 @@ def of_ray(kind: str, name: str) -> clusters.Process:
     raise AssertionError(f"there is no {kind} of {name}")
 
 
+@pytest.mark.leaves("folders")
 def test_a_job_goes_on_without_its_caller_and_all_of_it_comes_here(
     make: clusters.Make, head: rays.Cluster, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

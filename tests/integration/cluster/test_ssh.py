@@ -46,6 +46,7 @@ def reason(make: clusters.Make, **settings: object) -> str:
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "ssh", "agent"])
+@pytest.mark.leaves("folders")
 def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_is_killed(
     victim: str, make: clusters.Make, fleet: fleets.Fleet
 ) -> None:

@@ -205,6 +205,7 @@ def test_a_host_that_finds_no_first_host_says_so(tmp_path: Path) -> None:
     assert "algo-1 was lost" in failure and "127.0.0.1:9" in failure
 
 
+@pytest.mark.leaves("folders")
 def test_sigkill_of_the_toolkit_takes_everything_with_it(tmp_path: Path) -> None:
     """No supervisor is there to tidy up: what the ranks start by ordinary means ends with them."""
     script = "import subprocess, sys, time\nprint('ready', flush=True)\ntime.sleep(300)\n"

@@ -455,6 +455,7 @@ def test_a_plan_is_the_same_after_its_way_to_the_caller(data: st.DataObject) -> 
     assert containers.plan_from_dict(json.loads(json.dumps(dataclasses.asdict(plan)))) == plan
 
 
+@pytest.mark.leaves("files")
 def test_a_job_is_not_resumed_before_its_reaper_is_done(loop: Loop, tmp_path: Path) -> None:
     protected: set[int] = set()
     reapers = Reapers(loop, protected, tmp_path / "log")

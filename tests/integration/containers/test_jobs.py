@@ -336,6 +336,7 @@ def test_credentials_are_there_and_nowhere_to_be_seen_and_the_code_is_mounted(
         assert not path.is_file() or b"hushhush" not in path.read_bytes(), path
 
 
+@pytest.mark.leaves("folders")
 def test_what_a_crashed_machine_left_is_cleaned(make: clusters.Make, engine: Engine) -> None:
     from estimators.cli import clean
 

@@ -29,6 +29,7 @@ def pools(home: Path) -> list[Path]:
     return sorted((home / "warm").glob("*"))
 
 
+@pytest.mark.leaves("processes")
 def test_jobs_run_in_the_same_containers_one_after_another(
     make: clusters.Make, engine: Engine, home: Path, tmp_path: Path
 ) -> None:
@@ -101,6 +102,7 @@ def test_a_failed_job_says_why_and_the_next_one_runs(make: clusters.Make, engine
     clusters.until(lambda: not pools(home))
 
 
+@pytest.mark.leaves("processes")
 def test_what_a_job_has_imported_is_there_for_the_next_one(make: clusters.Make, engine: Engine, home: Path) -> None:
     script = "import numpy\nimport aid, os\naid.report(left=os.environ.get('LEFT'))\nos.environ['LEFT'] = '1'\n"
     fork = {"FLEETFIT_FORK": "1"}

@@ -24,6 +24,8 @@ from estimators.service.storage import Storage
 from estimators.service.training import Training
 from estimators.service.translation import Local
 
+pytestmark = pytest.mark.leaves("files")
+
 REQUEST = {
     "TrainingJobName": "job",
     "RoleArn": "arn:aws:iam::000000000000:role/me",

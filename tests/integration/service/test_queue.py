@@ -36,6 +36,7 @@ class Started:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.names: list[str] = []
+        self.records: list[JobRecord] = []
         self.told: list[str] = []
         self.queue = Queue(Jobs(home, "us-east-1"), 1, {}, self.told.append)
 
@@ -48,6 +49,7 @@ class Started:
         """A new job."""
         record = JobRecord.stage(name, self.home)
         record.write_status(statuses.new_status({"TrainingJobName": name}, time.time()))
+        self.records.append(record)
         self.queue.submit(record, name, request)
         return record
 
@@ -65,6 +67,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started
     queue.queue.start()
     yield queue
     queue.queue.close()
+    for record in queue.records:
+        record.release()
 
 
 def test_a_job_that_was_removed_while_it_waited_holds_up_nobody(started: Started) -> None:

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.tensorflow
 
 COLLECTIVE = CollectiveAllReduce()
 
-#: Trains until something ends it. What a rank does after some steps is in ``ACT``: ``{"<rank>": "<statement>"}``.
+#: Trains until something ends it. What a rank does after some steps is in ``act``: ``{"<rank>": "<statement>"}``. It is
+#: no variable of the environment, so that all of them are forked from the same imports.
 TRAIN = """
 import json, os, time
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -32,7 +33,7 @@ class Act(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch == 2:
             aid.mark(f"ready-{aid.RANK}")
-            exec(json.loads(os.environ["ACT"]).get(str(aid.RANK), "pass"))
+            exec(json.loads(os.environ["SM_HP_ACT"]).get(str(aid.RANK), "pass"))
 
 def records():
     return tf.data.Dataset.from_tensors(([1.0], [1.0])).repeat(16)
@@ -53,7 +54,7 @@ model.fit(
 def start(make: clusters.Make, distribution: Any, act: str = "{}", **settings: Any) -> TrainingJob:
     """A training on two hosts that has made some steps; parameter servers have one chief, which says so."""
     job = clusters.fit(
-        make(TRAIN, hosts=2, distribution=distribution, environment={"ACT": act}, **settings), wait=False
+        make(TRAIN, hosts=2, distribution=distribution, hyperparameters={"act": act}, **settings), wait=False
     )
 
     def going() -> None:
@@ -94,7 +95,9 @@ def test_the_chief_of_a_collective_that_is_killed_is_named(make: clusters.Make) 
 def test_a_rank_of_a_collective_that_raises_is_named(make: clusters.Make) -> None:
     """The others are in the middle of a common step with it."""
     job = clusters.fit(
-        make(TRAIN, hosts=2, distribution=COLLECTIVE, environment={"ACT": '{"1": "raise ValueError(\'no data\')"}'}),
+        make(
+            TRAIN, hosts=2, distribution=COLLECTIVE, hyperparameters={"act": '{"1": "raise ValueError(\'no data\')"}'}
+        ),
         wait=False,
     )
     clusters.await_terminal(job)
@@ -131,7 +134,7 @@ def test_a_hang_names_who_waits_where(distribution: Any, make: clusters.Make) ->
             TRAIN,
             hosts=2,
             distribution=distribution,
-            environment={"ACT": '{"1": "forget_the_others()"}'},
+            hyperparameters={"act": '{"1": "forget_the_others()"}'},
             hang_timeout=20,
         ),
         wait=False,

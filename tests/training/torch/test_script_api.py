@@ -162,6 +162,7 @@ def test_streams_that_cannot_be_dealt(stream: Stream, options: dict[str, Any], w
 
 
 @pytest.mark.parametrize("record_format", list(RecordFormat))
+@pytest.mark.leaves("files")
 def test_a_channel_in_pipe_mode(record_format: RecordFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = feeding.write_objects(tmp_path / "objects", [3, 0, 8], record_format)
     monkeypatch.setenv("SM_INPUT_DIR", str(tmp_path / "ml" / "input"))

@@ -78,6 +78,7 @@ def test_who_is_in_the_way_and_where_is_said(tmp_path: Path, monkeypatch: pytest
     )
 
 
+@pytest.mark.leaves("files")
 def test_a_killed_writer_is_not_in_the_way_even_if_its_children_live(tmp_path: Path) -> None:
     ready_read, ready_write = os.pipe()
     child = os.fork()

@@ -21,6 +21,8 @@ from container.system.loop import Loop
 from container.toolkit.output import Output
 from container.toolkit.process_group import Gang, Member, base_environment
 
+pytestmark = pytest.mark.leaves("files")
+
 PACKAGE = str(Path(container.__file__ or "").parent)
 RunUntil = Callable[..., None]
 

@@ -415,6 +415,7 @@ def test_a_job_whose_output_nobody_reads_is_stopped(tmp_path: Path, chatty: bool
     assert attached().status == "Stopped"
 
 
+@pytest.mark.leaves("files")
 def test_a_notebooks_interrupt_stops_the_job_and_not_the_kernel(tmp_path: Path) -> None:
     manager = pytest.importorskip("jupyter_client.manager")
     pytest.importorskip("ipykernel")

@@ -168,6 +168,7 @@ def test_tensorboard(estimator: TensorFlow, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.leaves("files")
 def test_wandb_offline(estimator: TensorFlow, tmp_path: Path) -> None:
     import wandb
     from wandb.proto import wandb_internal_pb2

@@ -76,6 +76,7 @@ def test_code_that_is_uploaded_is_the_code_that_a_container_fetches(bucket: Path
         materialize("s3://bucket/nothing.tar.gz", tmp_path / "ml" / "other", "train.py")
 
 
+@pytest.mark.leaves("folders")
 def test_an_image_without_our_toolkit_trains_with_it(tmp_path: Path) -> None:
     """The starter for real: a Python that knows nothing of us, and the files that SageMaker puts there."""
     channel = tmp_path / "ml" / "input" / "data" / "fleetfit"

@@ -18,6 +18,8 @@ from container.system.loop import Loop
 from estimators.backends.ssh.command import Destination, SshSettings, resolved
 from estimators.backends.ssh.connection import Connections, Finished, SshConnection
 
+pytestmark = pytest.mark.leaves("files")
+
 Open = Callable[[Destination, SshSettings], "SshConnection | str"]
 
 
