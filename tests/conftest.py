@@ -25,8 +25,8 @@ import job_dump
 import leaks
 import turns
 
-#: Fixtures for all tests: homes and where their jobs run, a loop, installations.
-pytest_plugins = ["homes", "installations", "loops"]
+#: For all tests: homes and where their jobs run, a loop, installations, and what tells what a test leaves behind.
+pytest_plugins = ["homes", "installations", "leaks", "loops"]
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("fleetfit", deadline=None)
@@ -75,18 +75,6 @@ def pytest_runtest_makereport(
         seen = job_dump.dump(Path(os.environ.get("FLEETFIT_HOME", os.devnull)))
         report.sections += [("the test's jobs", seen)] if seen else []
     return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Generator[None]:
-    """Know what fixtures of more than one test open, which is no test's to close."""
-    if fixturedef.scope == "function":
-        return (yield)
-    before = leaks.open_files()
-    try:
-        return (yield)
-    finally:
-        leaks.keep_open(before)
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,8 @@ import container
 HERE = Path(__file__).resolve().parent / "machines"
 #: A folder for ``PYTHONPATH``, which makes the backend known.
 PLUGIN = HERE / "plugin"
+#: Where temporary files of this machine are, of which they see none; a test has a folder of its own in it.
+_TEMPORARY = tempfile.gettempdir()
 #: What they find: the Python that this one was made with, too.
 PATH = (
     f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -36,6 +38,11 @@ def _ip(*words: str, inside: str | None = None) -> None:
         ["ip", *(("-n", inside) if inside else ()), *words], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's without what is of the test that asks for an engine first."""
+    return {name: value for name, value in os.environ.items() if name not in ("FLEETFIT_HOME", "TMPDIR")}
 
 
 def possible() -> bool:
@@ -69,7 +76,7 @@ class Machine:
         _ip("link", "set", "eth0", "up", inside=self.namespace)
         _ip("link", "set", "lo", "up", inside=self.namespace)
         package = str(Path(next(iter(container.__path__))).resolve())
-        words = [self.address, "7700", tempfile.gettempdir(), sys.executable, package]
+        words = [self.address, "7700", _TEMPORARY, sys.executable, package]
         if fleet.keys is not None:
             environment = " ".join(
                 f'"{name}={value}"'
@@ -83,6 +90,7 @@ class Machine:
                 ["ip", "netns", "exec", self.namespace, "unshare", "--mount", "--uts", sys.executable,
                  str(HERE / "machine.py"), *words],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                env=plain_environment(),
             )  # fmt: skip
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(fleet.token.encode() + b"\n")

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fleet as fleets
+
 #: Nodes beside the head's, and the cores that each says it has.
 NODES, CORES = 3, 8
 #: By which the processes of a cluster are known, also those that its actors have started.
@@ -118,7 +120,7 @@ class Cluster:
 
         The file by which everybody's ``ray.init()`` finds a cluster of this machine is in the folder, too.
         """
-        before, python = dict(os.environ), sys.executable
+        before, python, handler = dict(os.environ), sys.executable, signal.getsignal(signal.SIGTERM)
         sys.executable = self._python
         for name in ("FLEETFIT_HOME", "TMPDIR"):
             os.environ.pop(name, None)
@@ -128,6 +130,7 @@ class Cluster:
         try:
             yield
         finally:
+            signal.signal(signal.SIGTERM, handler)  # Ray's would end this process
             sys.executable = python
             os.environ.clear()
             os.environ.update(before)
@@ -208,7 +211,7 @@ class Autoscaled:
         file = self._folder / "cluster.json"
         file.write_text(json.dumps(config))
         (self._folder / "ray").mkdir()
-        environment = {name: value for name, value in os.environ.items() if name not in ("FLEETFIT_HOME", "TMPDIR")}
+        environment = fleets.plain_environment()
         self._mark = f"{MARK}={self._folder.name}"
         environment |= {MARK: self._folder.name, "RAY_TMPDIR": str(self._folder), "RAY_USAGE_STATS_ENABLED": "0"}
         environment |= {"RAY_FAKE_CLUSTER": "1", "RAY_OVERRIDE_NODE_ID_FOR_TESTING": _HEAD}

@@ -70,11 +70,6 @@ def possible() -> bool:
     return fleets.possible() and all(shutil.which(name) is not None for name in PROGRAMS)
 
 
-def _plain_environment() -> dict[str, str]:
-    """This process's without what is of the test in which the cluster is first asked for."""
-    return {name: value for name, value in os.environ.items() if name not in ("FLEETFIT_HOME", "TMPDIR")}
-
-
 class Node:
     """One node.
 
@@ -169,7 +164,7 @@ class Cluster:
         with (self.folder / "daemons.log").open("ab") as log:
             daemon = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *argv],
-                env={**_plain_environment(), **self.environment},
+                env={**fleets.plain_environment(), **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
