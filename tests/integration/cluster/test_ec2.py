@@ -178,7 +178,7 @@ def test_a_job_that_has_spent_its_budget_is_stopped(ec2: ec2_machines.Machines, 
     assert "its budget of $0.00" in str(described["SecondaryStatusTransitions"])
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.leaves("folders")), "stopped"])
 def test_instances_that_were_launched_and_not_noted_yet_are_ended(
     how: str, make: clusters.Make, ec2: ec2_machines.Machines
 ) -> None:
