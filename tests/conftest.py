@@ -25,8 +25,8 @@ import job_dump
 import leaks
 import turns
 
-#: For all tests: homes and where their jobs run, a loop, installations, and what tells what a test leaves behind.
-pytest_plugins = ["homes", "installations", "leaks", "loops"]
+#: Fixtures for all tests: homes and where their jobs run, a loop, installations.
+pytest_plugins = ["homes", "installations", "loops"]
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("fleetfit", deadline=None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusters
 import fleet as fleets
+import leaks
 import places
 import pytest
 import ray_cluster as rays
@@ -21,6 +22,21 @@ from estimators.job import fleets as table
 
 if TYPE_CHECKING:
     import ec2_machines
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Generator[None]:
+    """Know what fixtures of more than one test open, which is no test's to close.
+
+    No hook of a conftest: those are not asked for fixtures of the session.
+    """
+    if fixturedef.scope == "function":
+        return (yield)
+    before = leaks.open_files()
+    try:
+        return (yield)
+    finally:
+        leaks.keep_open(before)
 
 
 @pytest.fixture

@@ -7,11 +7,9 @@ import gc
 import os
 import sysconfig
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection
 from multiprocessing import resource_tracker
 from pathlib import Path
-
-import pytest
 
 from container.system import folders
 
@@ -43,21 +41,6 @@ def jobs_were_killed() -> None:
 def keep_open(before: dict[str, str]) -> None:
     """Take what has been opened since for that of several tests."""
     _kept.update(open_files().items() - before.items())
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> Generator[None]:
-    """Know what fixtures of more than one test open, which is no test's to close.
-
-    No hook of a conftest: those are not asked for fixtures of the session.
-    """
-    if fixturedef.scope == "function":
-        return (yield)
-    before = open_files()
-    try:
-        return (yield)
-    finally:
-        keep_open(before)
 
 
 class Watch:
