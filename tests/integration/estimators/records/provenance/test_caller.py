@@ -53,6 +53,7 @@ print(json.dumps({"fastest": min(times), "modules": sorted(sys.modules)}))
     assert not {"subprocess", "tempfile", "asyncio", "pandas", "IPython", "platform"} & set(seen["modules"])
 
 
+@pytest.mark.leaves("files")
 def test_a_real_kernel_tells_the_executed_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
