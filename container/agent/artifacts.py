@@ -151,9 +151,8 @@ def pack(folders: Sequence[Folder], archive: Path, *, warn: Callable[[str, str],
     Raises:
         AgentError: as for :func:`collect`.
     """
-    partial = archive.with_name(
-        f".{archive.name}.partial"
-    )  # of one that was killed, too: a job has one agent that packs
+    # Of an agent that was killed, too: a job has one that packs.
+    partial = archive.with_name(f".{archive.name}.partial")
     try:
         entries = union(folders, warn=warn)
         if not entries:

@@ -55,9 +55,8 @@ class Held:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return 0
-        pid: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[
-            0
-        ]
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid: int = _CREDENTIALS.unpack(credentials)[0]
         process = clusters.process(pid)
         if process is None or not wanted(process):
             self._passed.append(f"{pid}: {'gone' if process is None else process.argv}")
