@@ -1,7 +1,8 @@
 """``agent sync``: keeps a folder of checkpoints and a prefix of S3 in step while a job runs.
 
 Of the intermediate output it brings up what is new, with ``--what``, which says what it is. ``out`` brings what is new
-to the job's supervisor, as frames on standard output: from a host that does not share the folder with it.
+to the job's supervisor, as frames on standard output: from a host that does not share the folder with it. Its standard
+input begins with a message that says which files were brought to the host before anything ran there.
 
 At the start what is in S3 comes down; while the job runs new files go up; at the end (of standard input) the rest does.
 As on SageMaker, nothing is ever deleted in S3.
@@ -21,7 +22,7 @@ import re
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from container.agent import sources
@@ -29,6 +30,7 @@ from container.agent.progress import Progress, size
 from container.agent.sources.base import DataObject, SourceError
 from container.contract.errors import AgentError
 from container.contract.frames import encode
+from container.contract.messages import MessageError, decode
 from container.contract.wire import Event
 
 Tell = Callable[[bytes], None]
@@ -69,10 +71,10 @@ def main(argv: Sequence[str]) -> int:
         if direction == "down":
             restore(folder, uri, host=host, tell=tell)
         elif direction == "out":
-            Sender(folder, host=host).run(_end_of_input, every)
+            Sender(folder, host=host, restored=_restored()).run(_end_of_input, every)
         else:
             Uploader(folder, uri, host=host, tell=tell, what=what).run(_end_of_input, every)
-    except (AgentError, OSError) as error:
+    except (AgentError, MessageError, OSError) as error:
         sys.stdout.flush()
         print(str(error).replace("\n", " "), file=sys.stderr)
         return 1
@@ -115,6 +117,7 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
 
 
 def _fetch(item: DataObject, target: Path, advance: Callable[[int], None]) -> None:
+    """Bring an object, which keeps its time: what is newer was written here."""
     partial = target.with_name(f".{target.name}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +125,8 @@ def _fetch(item: DataObject, target: Path, advance: Callable[[int], None]) -> No
             while chunk := stream.read(_CHUNK):
                 file.write(chunk)
                 advance(len(chunk))
+        if item.modified is not None:
+            os.utime(partial, (item.modified, item.modified))
         os.replace(partial, target)
     except OSError as error:
         raise AgentError(f"{target}: {error.strerror}, while a checkpoint was restored from {item.uri!r}.") from error
@@ -179,13 +184,17 @@ class Uploader:
             )
 
     def mark_restored(self) -> None:
-        """Compare sizes once: files that S3 has too came from there, or an earlier attempt uploaded them."""
+        """Compare once: files that S3 has too came from there, or an earlier attempt uploaded them.
+
+        Ranks may write already: a file that is newer than the object goes up, also where it has its size.
+        """
         from container.agent.s3 import listing
 
         with contextlib.suppress(SourceError):  # the first look tries everything then
-            there = {item.key: item.size for item in listing.listing(self._prefix, empty=True)}
+            there = {item.key: item for item in listing.listing(self._prefix, empty=True)}
             for name, status in self._files():
-                if there.get(name) == status.st_size:
+                item = there.get(name)
+                if item is not None and item.size == status.st_size and status.st_mtime <= (item.modified or 0):
                     self._up[name] = _identity(status)
 
     def look(self, *, final: bool) -> dict[str, Exception]:
@@ -247,20 +256,25 @@ class Sender(Uploader):
     """Sends new files of a folder to the job's supervisor, and says which have been deleted.
 
     A file is ``file`` with its name, mode and time, ``data`` with its bytes, and ``whole``; ``gone`` names one that was
-    deleted. What is there at the beginning came from there.
+    deleted.
 
     Args:
         folder: The folder; it need not exist yet.
         host: For the lines that it tells.
+        restored: The size and the time, in ns, of each file that came from the supervisor: ranks may write already.
     """
 
-    def __init__(self, folder: Path, *, host: str) -> None:
+    def __init__(self, folder: Path, *, host: str, restored: Mapping[str, tuple[int, int]]) -> None:
         super().__init__(folder, "", host=host, tell=self._say)
         self._out = sys.stdout.buffer
+        self._restored = restored
 
     def mark_restored(self) -> None:
-        """What is there now came from the supervisor."""
-        self._up = {name: _identity(status) for name, status in self._files()}
+        """Find what came from the supervisor; of that, what is not there any more has been deleted."""
+        self._up = {name: (*known, 0) for name, known in self._restored.items()}
+        for name, status in self._files():
+            if self._restored.get(name) == (status.st_size, status.st_mtime_ns):
+                self._up[name] = _identity(status)
 
     def look(self, *, final: bool) -> dict[str, Exception]:
         """Send what is new and complete, and what is gone."""
@@ -331,6 +345,18 @@ def _end_of_input(seconds: float) -> bool:
     """Wait for the end of standard input, which whoever started us holds open while the job runs."""
     ready, _, _ = select.select([0], [], [], seconds)
     return bool(ready) and not os.read(0, 1024)
+
+
+def _restored() -> dict[str, tuple[int, int]]:
+    """Read the message with which standard input begins: nothing else is on it.
+
+    Raises:
+        MessageError: it ends before.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n") and (data := os.read(0, _CHUNK)):
+        line += data
+    return {name: (size, time) for name, (size, time) in decode(bytes(line))["files"].items()}
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int]:

@@ -42,7 +42,13 @@ def pages(uri: str, *, empty: bool = False) -> Iterator[list[DataObject]]:
     bucket, prefix = split(uri)
     for answer in _answers(uri, bucket, prefix):
         page = [
-            DataObject(f"s3://{bucket}/{key}", entry["Size"], etag(entry), relative_key(key, prefix))
+            DataObject(
+                f"s3://{bucket}/{key}",
+                entry["Size"],
+                etag(entry),
+                relative_key(key, prefix),
+                written.timestamp() if (written := entry.get("LastModified")) is not None else None,
+            )
             for entry in answer
             if not (key := entry["Key"]).endswith("/")
         ]

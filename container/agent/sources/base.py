@@ -17,12 +17,14 @@ class DataObject:
         size: Its bytes.
         identity: Changes when the content does: the ETag, or time, size and inode of a file. None if unknown.
         key: Its path below the channel's folder, as File mode has it.
+        modified: When it was written, in seconds since 1970, where that is known.
     """
 
     uri: str
     size: int
     identity: str | None
     key: str = ""
+    modified: float | None = None
 
     @property
     def name(self) -> str:

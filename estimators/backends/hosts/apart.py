@@ -6,9 +6,12 @@ Checkpoints come back while the job runs, models and outputs at its end.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from container.contract.failures import Failure
+from container.contract.frames import BODY_LIMIT, LINE_LIMIT
+from container.contract.messages import encode
 from estimators.backends import config, local, trees
 from estimators.backends.hosts.checkpoints import Incoming
 from estimators.backends.hosts.platform import Done, Platform, Sync, Then, each, problem
@@ -22,6 +25,8 @@ class ApartPlatform(Platform):
     """Serves one host."""
 
     _submit_directory: str | None = None
+    #: The size and time of each checkpoint's file that was brought to the host.
+    _restored: Mapping[str, tuple[int, int]] = {}
 
     def facts(self, host: Host) -> config.BackendFacts:
         """Its code is where it was pushed to."""
@@ -118,9 +123,13 @@ class ApartPlatform(Platform):
             return
         host, folder = self.first, trees.checkpoints(self.record, self.spec)
         folder.mkdir(parents=True, exist_ok=True)
+        self._restored = {}  # what the host has of itself is not here
 
-        def compare(files: object) -> None:
-            assert isinstance(files, dict)
+        def restored(files: Mapping[str, tuple[int, int]]) -> None:
+            self._restored = files
+            then()
+
+        def compare(files: Mapping[str, tuple[int, int]]) -> None:
             mine = {
                 str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
                 for path in folder.rglob("*")
@@ -129,11 +138,13 @@ class ApartPlatform(Platform):
             same = mine.keys() == files.keys() and all(
                 mine[name][0] == files[name][0] and abs(mine[name][1] - files[name][1]) < 1_000_000 for name in mine
             )
-            if same or not mine:
+            if not mine:
                 then()
-                return
-            host.remove(["ml/checkpoints"])
-            self._push(host, folder, "ml/checkpoints", then)
+            elif same:
+                restored(files)
+            else:
+                host.remove(["ml/checkpoints"])
+                self._push(host, folder, "ml/checkpoints", lambda: host.list_files("ml/checkpoints", restored))
 
         host.list_files("ml/checkpoints", compare)
 
@@ -157,6 +168,9 @@ class ApartPlatform(Platform):
         sync.ended = over
         words = ["sync", "out", *self._sync_words(), "--every", f"{_LOOK_S:g}"]
         sync.process = self.agent(words, over, on_output=take)
+        known = encode({"op": "restored", "files": self._restored}, 2 * LINE_LIMIT)
+        for start in range(0, len(known), BODY_LIMIT):
+            sync.process.write(known[start : start + BODY_LIMIT])
         return sync
 
     def collect(self, done: Done) -> None:
