@@ -134,6 +134,15 @@ class Machine:
                 continue
         return found
 
+    def has(self, job_name: str, host: str) -> bool:
+        """Whether a host of a job trains on it: which one comes to which machine is not said."""
+        place = f"{job_name}/hosts/{host}/".encode()
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                if place in Path(f"/proc/{pid}/environ").read_bytes():
+                    return True
+        return False
+
     @property
     def temporary(self) -> Path:
         """Its folder for temporary files, from here."""

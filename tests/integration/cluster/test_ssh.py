@@ -173,7 +173,8 @@ def test_an_environment_is_made_once_without_root_index_or_network(
 def test_a_cut_link_ends_the_job_and_everything_of_it_on_both_sides(make: clusters.Make, fleet: fleets.Fleet) -> None:
     job = make.start(WAITS, hosts=2, ready=2, processes=1, options=changed(make, silence=2))
     busy = [machine for machine in fleet.machines if machine.processes()]
-    busy[1].cut()
+    cut = next(machine for machine in busy if machine.has(job.name, "algo-2"))
+    cut.cut()
     clusters.until(lambda: job.status == "Failed")
     assert "no sign of life for 2 s" in str(job.describe()["FailureReason"])
 
@@ -181,7 +182,7 @@ def test_a_cut_link_ends_the_job_and_everything_of_it_on_both_sides(make: cluste
         return [line for line in machine.processes() if " sshd: " not in f" {line}"]
 
     clusters.until(lambda: not ours(busy[0]) and not ours(busy[1]))
-    for line in busy[1].processes():
+    for line in cut.processes():
         os.kill(int(line.split()[0]), signal.SIGKILL)
 
 
