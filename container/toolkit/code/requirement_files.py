@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 from pathlib import Path
 
 from container.system.locations import LocationError, local_path
@@ -87,9 +88,16 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _absolute(place: str, folder: str) -> str:
-    """Return a ``--find-links`` value: pip takes it from the requirements file's folder if it exists there."""
-    path = os.path.join(folder, place)
-    return path if os.path.exists(path) else place
+    """Return a ``--find-links`` value: pip takes it from the requirements file's folder if it exists there.
+
+    It reads options as a shell does: a path with a space is quoted.
+    """
+    try:
+        (name,) = shlex.split(place)
+    except ValueError:
+        return place  # pip will say so
+    path = os.path.join(folder, name)
+    return shlex.quote(path) if os.path.exists(path) else place
 
 
 def _local(line: str, root: str) -> Path | None:

@@ -151,7 +151,7 @@ def test_an_environment_is_made_once_without_root_index_or_network(
         archive.writestr("greeting-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
         archive.writestr("greeting-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr("greeting-1.0.dist-info/RECORD", "")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_FIND_LINKS", wheel.parent.as_uri())
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     wanted = changed(make, python=None, requirements=["greeting==1.0"])
     script = "import sys, aid, greeting\naid.report(word=greeting.WORD, prefix=sys.prefix)"

@@ -72,6 +72,12 @@ class TestReading:
         assert [name for name, _ in found.contents] == ["requirements.txt", "more.txt"]
         assert not found.hashed
 
+    def test_a_folder_of_wheels_with_a_space_stays_quoted(self, tmp_path: Path) -> None:
+        folder = tmp_path / "my code"
+        (folder / "my wheels").mkdir(parents=True)
+        found = self.read(folder, "--find-links 'my wheels'\n-f 'no wheels'\n-f 'unended\n")
+        assert found.options == (f"--find-links '{folder}/my wheels'", "-f 'no wheels'", "-f 'unended")
+
     @pytest.mark.parametrize("line", ["-r more.txt", "-rmore.txt", "--requirement more.txt", "--constraint=more.txt"])
     def test_includes(self, tmp_path: Path, line: str) -> None:
         (tmp_path / "more.txt").write_text("a\n")
