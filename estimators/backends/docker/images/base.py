@@ -5,13 +5,11 @@ For sites that cannot reach a registry. It needs root, debootstrap, and a mirror
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +27,21 @@ SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 #: Python with venv, what the image's sshd is (see the Dockerfile), and the usual certificates.
 _PACKAGES = ("python3", "python3-venv", "openssh-server", "openssh-client", "ca-certificates")
 _TAIL = 5
+#: Makes ``root`` by a command, the words behind a folder and an archive, and packs it. In memory, where one may mount:
+#: dpkg waits for the disk after each file, which takes two thirds of the time. What is mounted, also by debootstrap, is
+#: seen by these processes only, and gone with them; a signal ends all of them. Keys of ssh would be everybody's.
+_MAKE = """
+set -e
+trap 'kill -s KILL 0' INT TERM
+folder=$1 archive=$2
+shift 2
+mkdir "$folder/memory"
+mount -t tmpfs -o mode=755 tmpfs "$folder/memory" 2>/dev/null || true
+cd "$folder/memory"
+"$@" & wait $!
+rm -rf root/var/cache/apt/archives/* root/var/lib/apt/lists/* root/etc/ssh/ssh_host_*
+exec tar --numeric-owner -C root -cf "$archive" .
+"""
 
 
 def suite() -> str:
@@ -77,35 +90,13 @@ def make(
         raise ConfigurationError("debootstrap is not installed: `sudo apt-get install debootstrap`.")
     if os.geteuid() != 0:
         raise ConfigurationError("debootstrap needs root: run `sudo fleetfit image base`, or use --base with an image.")
-    with tempfile.TemporaryDirectory(prefix="fleetfit-base-") as folder, _in_memory(Path(folder, "memory")) as memory:
-        root = memory / "root"
-        command = [program, "--variant=minbase", f"--include={','.join(_PACKAGES)}", chosen, str(root)]
-        _run([*command, *([mirror] if mirror else [])], on_detail)
-        for unused in ("var/cache/apt/archives", "var/lib/apt/lists"):
-            for entry in (root / unused).glob("*"):
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        for key in (root / "etc/ssh").glob("ssh_host_*"):
-            key.unlink()  # an image's own keys would be everybody's
-        on_detail("importing it")
+    with tempfile.TemporaryDirectory(prefix="fleetfit-base-") as folder:
         archive = Path(folder, "root.tar")
-        _run(["tar", "--numeric-owner", "-C", str(root), "-cf", str(archive), "."], lambda text: None)
+        command = [program, "--variant=minbase", f"--include={','.join(_PACKAGES)}", chosen, "root"]
+        words = [*command, *([mirror] if mirror else [])]
+        _run(["unshare", "--mount", "sh", "-c", _MAKE, "make", folder, str(archive), *words], on_detail)
+        on_detail("importing it")
         return engine.import_image(archive, name, ['CMD ["/bin/bash"]', "ENV LANG=C.UTF-8"])
-
-
-@contextlib.contextmanager
-def _in_memory(folder: Path) -> Iterator[Path]:
-    """Make a folder, of a file system in memory where one may be mounted.
-
-    dpkg waits for the disk after each file, which takes two thirds of the time.
-    """
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(folder)]
-    mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    try:
-        yield folder
-    finally:
-        if mounted:  # debootstrap may have left its own mounts below it
-            subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)
 
 
 def _run(argv: list[str], on_detail: Callable[[str], None]) -> None:
@@ -118,4 +109,4 @@ def _run(argv: list[str], on_detail: Callable[[str], None]) -> None:
 
     finished = commands.run(argv, log=log, environment=os.environ, on_line=line)
     if finished.returncode != 0:
-        raise BackendError(f"{argv[0]} failed: {' / '.join(finished.lines[-_TAIL:])}. All it said is in {log}.")
+        raise BackendError(f"debootstrap failed: {' / '.join(finished.lines[-_TAIL:])}. All it said is in {log}.")
