@@ -15,6 +15,14 @@ def is_s3(location: str) -> bool:
     return location.startswith("s3://")
 
 
+def path_here(location: str) -> Path | None:
+    """Return the path that a location names; None for one that is not of this machine."""
+    try:
+        return local_path(location)
+    except LocationError:
+        return None
+
+
 def local_path(location: str | os.PathLike[str]) -> Path:
     """Return the path that a plain path or a ``file://`` URL names.
 

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import urllib.parse
 from pathlib import Path
 from typing import Any
 
 from container.contract import channels
+from container.system.locations import is_s3, path_here
 from estimators.backends.config import INSTANCE_GROUP, input_mode
 from estimators.job.request import Channel, TrainingJobSpec
-
-
-def is_s3(uri: str) -> bool:
-    """Whether a URI is in S3."""
-    return uri.startswith("s3://")
-
-
-def local_path(uri: str) -> Path | None:
-    """The path that a ``file://`` URI or a plain path names; None for any other scheme."""
-    if "://" not in uri:
-        return Path(uri).expanduser()
-    parts = urllib.parse.urlsplit(uri)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        return None
-    return Path(urllib.parse.unquote(parts.path))
 
 
 def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
@@ -36,7 +21,7 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
     s3 = channel.source.s3
     if s3 is None:
         return "it has no data source."
-    if not is_s3(s3.uri) and local_path(s3.uri) is None:
+    if not is_s3(s3.uri) and path_here(s3.uri) is None:
         return f"{s3.uri} cannot be read; give s3://bucket/prefix, a path or a file:// URI."
     if s3.instance_groups and set(s3.instance_groups) != {INSTANCE_GROUP}:
         return f"instance_groups {list(s3.instance_groups)}: a local job has one group, {INSTANCE_GROUP!r}."
@@ -117,7 +102,7 @@ def readers_per_host(spec: TrainingJobSpec) -> int:
 
 def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:
     """The folder that the job names for its checkpoints, or None."""
-    return local_path(spec.checkpoint.uri) if spec.checkpoint is not None else None
+    return path_here(spec.checkpoint.uri) if spec.checkpoint is not None else None
 
 
 def synced_checkpoints(spec: TrainingJobSpec) -> str | None:
@@ -139,5 +124,5 @@ def output_uri(spec: TrainingJobSpec) -> str:
 
 def output_dir(spec: TrainingJobSpec) -> Path | None:
     """``<output path>/<job>/output``, or None when the output path is not of this machine."""
-    path = local_path(spec.output.path)
+    path = path_here(spec.output.path)
     return path / spec.name / "output" if path is not None else None

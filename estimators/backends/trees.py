@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from container.system.locations import is_s3
 from container.system.removing import remove_tree
 from estimators.backends import config, local
 from estimators.job.request import TrainingJobSpec
@@ -25,7 +26,7 @@ def write_tree(
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for path, text in config.host_config(spec, host, facts).files(tree).items():
         Path(path).write_text(text, encoding="utf-8")
-    if local.is_s3(spec.submit_directory or "") and record.source_dir.is_dir() and not tree.code.exists():
+    if is_s3(spec.submit_directory or "") and record.source_dir.is_dir() and not tree.code.exists():
         # The archive was unpacked into the record before the job was started; with its code there, a host does not
         # look for it in S3.
         shutil.copytree(record.source_dir, tree.code, symlinks=True)

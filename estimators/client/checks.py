@@ -14,8 +14,9 @@ import container
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.names import nearest, unknown
 from container.contract.strategies import DISCOVERED_BY_CALLER, FRAMEWORKS, Elastic, ParameterServer
+from container.system.locations import is_s3, path_here
 from estimators.backends.base import Backend
-from estimators.backends.local import agent_channels, is_s3, local_path, piped
+from estimators.backends.local import agent_channels, piped
 from estimators.job import faults, fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import FailurePolicy
@@ -207,7 +208,7 @@ def _matches(wanted: str, running: str) -> bool:
 
 
 def _check_channel(channel: Channel) -> None:
-    path = local_path(channel.source.s3.uri) if channel.source.s3 is not None else None
+    path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
     if path is None:
         return  # the backend says what it thinks of it
     if not path.exists():
@@ -234,7 +235,7 @@ def _hint(path: Path) -> str:
 def _check_writable(argument: str, uri: str) -> None:
     if is_s3(uri):
         return  # check_data asks the server
-    path = local_path(uri)
+    path = path_here(uri)
     if path is None:
         raise UnsupportedError(
             f"{argument}={uri!r} cannot be written; give s3://bucket/prefix, a path or file:///path."

@@ -14,7 +14,7 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.strategies import MPI
-from estimators.backends.local import local_path
+from container.system.locations import path_here
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import fleet_name
 from estimators.job.inputs import model_channel, normalise_uri
@@ -200,7 +200,7 @@ def default_model_dir(settings: Settings, name: str | None, home: str | Path | N
     if name is None:
         return None
     output = output_path(settings, home)
-    local = local_path(output)
+    local = path_here(output)
     return str(local / name / "model") if local is not None else f"{output.rstrip('/')}/{name}/model"
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
+from container.system.locations import is_s3
 from container.toolkit.code import code
-from estimators.backends.local import is_s3
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord

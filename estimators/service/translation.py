@@ -14,8 +14,8 @@ from typing import Any
 
 from container.contract.names import unknown
 from container.system.host_machine import gpu_count
+from container.system.locations import is_s3
 from estimators import backends
-from estimators.backends.local import is_s3
 from estimators.client import checks
 from estimators.job import fleets, instances, validation
 from estimators.job.errors import ConfigurationError, FleetfitError, UnsupportedError

@@ -19,9 +19,9 @@ from typing import IO, Any
 from container.contract import hyperparameters as codec
 from container.contract.messages import encode
 from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
+from container.system.locations import is_s3, path_here
 from estimators import backends
 from estimators.backends.dispatchers.base import LIMIT, Parcel
-from estimators.backends.local import is_s3, local_path
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord, jobs_folder
 
@@ -36,7 +36,7 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
     found = []
     for channel in spec.inputs:
         s3 = channel.source.s3
-        path = local_path(s3.uri) if s3 is not None else None
+        path = path_here(s3.uri) if s3 is not None else None
         if path is None:
             continue
         if not path.exists():
@@ -44,7 +44,7 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
         elif s3 is not None and s3.data_type != "S3Prefix":
             found.append(f"channel {channel.name!r}: {path} lists files of this machine; put them and the list on S3.")
     places = {"checkpoint_s3_uri": spec.checkpoint.uri if spec.checkpoint is not None else None}
-    if local_path(spec.output.path) != jobs_folder():
+    if path_here(spec.output.path) != jobs_folder():
         places["output_path"] = spec.output.path
     for argument, uri in places.items():
         if uri is not None and not is_s3(uri):
@@ -73,7 +73,7 @@ def of(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> Parcel:
     files = [(record.path / name, name) for name in _OF_RECORD if (record.path / name).exists()]
     for channel, described in zip(spec.inputs, request.get("InputDataConfig") or (), strict=True):
         source = channel.source.s3
-        path = local_path(source.uri) if source is not None else None
+        path = path_here(source.uri) if source is not None else None
         if path is not None:
             name = f"{_INPUTS}/{channel.name}" + (f"/{path.name}" if path.is_file() else "")
             files.append((path, name))
@@ -147,8 +147,9 @@ def _files(path: Path, name: str, above: tuple[Path, ...]) -> Iterator[tuple[Pat
 def relocated(value: Any, old: str, new: str) -> Any:
     """Return a value in which paths below a folder, also as ``file://``, are below another one."""
     if isinstance(value, str):
-        for before, after in {old: new, urllib.parse.quote(old): urllib.parse.quote(new)}.items():
-            found = re.fullmatch(rf'("?(?:file://)?){re.escape(before)}((?:/.*|")?)', value, re.DOTALL)
+        escaped = urllib.parse.quote(old), urllib.parse.quote(new)
+        for scheme, before, after in (("", old, new), ("file://", *escaped), ("file://", old, new)):
+            found = re.fullmatch(rf'("?{scheme}){re.escape(before)}((?:/.*|")?)', value, re.DOTALL)
             if found is not None:
                 return f"{found[1]}{after}{found[2]}"
         return value

@@ -13,6 +13,7 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR
+from container.system.locations import path_here
 from estimators.backends import config, local
 from estimators.backends.docker import links, naming
 from estimators.backends.docker.options import SECRETS, ContainerOptions, Mount
@@ -284,14 +285,14 @@ def local_model_dir(spec: TrainingJobSpec) -> Path | None:
     value = codec.decode_value(spec.hyperparameters.get(codec.MODEL_DIR))
     if not isinstance(value, str) or value == DEFAULT_BASE_DIR or value.startswith(f"{DEFAULT_BASE_DIR}/"):
         return None
-    path = local.local_path(value)
+    path = path_here(value)
     return path if path is not None and path.is_absolute() else None
 
 
 def local_output(spec: TrainingJobSpec) -> Path | None:
     """The folder of this machine below which the script's ``model_dir`` is, if it is on this machine."""
     path = local_model_dir(spec)
-    output = local.local_path(spec.output.path)
+    output = path_here(spec.output.path)
     if path is None or output is None or not path.is_relative_to(output.absolute()):
         return path
     return output.absolute()
@@ -301,7 +302,7 @@ def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
     """What a job's channels will need of this machine, as far as it is known before they are there."""
     found = []
     for channel in spec.inputs:
-        path = local.local_path(channel.source.s3.uri) if channel.source.s3 is not None else None
+        path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
         if path is not None and config.input_mode(spec, channel) == "FastFile":
             target = f"{DEFAULT_BASE_DIR}/input/data/{channel.name}"
             target = f"{target}/{path.name}" if path.is_file() else target

@@ -12,6 +12,7 @@ from pathlib import Path
 from container.contract.failures import Failure
 from container.contract.frames import BODY_LIMIT, LINE_LIMIT
 from container.contract.messages import encode
+from container.system.locations import is_s3, path_here
 from estimators.backends import config, local, trees
 from estimators.backends.hosts.checkpoints import Incoming
 from estimators.backends.hosts.platform import Done, Platform, Sync, Then, each, problem
@@ -73,10 +74,10 @@ class ApartPlatform(Platform):
         """What to push of the user's code, and where the host finds it."""
         self._submit_directory = None
         place = self.spec.submit_directory
-        if local.is_s3(place or ""):
+        if is_s3(place or ""):
             # The archive was unpacked into the record: with its code there, a host does not look for it in S3.
             return [(self.record.source_dir, "ml/code")] if self.record.source_dir.is_dir() else []
-        path = local.local_path(place) if place else None
+        path = path_here(place) if place else None
         if path is None:
             return []
         self._submit_directory = f"{host.facts.root}/source{'' if path.is_dir() else f'/{path.name}'}"
@@ -94,7 +95,7 @@ class ApartPlatform(Platform):
         """Add local data to what is pushed; whether something is left that the host's agent has to bring."""
         channels = {}
         for name, values in local.agent_channels(self.spec).items():
-            path = local.local_path(str(values["uri"]))
+            path = path_here(str(values["uri"]))
             if path is None:
                 channels[name] = values
                 continue

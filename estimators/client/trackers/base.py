@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 from container.contract.names import cut, unknown
 from container.contract.wire import Event
 from container.system.files import read_json, write_json
+from container.system.locations import path_here
 from estimators.client.callbacks import Callback, EventTail, metric_of
 from estimators.client.printing import write_text
 from estimators.job import bounds
@@ -377,10 +378,8 @@ def facts_of(job: TrainingJob) -> dict[str, str]:
 def _model_of(job: TrainingJob) -> Path | None:
     """Return the job's model where it is a file of this machine."""
     data = job.model_data
-    if data is None or (("://" in data) and not data.startswith("file://")):
-        return None
-    path = Path(data.removeprefix("file://"))
-    return path if path.is_file() else None
+    path = path_here(data) if data is not None else None
+    return path if path is not None and path.is_file() else None
 
 
 def _cause(error: BaseException) -> str:

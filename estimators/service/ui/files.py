@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from container.system.locations import path_here
 from estimators.records import outputs
 from estimators.records.record import JobRecord
 from estimators.results import saving
@@ -64,10 +65,9 @@ def _roots(record: JobRecord) -> dict[str, Path]:
     if checkpoints is not None:
         roots["checkpoints"] = checkpoints
     model = outputs.model_data(record)
-    if model is not None and "://" not in model.removeprefix("file://"):
-        file = Path(model.removeprefix("file://"))
-        if record.output_dir not in file.parents:
-            roots[file.name] = file
+    file = path_here(model) if model is not None else None
+    if file is not None and record.output_dir not in file.parents:
+        roots[file.name] = file
     for host in record.hosts:
         roots[f"hosts/{host}/output"] = record.tree(host).output
     return roots
@@ -75,8 +75,7 @@ def _roots(record: JobRecord) -> dict[str, Path]:
 
 def checkpoint_folder(record: JobRecord) -> Path | None:
     """Return the folder of the job's checkpoints; None where they are not on this machine."""
-    place = outputs.checkpoints(record).removeprefix("file://")
-    return None if "://" in place else Path(place)
+    return path_here(outputs.checkpoints(record))
 
 
 def _below(root: Path) -> Iterator[Path]:

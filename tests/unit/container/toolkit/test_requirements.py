@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +64,7 @@ class TestReading:
         )
         assert found.options == (
             "-i https://index/simple",
-            f"--find-links {tmp_path}/wheels",
+            f"--find-links {shlex.quote(f'{tmp_path}/wheels')}",
             "-f https://else",
             "--pre",
         )

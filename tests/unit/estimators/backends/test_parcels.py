@@ -137,3 +137,17 @@ def test_a_ray_cluster_stays_the_same_where_variables_change(
 )
 def test_only_whole_paths_are_renamed(value: Any, changed: Any) -> None:
     assert parcels.relocated(value, "/a/jobs", "/b") == changed
+
+
+@pytest.mark.parametrize(
+    ("value", "changed"),
+    [
+        ("/jobs/x", "/my jobs/x"),
+        ('"/jobs/x"', '"/my jobs/x"'),
+        ("file:///jobs/x", "file:///my%20jobs/x"),
+    ],
+)
+def test_a_path_is_escaped_where_it_is_a_uri(value: str, changed: str) -> None:
+    assert parcels.relocated(value, "/jobs", "/my jobs") == changed
+    assert parcels.relocated(changed, "/my jobs", "/jobs") == value
+    assert parcels.relocated("file:///my jobs/x", "/my jobs", "/jobs") == "file:///jobs/x"
