@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 # One tier of the tests only: make test-all TIER=unit (or integration, training)
 TIER ?=
-# How many processes run them: as many as cores, or a number.
+# How many processes run them: as many as cores, or a number. Many of all tests wait more than they work.
 WORKERS ?= auto
+test-all: WORKERS = $(shell expr $$(nproc) \* 3 / 2)
 # More arguments for pytest: make test PYTEST="-k restart -x"
 PYTEST ?=
 # What to run a hundred times, or N: make torture TEST=tests/integration/cluster/test_stop.py N=20
