@@ -288,7 +288,12 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
 
     Returns:
         The pids that are still there, normally none.
+
+    Raises:
+        ValueError: it is no process's number: 0 is the parent of all.
     """
+    if pid <= 0:
+        raise ValueError(f"{pid} is no process")
     until = time.monotonic() + deadline
     poll = select.poll()
     poll.register(process, select.POLLIN)

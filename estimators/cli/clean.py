@@ -333,10 +333,10 @@ def caches() -> list[Item]:
 
 
 def leftover_processes(home: str | Path | None = None) -> list[Item]:
-    """This user's processes that belong to a job whose supervisor is gone.
+    """This user's processes that belong to a job of this home whose supervisor is gone.
 
     Every process of a job carries its name (``FLEETFIT_JOB``) and the host's tree (``SAGEMAKER_BASE_DIR``), which lies
-    in the record. A process whose record cannot be told (another ``FLEETFIT_HOME``) is left alone.
+    in the record. Those of another ``FLEETFIT_HOME`` are left alone.
     """
     items: list[Item] = []
     for process in psutil.process_iter():
@@ -409,10 +409,11 @@ def _record_of(job: str, environment: dict[str, str], home: str | Path | None) -
     """The record of the job that a process says it belongs to; None when that cannot be told."""
     base = environment.get(variables.BASE_DIR, "")
     parts = Path(base).parts
-    # <home>/jobs/<name>/hosts/<host>/ml
-    if len(parts) > 6 and parts[-1] == "ml" and parts[-3] == "hosts" and parts[-4] == job and parts[-5] == "jobs":
-        return JobRecord(Path(*parts[:-3]))
     path = jobs_folder(home) / job
+    # <home>/jobs/<name>/hosts/<host>/ml
+    told = len(parts) > 6 and parts[-1] == "ml" and parts[-3] == "hosts" and parts[-4] == job and parts[-5] == "jobs"
+    if told and Path(*parts[:-3]).resolve() != path.resolve():
+        return None
     return JobRecord(path) if path.is_dir() else None
 
 

@@ -488,6 +488,13 @@ class Snapshot:
         """Temporary files that are still there."""
         return [path for path in self.files if path.exists()]
 
+    def await_tidy(self) -> None:
+        """Wait until its temporary files are gone."""
+        until(
+            lambda: not self.files_left(),
+            say=lambda: [str(one) for path in self.files_left() for one in (path, *path.rglob("*"))],
+        )
+
 
 def await_terminal(job: TrainingJob) -> str:
     """Wait until the record has a terminal status, and return it."""

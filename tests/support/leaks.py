@@ -99,7 +99,8 @@ class Watch:
 
     def _folders(self) -> list[str]:
         new = set(self._folder.glob(f"{folders.PREFIX}*")) - self._there
-        return [f"folder: {path.name} ({', '.join(sorted(os.listdir(path))[:5])})" for path in new]
+        below = {path: sorted(str(one.relative_to(path)) for one in path.rglob("*"))[:9] for path in new}
+        return [f"folder: {path.name} ({', '.join(names)})" for path, names in below.items()]
 
     def _processes(self, *, importers: bool) -> list[str]:
         """Those that have a folder of the test's in their environment; importers may be kept for other tests."""

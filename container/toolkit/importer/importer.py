@@ -134,7 +134,7 @@ class Importer:
         self.root: int | None = None
         self.imported = False
         self._told = False  # why there is none
-        self._process = -1  # a descriptor of the host's importer
+        self._host: tuple[int, int] | None = None  # the host's importer: a descriptor, and its pid
         self._connection: Connection | None = None
         self._listener = socket.socket(socket.AF_UNIX)
         try:
@@ -206,7 +206,7 @@ class Importer:
         if operation == "hosting":
             self.pid = int(message["pid"])
             with contextlib.suppress(ProcessLookupError):  # killed already, which the connection's end will tell
-                self._process = os.pidfd_open(self.pid)
+                self._host = os.pidfd_open(self.pid), self.pid
             self.imported = True
             self._listener.close()
         elif operation == "refused":  # what there is will not do, or not any more
@@ -272,13 +272,13 @@ class Importer:
         Returns:
             Pids that would not go.
         """
-        if self._process < 0:
+        if self._host is None:
             return []
+        (process, pid), self._host = self._host, None
         poll = select.poll()
-        poll.register(self._process, select.POLLIN)
-        left = [] if poll.poll(_END_S * 1000) else processes.end_tree(self._process, self.pid or 0)
-        os.close(self._process)
-        self._process = -1
+        poll.register(process, select.POLLIN)
+        left = [] if poll.poll(_END_S * 1000) else processes.end_tree(process, pid)
+        os.close(process)
         return left
 
 

@@ -123,7 +123,7 @@ def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
     assert "algo-2" in job.describe()["FailureReason"]
-    clusters.until(lambda: not snapshot.files_left())
+    snapshot.await_tidy()
 
 
 def test_sigterm_reaches_the_script(make: clusters.Make) -> None:

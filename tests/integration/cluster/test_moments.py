@@ -42,7 +42,7 @@ def lost(job: TrainingJob, snapshot: clusters.Snapshot) -> None:
     clusters.until(lambda: not clusters.marked(job.name))
     assert clusters.await_terminal(job) == "Failed"
     assert "supervisor lost" in job.describe()["FailureReason"]
-    clusters.until(lambda: not snapshot.files_left())
+    snapshot.await_tidy()
 
 
 @pytest.mark.parametrize("moment", STARTING)

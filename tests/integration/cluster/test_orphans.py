@@ -134,7 +134,7 @@ def test_after_sigkill_of_one_process_nothing_is_left(name: str, make: clusters.
     reason = job.describe()["FailureReason"]
     for word in words:
         assert word in reason
-    clusters.until(lambda: not snapshot.files_left())
+    snapshot.await_tidy()
 
 
 @pytest.mark.parametrize(("shape", "name"), [(shape, name) for shape, names in OTHERS.items() for name in names])
@@ -153,7 +153,7 @@ def test_it_holds_under_every_strategy(shape: shapes.Shape, name: str, make: clu
     reason = job.describe()["FailureReason"]
     assert reason.startswith(place), reason
     assert "SIGKILL" in reason or kind == "toolkit", reason
-    clusters.until(lambda: not snapshot.files_left())
+    snapshot.await_tidy()
 
 
 @pytest.mark.parametrize("name", ["mpirun", "rank-0", "toolkit-2"])
@@ -187,7 +187,7 @@ def test_after_sigkill_of_the_supervisor_nothing_is_left(shape: shapes.Shape, ma
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
     assert "supervisor" in job.describe()["FailureReason"]
-    clusters.until(lambda: not snapshot.files_left())
+    snapshot.await_tidy()
 
 
 @pytest.mark.landing

@@ -126,14 +126,15 @@ def test_processes_of_a_running_job_are_not(tmp_path: Path, processes: list) -> 
     record.release()
 
 
-def test_a_job_of_another_home_is_found_by_its_tree_or_left_alone(tmp_path: Path, processes: list) -> None:
+def test_a_job_of_another_home_is_left_alone(tmp_path: Path, processes: list) -> None:
     other = JobRecord.create("elsewhere", tmp_path / "other")
     tied = start(tmp_path, {"FLEETFIT_JOB": "elsewhere", "SAGEMAKER_BASE_DIR": str(other.tree("algo-1").base)})
     unknown = start(tmp_path, {"FLEETFIT_JOB": "unknown"})
     processes += [tied, unknown]
     assert clean.leftover_processes() == []
     other.release()
-    assert [item.process and item.process.pid for item in clean.leftover_processes()] == [tied.pid]
+    assert clean.leftover_processes() == []
+    assert [item.process and item.process.pid for item in clean.leftover_processes(tmp_path / "other")] == [tied.pid]
 
 
 def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, processes: list) -> None:

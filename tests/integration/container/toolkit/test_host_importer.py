@@ -1,0 +1,50 @@
+"""The end of a host's importer, by a program that stands for one: it tells that it hosts, hangs up, and stays."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from container.contract import variables
+from container.system import processes
+from container.system.loop import Loop
+from container.toolkit.importer.importer import Importer
+
+_HANGS_UP = """
+import json, os, signal, socket
+listener = socket.socket(fileno=int(os.environ["FLEETFIT_IMPORTER"].partition(":")[0]))
+toolkit, _ = listener.accept()
+toolkit.sendall(json.dumps({"op": "hosting", "pid": os.getpid()}).encode() + b"\\n")
+toolkit.close()
+signal.pause()
+"""
+
+
+def test_one_that_has_hung_up_and_does_not_end_is_killed_and_nobody_else(
+    loop: Loop, run_until: Callable[..., None], tmp_path: Path
+) -> None:
+    env = {"PATH": os.environ["PATH"], variables.CODE_DIR: str(tmp_path), "PYTHONPATH": ""}
+    request = {"elastic": False, "settings": {}, "statements": []}
+    bystander = processes.spawn([sys.executable, "-c", "import signal; signal.pause()"], env=env)
+    importer = Importer(
+        loop, tmp_path, tmp_path / "socket", [sys.executable, "-c", _HANGS_UP], env, request, lambda message: None
+    )
+    pid = importer.pid
+    run_until(lambda: importer.imported and importer.pid is None)
+    assert importer.await_end() == []
+    assert importer.await_end() == [], "it is over"
+    ended, status = os.waitpid(pid or 0, 0)
+    assert (ended, processes.decode_status(status)) == (pid, (None, 9))
+    assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
+    os.kill(bystander, 9)
+    os.waitpid(bystander, 0)
+
+
+def test_a_tree_without_a_root_is_refused() -> None:
+    """0 is the parent of all processes."""
+    with open(os.pidfd_open(os.getpid())) as process, pytest.raises(ValueError, match="0"):
+        processes.end_tree(process.fileno(), 0)
