@@ -57,7 +57,7 @@ lock: ## write the newest versions that fit together into constraints.txt
 
 torture: ## run TEST a hundred times (N=…), half of them under load, and say how often it failed and how
 	@$(PROVISION) --extras test,torch
-	@$(BIN)/python tests/support/torture.py $(N) $(TEST) $(PYTEST)
+	@$(BIN)/python tests/support/torture.py "$(N)" "$(TEST)" $(PYTEST)
 
 test-spark: ## run the tests on Spark's executors, which need Java 17 or newer
 	@$(PROVISION) --extras test,torch,spark

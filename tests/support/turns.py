@@ -64,6 +64,17 @@ class Scheduler(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
 
+    def remove_node(self, node: Any) -> str | None:
+        """Give what a process has left to others, but for the test that it died of: that would kill each of them."""
+        units = self.assigned_work.get(node, {}).values()
+        pending = ((unit, test) for unit in units for test, ended in unit.items() if not ended)
+        unit, killer = next(pending, (None, None))
+        if unit is None:
+            return super().remove_node(node)
+        unit[killer] = True
+        super().remove_node(node)
+        return killer
+
 
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
