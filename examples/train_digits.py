@@ -23,6 +23,7 @@ from rich.table import Table
 from estimators import (
     MPI,
     CollectiveAllReduce,
+    ConfigurationError,
     ParameterServer,
     PyTorch,
     TensorFlow,
@@ -38,8 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 STRATEGIES = ("collective_all_reduce", "parameter_server", "mpi")
 #: Framework -> its strategies, of which each is trained.
 FRAMEWORKS = {"tensorflow": STRATEGIES, "torch": ("torch_distributed",)}
-#: What a newcomer may expect of each strategy on this data.
-ACCURACY = 0.95
+#: What a newcomer may expect of each strategy on this data after so many epochs.
+ACCURACY, EPOCHS = 0.95, 20
 
 
 class HorovodBuild(threading.Thread):
@@ -150,7 +151,7 @@ def main() -> int:
     parser.add_argument(
         "--processes", type=int, default=1, help="ranks on each host; parameter servers have one worker"
     )
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="tensorflow")
     every = [strategy for strategies in FRAMEWORKS.values() for strategy in strategies]
     parser.add_argument("--strategies", nargs="+", choices=every, metavar="STRATEGY", help="default: the framework's")
@@ -183,6 +184,8 @@ def main() -> int:
             continue
         try:
             job = train(strategy, options)
+        except ConfigurationError as error:
+            parser.error(str(error))
         except TrainingJobError as error:
             print(error, file=sys.stderr, flush=True)
             table.add_row(strategy, style="red")
@@ -191,8 +194,11 @@ def main() -> int:
         cells, accuracy = row(strategy, job)
         table.add_row(*cells)
         below += made(job)
-        if accuracy < ACCURACY:
+        if accuracy < ACCURACY and options.epochs >= EPOCHS:
             problems.append(f"{strategy} reached a validation accuracy of {accuracy:.4f}; {ACCURACY} was expected.")
+    if not table.rows:
+        print("Nothing was trained.", *problems, sep="\n", file=sys.stderr)
+        return 1
     Console(width=80).print(table)
     print(f"Models and checkpoints, in {short(str(jobs_folder()))}:", *below, sep="\n", flush=True)
     for problem in problems:
@@ -201,4 +207,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)

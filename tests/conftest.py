@@ -71,7 +71,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to a failure what is known of the test's jobs, before its fixtures end these."""
     report = yield
-    if report.failed and call.when == "call":
+    if report.failed:
+        leaks.failed()
+    if report.failed and call.when != "teardown":
         seen = job_dump.dump(Path(os.environ.get("FLEETFIT_HOME", os.devnull)))
         report.sections += [("the test's jobs", seen)] if seen else []
     return report
@@ -113,7 +115,7 @@ def own_temporary_folder(
     own = [request.getfixturevalue("tmp_path")] if "tmp_path" in request.fixturenames else []
     watch = leaks.Watch(folder, *own)
     yield folder
-    request.node.funcargs.clear()  # what only they refer to is garbage
+    (request.node.funcargs or {}).clear()  # what only they refer to is garbage
     expected = [kind for mark in request.node.iter_markers("leaves") for kind in mark.args]
     left = watch.left(request.fixturenames, expected)
     for made in folder.glob(f"{folders.PREFIX}*"):

@@ -174,7 +174,7 @@ def provision(options: Options, progress: Progress) -> Report:
 def _provision(options: Options, progress: Progress) -> Report:
     if not _pending(options, progress):
         return _report(options, done=())
-    digest = hashlib.sha256(str(options.venv).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(os.path.realpath(options.venv).encode()).hexdigest()[:16]
     waiting = f"Waiting for another provisioning of {options.venv} to end ..."
     with locks.exclusive(cache_root() / "locks" / f"venv-{digest}.lock", lambda: progress.note(waiting)) as lock:
         return _run(options, progress, lock)
@@ -192,7 +192,7 @@ def _run(options: Options, progress: Progress, lock: int) -> Report:
             _make_venv(options)
         done.append("Virtual environment")
     installation = Installation.of_venv(options.venv, lock=lock)
-    if options.small_torch and any(step.name == "packages" for step in pending):
+    if any(step.name == "packages" for step in pending):
         options, installation = _with_small_torch(options, installation, progress)
     tried: set[str] = set()
     # Asked again after each step: what Horovod is built for is known only when TensorFlow and the MPI are there.
@@ -218,9 +218,12 @@ _CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
 
 
 def _with_small_torch(options: Options, installation: Installation, progress: Progress) -> tuple[Options, Installation]:
-    """Add the extra ``torch`` if the packages of it are not those for GPUs, where there is none; else say so."""
+    """Find PyTorch's build for processors, where there is no GPU.
+
+    Where PyTorch is asked for only if it is small, the extra ``torch`` is added if it is found, and it is said if not.
+    """
     extras = options.extras | (stamp.extras if (stamp := Stamp.load(_stamp_file(options))) is not None else frozenset())
-    if "torch" in extras:
+    if "torch" not in extras and not options.small_torch:
         return options, installation
     with_torch = dataclasses.replace(options, extras=options.extras | {"torch"})
     tensorflow = options.tensorflow or _fitting_tensorflow(installation.installed())
@@ -236,6 +239,8 @@ def _with_small_torch(options: Options, installation: Installation, progress: Pr
             continue
         if not _CUDA_PACKAGES.search(listed):
             return with_torch, trying
+    if "torch" in extras:
+        return options, installation
     progress.note(
         "PyTorch is left out, and its tests with it: no index that is reached has its CPU build, and the CUDA build "
         "takes 7 GB. `make test-all` installs it."

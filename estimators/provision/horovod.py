@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -10,8 +11,9 @@ import platform
 import re
 import shutil
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -341,6 +343,32 @@ def _has_known_digest(path: Path) -> bool:
 
 
 def _compile(
+    installation: Installation,
+    build: Path,
+    *,
+    key: BuildKey,
+    cxx: str,
+    lock: int,
+    cache: WheelCache,
+    on_detail: Callable[[str], None],
+) -> tuple[Path | None, commands.Finished, Path]:
+    with _without_spaces(installation) as reached:
+        return _compile_in(reached, build, key=key, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail)
+
+
+@contextlib.contextmanager
+def _without_spaces(installation: Installation) -> Iterator[Installation]:
+    """Reach an environment by a path without spaces: CMake's search for MPI and Horovod's own setup split at them."""
+    if not re.search(r"\s", str(installation.prefix)):
+        yield installation
+        return
+    with tempfile.TemporaryDirectory(prefix="fleetfit-horovod-", dir="/tmp") as folder:
+        link = Path(folder, "venv")
+        link.symlink_to(installation.prefix)
+        yield Installation.of_venv(link, lock=installation.lock)
+
+
+def _compile_in(
     installation: Installation,
     build: Path,
     *,

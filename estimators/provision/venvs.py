@@ -17,7 +17,7 @@ NEWEST_PYTHON = (3, 13)
 
 def identity(prefix: Path) -> str:
     """Changes when the venv was moved, or when its ``python`` became another one through an upgrade of the system."""
-    return f"{prefix}|{os.path.realpath(prefix / 'bin' / 'python')}"
+    return f"{os.path.realpath(prefix)}|{os.path.realpath(prefix / 'bin' / 'python')}"
 
 
 def is_usable(prefix: Path) -> bool:

@@ -38,6 +38,11 @@ def jobs_were_killed() -> None:
     Watch.killed = True
 
 
+def failed() -> None:
+    """Take note that the test has failed: its traceback holds what it had open."""
+    Watch.failed = True
+
+
 def keep_open(before: dict[str, str]) -> None:
     """Take what has been opened since for that of several tests."""
     _kept.update(open_files().items() - before.items())
@@ -53,9 +58,11 @@ class Watch:
 
     #: Whether the test's fixtures have killed jobs.
     killed = False
+    #: Whether it has failed.
+    failed = False
 
     def __init__(self, folder: Path, *own: Path) -> None:
-        Watch.killed = False
+        Watch.killed = Watch.failed = False
         self._folder, self._own = folder, own
         self._open = open_files()
         self._there = set(folder.iterdir())
@@ -69,7 +76,8 @@ class Watch:
             expected: What it cannot but leave: ``files``, ``folders``, ``processes``.
         """
         looks = {"mounts": self._mounts}
-        looks["files"] = lambda: self._files(connected=not _ENGINES.isdisjoint(fixtures))
+        if not Watch.failed:
+            looks["files"] = lambda: self._files(connected=not _ENGINES.isdisjoint(fixtures))
         if "no_process" not in fixtures:
             looks["processes"] = lambda: self._processes(importers="warm" not in fixtures)
         if not Watch.killed:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-#: So many tests that use two cores run at once on this machine, whoever started them.
+#: So many of this user's tests that use two cores run at once on this machine, whichever checkout they are of.
 PLACES = max(1, len(os.sched_getaffinity(0)) // 2)
 _LARGE = re.compile(r"tests/(training|soak|integration/containers)/")
 #: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
@@ -76,12 +76,19 @@ class Scheduler(LoadScopeScheduling):
         return killer
 
 
+#: The descriptors of this process's place. One that it forks, and that outlives its test, must not hold it.
+_files: list[int] = []
+os.register_at_fork(after_in_child=lambda: [os.close(fd) for fd in _files])
+
+
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
     """Hold one of the places for tests that use two cores; wait until there is one."""
     with contextlib.ExitStack() as stack:
         paths = [f"/tmp/fleetfit-tests-{os.getuid()}-{number}.lock" for number in range(PLACES)]
         files = [stack.enter_context(open(path, "w")) for path in paths]
+        _files[:] = [file.fileno() for file in files]
+        stack.callback(_files.clear)
         for file in files:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 Found = TypeVar("Found")
@@ -38,7 +40,7 @@ def until(
     while not (found := condition()):
         check()
         if time.monotonic() > end:
-            seen = say() if say is not None else _variables(condition)
+            seen = _said(say) if say is not None else _variables(condition)
             raise AssertionError(f"not within {CEILING_S:g} s: {_text(condition)}\nlast: {found!r}\nseen: {seen}")
         between()
     return found
@@ -52,10 +54,23 @@ def _text(condition: Callable[[], object]) -> str:
         return repr(condition)
 
 
+def _said(say: Callable[[], Any]) -> Any:
+    """What is to be told; looking may fail for the reason that the condition did not come."""
+    try:
+        return say()
+    except Exception as error:  # noqa: BLE001 - it must not hide what was waited for
+        return f"nothing: {error!r}"
+
+
 def _variables(condition: Callable[[], object]) -> str:
     """What a condition has taken from around it."""
-    try:
-        values = inspect.getclosurevars(condition).nonlocals
-    except TypeError:
-        return "nothing"
-    return "; ".join(f"{name} = {value!r}"[:400] for name, value in values.items()) or "nothing"
+    values: dict[str, object] = {}
+    if isinstance(condition, functools.partial):
+        values = {"arguments": condition.args, **condition.keywords}
+    elif inspect.ismethod(condition):
+        values = {"self": condition.__self__}
+    elif inspect.isfunction(condition):
+        found = inspect.getclosurevars(condition)
+        shown = (int, float, str, bytes, Path, list, dict, set, tuple)
+        values = {**{name: one for name, one in found.globals.items() if isinstance(one, shown)}, **found.nonlocals}
+    return "; ".join(f"{name} = {_said(lambda one=one: repr(one))}"[:400] for name, one in values.items()) or "nothing"
