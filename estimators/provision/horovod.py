@@ -363,9 +363,27 @@ def _without_spaces(installation: Installation) -> Iterator[Installation]:
         yield installation
         return
     with tempfile.TemporaryDirectory(prefix="fleetfit-horovod-", dir="/tmp") as folder:
-        link = Path(folder, "venv")
-        link.symlink_to(installation.prefix)
-        yield Installation.of_venv(link, lock=installation.lock)
+        programs = Path(folder, "bin")
+        programs.mkdir()
+        for place, found in ((Path(folder), installation.prefix), (programs, installation.prefix / "bin")):
+            for entry in found.iterdir():
+                if entry.name not in ("bin", _WRAPPER):
+                    (place / entry.name).symlink_to(entry)
+        real = os.path.realpath(installation.prefix)
+        wrapper = programs / _WRAPPER
+        wrapper.write_text(_WRAPPER_TEXT.format(python=programs / "python", real=real, here=folder), encoding="utf-8")
+        wrapper.chmod(0o755)
+        yield Installation.of_venv(Path(folder), lock=installation.lock)
+
+
+#: What CMake asks how MPI is compiled with, which answers with its real path.
+_WRAPPER = "mpicxx"
+_WRAPPER_TEXT = """#!{python}
+import subprocess, sys
+done = subprocess.run([{real!r} + "/bin/mpicxx", *sys.argv[1:]], stdout=subprocess.PIPE)
+sys.stdout.buffer.write(done.stdout.replace({real!r}.encode(), {here!r}.encode()))
+sys.exit(done.returncode)
+"""
 
 
 def _compile_in(
