@@ -367,20 +367,21 @@ def _without_spaces(installation: Installation) -> Iterator[Installation]:
         programs.mkdir()
         for place, found in ((Path(folder), installation.prefix), (programs, installation.prefix / "bin")):
             for entry in found.iterdir():
-                if entry.name not in ("bin", _WRAPPER):
+                if entry.name not in ("bin", *_WRAPPERS):
                     (place / entry.name).symlink_to(entry)
         real = os.path.realpath(installation.prefix)
-        wrapper = programs / _WRAPPER
-        wrapper.write_text(_WRAPPER_TEXT.format(python=programs / "python", real=real, here=folder), encoding="utf-8")
-        wrapper.chmod(0o755)
+        for name in _WRAPPERS:
+            text = _WRAPPER_TEXT.format(python=programs / "python", real=real, name=name, here=folder)
+            (programs / name).write_text(text, encoding="utf-8")
+            (programs / name).chmod(0o755)
         yield Installation.of_venv(Path(folder), lock=installation.lock)
 
 
-#: What CMake asks how MPI is compiled with, which answers with its real path.
-_WRAPPER = "mpicxx"
+#: What CMake asks how C and C++ are compiled with MPI: they answer with their real path.
+_WRAPPERS = ("mpicc", "mpicxx")
 _WRAPPER_TEXT = """#!{python}
 import subprocess, sys
-done = subprocess.run([{real!r} + "/bin/mpicxx", *sys.argv[1:]], stdout=subprocess.PIPE)
+done = subprocess.run([{real!r} + "/bin/{name}", *sys.argv[1:]], stdout=subprocess.PIPE)
 sys.stdout.buffer.write(done.stdout.replace({real!r}.encode(), {here!r}.encode()))
 sys.exit(done.returncode)
 """
