@@ -60,9 +60,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of PyTorch where `make test` has left it out; in CI it has to be there."""
-    if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None and not os.environ.get("CI"):
+    """Skip tests of PyTorch where `make test` has left it out."""
+    if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed; `make test-all` installs it")
+
+
+def _refuse_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Let what is skipped be a failure in CI, where all that it may need has to be there."""
+    if os.environ.get("CI"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"In CI nothing is skipped. {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have a file that skips itself fail, too."""
+    report = yield
+    if report.skipped:
+        _refuse_in_ci(report)
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,6 +87,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to a failure what is known of the test's jobs, before its fixtures end these."""
     report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and item.get_closest_marker("optional") is None:
+        _refuse_in_ci(report)
     if report.failed:
         leaks.failed()
     if report.failed and call.when != "teardown":

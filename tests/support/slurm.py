@@ -64,9 +64,7 @@ PartitionName=closed Nodes={first} State=DOWN
 
 
 def possible() -> bool:
-    """Whether a cluster can run here: it needs root and Debian's slurm-wlm. CI assumes it."""
-    if os.environ.get("CI"):
-        return True
+    """Whether a cluster can run here: it needs root and Debian's slurm-wlm."""
     return fleets.possible() and all(shutil.which(name) is not None for name in PROGRAMS)
 
 

