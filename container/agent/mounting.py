@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
 import time
@@ -163,9 +164,19 @@ class Mounts:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _UNMOUNT_TIMEOUT
-        for pid in self._running.values():
-            while time.monotonic() < deadline and not os.waitpid(pid, os.WNOHANG)[0]:
-                time.sleep(0.02)
+        for bucket, pid in self._running.items():
+            ended, status = 0, -1
+            while not ended and time.monotonic() < deadline:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if not ended:
+                    time.sleep(0.02)
+            if status != 0:  # it has not come to unmount: it had only just mounted, or was killed
+                self._unmount(self._folder / bucket)
+
+    def _unmount(self, place: Path) -> None:
+        program = shutil.which("fusermount3") or shutil.which("fusermount")
+        if program is not None:
+            subprocess.run([program, "-u", "-z", "-q", os.fspath(place)], check=False, capture_output=True)
 
 
 def _environment() -> dict[str, str]:

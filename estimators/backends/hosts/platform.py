@@ -160,7 +160,8 @@ class Platform(abc.ABC):
             if not self.backend.is_ending:
                 then()
 
-        process = self._mount = self.agent(["mount", *words, "--mounts", str(self.mounts)], ended)
+        # Should the supervisor be killed, it still unmounts.
+        process = self._mount = self.agent(["mount", *words, "--mounts", str(self.mounts)], ended, tidies=True)
         self.first.await_files([str(self.mounts / "ready")], there)
 
     def end_mount(self) -> None:

@@ -81,6 +81,16 @@ def test_a_killed_supervisor_leaves_no_mount(s3: Bucket, tmp_path: Path, monkeyp
     until(lambda: mounts(job.record.path) == [])
 
 
+@needs_fuse
+def test_a_mount_whose_server_was_killed_goes_as_well(s3: Bucket, tmp_path: Path) -> None:
+    s3.put("train/a", b"x")
+    with mounting.Mounts(tmp_path / "mounts") as mounted:
+        assert Path(mounted.path(s3.uri("train/a"))).read_bytes() == b"x"
+        [server] = mounted._running.values()
+        os.kill(server, signal.SIGKILL)
+    assert mounts(tmp_path) == []
+
+
 def test_a_machine_that_cannot(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.put("train/a", b"x")
     monkeypatch.setenv("PATH", str(tmp_path))
