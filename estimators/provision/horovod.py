@@ -261,7 +261,22 @@ def _build(
     cxx = compiler()
     on_detail("installing build tools")
     installation.install(_BUILD_REQUIREMENTS, log="horovod-tools", on_detail=on_detail)
-    build = cache.root / "build" / str(key)
+    if _has_spaces(cache.root):
+        with tempfile.TemporaryDirectory(prefix="fleetfit-horovod-", dir="/tmp") as folder:
+            return _build_in(Path(folder, str(key)), installation, cache, key, cxx=cxx, lock=lock, on_detail=on_detail)
+    return _build_in(cache.root / "build" / str(key), installation, cache, key, cxx=cxx, lock=lock, on_detail=on_detail)
+
+
+def _build_in(
+    build: Path,
+    installation: Installation,
+    cache: WheelCache,
+    key: BuildKey,
+    *,
+    cxx: str,
+    lock: int,
+    on_detail: Callable[[str], None],
+) -> Path:
     try:
         resumed = _is_ready(build, installation)
         if not resumed:
@@ -356,10 +371,15 @@ def _compile(
         return _compile_in(reached, build, key=key, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail)
 
 
+def _has_spaces(path: Path) -> bool:
+    """Return whether CMake's search for MPI and Horovod's own setup would split a path."""
+    return re.search(r"\s", str(path)) is not None
+
+
 @contextlib.contextmanager
 def _without_spaces(installation: Installation) -> Iterator[Installation]:
-    """Reach an environment by a path without spaces: CMake's search for MPI and Horovod's own setup split at them."""
-    if not re.search(r"\s", str(installation.prefix)):
+    """Reach an environment by a path without spaces."""
+    if not _has_spaces(installation.prefix):
         yield installation
         return
     with tempfile.TemporaryDirectory(prefix="fleetfit-horovod-", dir="/tmp") as folder:
