@@ -40,11 +40,11 @@ train: ## make the environment, then train a digits classifier on two local host
 	@$(BIN)/python entrypoints/prepare_digits.py
 	@$(BIN)/python examples/train_digits.py --build-horovod $(TRAIN)
 
-test: ## make the environment with what the tests need, then run the landing set: five minutes
+test: ## make the environment with what the tests need, then run the landing set: some minutes
 	@$(PROVISION) --extras $(EXTRAS) --small-torch
 	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
-test-all: ## run all tests but the long counts and Spark's: half an hour
+test-all: ## run all tests but the long counts and Spark's: about half an hour
 	@$(PROVISION) --extras test,torch
 	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) $(PYTEST)
 
