@@ -261,42 +261,37 @@ def _build(
     cxx = compiler()
     on_detail("installing build tools")
     installation.install(_BUILD_REQUIREMENTS, log="horovod-tools", on_detail=on_detail)
-    if _has_spaces(cache.root):
-        with tempfile.TemporaryDirectory(prefix="fleetfit-horovod-", dir="/tmp") as folder:
-            return _build_in(Path(folder, str(key)), installation, cache, key, cxx=cxx, lock=lock, on_detail=on_detail)
-    return _build_in(cache.root / "build" / str(key), installation, cache, key, cxx=cxx, lock=lock, on_detail=on_detail)
-
-
-def _build_in(
-    build: Path,
-    installation: Installation,
-    cache: WheelCache,
-    key: BuildKey,
-    *,
-    cxx: str,
-    lock: int,
-    on_detail: Callable[[str], None],
-) -> Path:
-    try:
-        resumed = _is_ready(build, installation)
-        if not resumed:
-            _unpack(installation, cache, build, on_detail=on_detail)
-        make = functools.partial(
-            _compile, installation, build, key=key, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail
-        )
-        wheel, finished, log = make()
-        if wheel is None and resumed:
-            # What an interrupted build left is worth a try, and not worth an error.
-            _unpack(installation, cache, build, on_detail=on_detail)
+    with _build_folder(cache, key) as build, _without_spaces(installation) as reached:
+        try:
+            resumed = _is_ready(build, installation)
+            if not resumed:
+                _unpack(installation, cache, build, on_detail=on_detail)
+            make = functools.partial(
+                _compile, reached, build, key=key, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail
+            )
             wheel, finished, log = make()
-        if wheel is None:
-            raise _build_error(finished, log)
-        published = cache.publish(str(key), wheel)
-    except (HorovodBuildFailed, zipfile.BadZipFile):
-        shutil.rmtree(build, ignore_errors=True)
-        raise
-    shutil.rmtree(build)
-    return published
+            if wheel is None and resumed:
+                # What an interrupted build left is worth a try, and not worth an error.
+                _unpack(installation, cache, build, on_detail=on_detail)
+                wheel, finished, log = make()
+            if wheel is None:
+                raise _build_error(finished, log)
+            published = cache.publish(str(key), wheel)
+        except (HorovodBuildFailed, zipfile.BadZipFile):
+            shutil.rmtree(build, ignore_errors=True)
+            raise
+        shutil.rmtree(build)
+        return published
+
+
+@contextlib.contextmanager
+def _build_folder(cache: WheelCache, key: BuildKey) -> Iterator[Path]:
+    """Say where to build: in the cache, where an interrupted build goes on, unless that path has spaces."""
+    if not _has_spaces(cache.root):
+        yield cache.root / "build" / str(key)
+        return
+    with tempfile.TemporaryDirectory(prefix="fleetfit-horovod-", dir="/tmp") as folder:
+        yield Path(folder, str(key))
 
 
 def _is_ready(build: Path, installation: Installation) -> bool:
@@ -357,20 +352,6 @@ def _has_known_digest(path: Path) -> bool:
     return False
 
 
-def _compile(
-    installation: Installation,
-    build: Path,
-    *,
-    key: BuildKey,
-    cxx: str,
-    lock: int,
-    cache: WheelCache,
-    on_detail: Callable[[str], None],
-) -> tuple[Path | None, commands.Finished, Path]:
-    with _without_spaces(installation) as reached:
-        return _compile_in(reached, build, key=key, cxx=cxx, lock=lock, cache=cache, on_detail=on_detail)
-
-
 def _has_spaces(path: Path) -> bool:
     """Return whether CMake's search for MPI and Horovod's own setup would split a path."""
     return re.search(r"\s", str(path)) is not None
@@ -407,7 +388,7 @@ sys.exit(done.returncode)
 """
 
 
-def _compile_in(
+def _compile(
     installation: Installation,
     build: Path,
     *,
