@@ -149,7 +149,7 @@ def own_temporary_folder(
 @pytest.fixture(scope="session")
 def kept_importers() -> Iterator[Path]:
     """A folder of importers for the jobs of all tests of this process that take ``warm``; none outlives the tests."""
-    folder = Path(tempfile.mkdtemp(prefix="fleetfit-tests-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="tests-of-fleetfit-", dir="/tmp"))
     yield folder
     _end_importers(folder)
     shutil.rmtree(folder, ignore_errors=True)
