@@ -214,6 +214,18 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
+def began(pid: int) -> str:
+    """Return when a process began, in ticks since the machine's start; empty without one.
+
+    Together with the pid, which another may have by now, it is a process's name.
+    """
+    try:
+        stat = _read(f"/proc/{pid}/stat")
+    except OSError:
+        return ""
+    return stat[stat.rindex(b")") + 2 :].split()[19].decode()
+
+
 def name(pid: int) -> str:
     """Return the name of a process, at most 15 characters: ``python3``; empty without one."""
     try:

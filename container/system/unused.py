@@ -1,4 +1,7 @@
-"""Find folders that killed jobs have left on this machine; ``/proc`` shows which are still in use."""
+"""Find folders that killed jobs have left on this machine; ``/proc`` shows which are still in use.
+
+Only what fleetfit has made for sockets and session files is looked at: see :mod:`container.system.folders`.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ def unused_folders(now: float | None = None) -> list[Path]:
     candidates: list[Path] = []
     roots = dict.fromkeys((tempfile.gettempdir(), folders.root(), folders.SHARED_MEMORY))
     for path in (Path(root) / name for root in roots for name in names_in(Path(root))):
-        # A job that is about to lock a port must find that folder, and the locks that others hold on its files.
-        if not path.name.startswith(folders.PREFIX) or path.name == folders.of_ports().name:
+        if not path.name.startswith(folders.PREFIX):
             continue
         with contextlib.suppress(OSError):
             stat = path.lstat()
             # Private folders of this user only: a folder of that name may be anybody's.
             private = stat.st_uid == os.getuid() and stat.st_mode & 0o077 == 0
-            if path.is_dir() and not path.is_symlink() and private and untouched(path, when):
+            ours = path.is_dir() and not path.is_symlink() and private and folders.is_abandoned(path)
+            if ours and untouched(path, when):
                 candidates.append(path)
     if not candidates:
         return []

@@ -56,7 +56,7 @@ class _Idle:
         self._listener = listener
         self._jobs: set[int] = set()  # the toolkits' pids
         self._told = False
-        self._importers = folders.make()
+        self._importers = folders.unmade()
         loop.on_signal(signal.SIGTERM, self._end)
         loop.on_signal(signal.SIGINT, loop.stop)
         loop.add_reader(listener.fileno(), self._accept)

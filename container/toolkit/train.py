@@ -160,9 +160,7 @@ def _remove_runtime_dir(folder: Path) -> None:
     """Remove this host's folder, and the job's when we are the last: the supervisor may be gone."""
     remove_tree(folder, ignore_errors=True)
     remove_tree(shared_memory_dir(folder), ignore_errors=True)
-    if folder.parent.name.startswith(folders.PREFIX):
-        with contextlib.suppress(OSError):
-            folder.parent.rmdir()
+    folders.remove_if_empty(folder.parent)
 
 
 def _configuration_failure(error: Exception, host: str) -> Failure:
@@ -402,6 +400,7 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
     if env.machine.shared:
         folder = shared_memory_dir(runtime_dir)
         folder.mkdir(mode=0o700, exist_ok=True)
+        folders.claim(folder)
         result[variables.SHARED_MEMORY_DIR] = str(folder)
     if overlay is not None and (overlay / "bin").is_dir():
         result["PATH"] = f"{overlay / 'bin'}{os.pathsep}{result['PATH']}"

@@ -9,11 +9,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from container.system import processes
+from container.system import folders, processes
 from estimators.cli import Exit, console
 from estimators.job.errors import UnsupportedError
 from estimators.records.record import JobRecord, job_names
@@ -66,11 +65,10 @@ def serve(jobs: Sequence[str], *, port: int = 0) -> int:
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise UnsupportedError("TensorBoard is not installed here: `fleetfit install tensorboard`.")
-    with tempfile.TemporaryDirectory(prefix="fleetfit-tensorboard-") as folder:
-        links = Path(folder)
+    with folders.temporary("tensorboard") as links:
         if not _link(links, jobs):
             console.say("no job has event files yet; they are shown as they come.")
-        argv = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--host", "127.0.0.1"]
+        argv = [sys.executable, "-m", "tensorboard.main", "--logdir", str(links), "--host", "127.0.0.1"]
         argv += ["--port", str(port), "--reload_multifile", "true"]
         child = subprocess.Popen(
             argv, preexec_fn=functools.partial(processes.set_death_signal, signal.SIGTERM, os.getpid())
@@ -91,12 +89,12 @@ def serve(jobs: Sequence[str], *, port: int = 0) -> int:
 
 def _link(links: Path, jobs: Sequence[str]) -> int:
     """Have a link for each folder of event files; returns how many there are."""
-    folders = event_folders(jobs)
-    for name, folder in folders.items():
+    found = event_folders(jobs)
+    for name, folder in found.items():
         link = links / name
         if not link.is_symlink():
             link.symlink_to(folder)
     for link in links.iterdir():
-        if link.name not in folders:
+        if link.name not in found:
             link.unlink()
-    return len(folders)
+    return len(found)

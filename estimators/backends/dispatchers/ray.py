@@ -17,7 +17,6 @@ import re
 import secrets
 import shlex
 import socket
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,8 +24,10 @@ from typing import Any, ClassVar
 
 from container.contract.messages import Message
 from container.contract.names import shown, unknown
+from container.system import folders
 from container.system.background import Background
 from container.system.loop import Loop
+from container.system.removing import remove_tree
 from estimators.backends.dispatchers import parcels
 from estimators.backends.dispatchers.base import PACKAGES, PARCEL, Dispatcher, Parcel, packed
 from estimators.backends.hosts import shipping
@@ -126,7 +127,7 @@ class RayDispatcher(Dispatcher):
         self._takers: dict[int, Callable[[Message], None]] = {}
         self._lost: Callable[[str], None] | None = None  # of who follows or submits
         self._job = ""
-        self._folder = tempfile.TemporaryDirectory(prefix="fleetfit-ray-")
+        self._folder = folders.make()
 
     @classmethod
     def check(cls, place: str, options: Mapping[str, Any]) -> None:
@@ -206,7 +207,7 @@ class RayDispatcher(Dispatcher):
         private = sorted(name for name in environment if looks_secret(name))
         header = {**brought.header, "environment": {n: v for n, v in environment.items() if n not in private}}
         brought = dataclasses.replace(brought, header=header)
-        package = Path(self._folder.name) / "job.zip"
+        package = self._folder / "job.zip"
 
         def ready(nothing: None) -> None:
             if package.stat().st_size > _LARGEST:
@@ -328,11 +329,11 @@ class RayDispatcher(Dispatcher):
         """Let the program end whom it has submitted to follow."""
         if self._client is not None:
             self._client.close()
-        self._folder.cleanup()
+        remove_tree(self._folder, ignore_errors=True)
 
     def _code_package(self) -> Path:
         """Return our code alone, by whose content Ray knows whether it is there."""
-        path = Path(self._folder.name) / "code.zip"
+        path = self._folder / "code.zip"
         if not path.exists():
             _pack(path, None)
         return path

@@ -12,12 +12,12 @@ import os
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from container.contract import variables
 from container.contract.strategies import MPI
+from container.system import folders
 from estimators.backends.docker import containers
 from estimators.backends.docker.credentials import aws_credentials
 from estimators.backends.docker.options import ContainerOptions
@@ -95,8 +95,8 @@ def ssh_files(hosts: Sequence[str], environment: Sequence[str], *, now: float = 
         raise BackendError(
             "keys for sshd are made by ssh-keygen, which this machine lacks: `sudo apt-get install openssh-client`."
         )
-    with tempfile.TemporaryDirectory(prefix="fleetfit-keys-") as folder:  # of mode 0700
-        keys = {name: _key(program, Path(folder, name)) for name in ("host", "user")}
+    with folders.temporary("keys") as folder:  # of mode 0700
+        keys = {name: _key(program, folder / name) for name in ("host", "user")}
     known = f"{','.join(hosts)} {keys['host'][1]}"
     settings = " ".join(f'"{item}"' for item in environment if '"' not in item and "\n" not in item)
     policy = "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import tarfile
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from container.system import folders
 from estimators.backends.docker.images.toolkit import SKIPPED, package
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.discovery import own_bucket
@@ -77,14 +77,14 @@ def upload(aws: Aws, spec: TrainingJobSpec, source: Path, wanted: Uploads, on_de
     client = aws.client("s3")
     for uri in filter(None, (wanted.source, spec.output.path)):
         _ensure_bucket(aws, split(uri)[0])
-    with tempfile.TemporaryDirectory(prefix="fleetfit-upload-") as folder:
+    with folders.temporary("upload") as folder:
         if wanted.source is not None:
-            archive = Path(folder, "sourcedir.tar.gz")
+            archive = folder / "sourcedir.tar.gz"
             size = pack(source, archive)
             on_detail(f"Uploading the code, {size / 1e6:.1f} MB")
             _put(client, archive, wanted.source, spec)
         if wanted.toolkit is not None and wanted.starter is not None:
-            archive = Path(folder, "toolkit.tar.gz")
+            archive = folder / "toolkit.tar.gz"
             pack(package(), archive, name="container", skipped=SKIPPED)
             on_detail("Uploading fleetfit's toolkit")
             _put(client, archive, wanted.toolkit, spec)

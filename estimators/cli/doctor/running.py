@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,17 +50,17 @@ def horovod(python: str) -> ReportLine:
 def mpirun(program: Path, python: str) -> ReportLine:
     """Start two ranks."""
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="fleetfit-doctor-", dir=folders.root()) as folder:
+    with folders.temporary("doctor", folders.root()) as folder:
         # OpenMPI refuses to run for root unless it is told twice that this is meant. Its session files have a folder of
         # their own, as those of jobs do: in the common one it meets what killed runs left there.
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         # Ranks leave a file each: what they print goes through mpirun, which may lose it.
         code = "import os, sys; open(os.path.join(sys.argv[1], os.environ['OMPI_COMM_WORLD_RANK']), 'x').close()"
         done = _run(
-            [str(program), "-np", "2", "--oversubscribe", python, "-c", code, folder],
-            environment={**os.environ, **root, "TMPDIR": folder},
+            [str(program), "-np", "2", "--oversubscribe", python, "-c", code, str(folder)],
+            environment={**os.environ, **root, "TMPDIR": str(folder)},
         )
-        ranks = sum(os.path.exists(os.path.join(folder, rank)) for rank in "01")
+        ranks = sum((folder / rank).exists() for rank in "01")
     if done is not None and done.returncode == 0 and ranks == 2:
         return ReportLine(name="mpirun runs", state=Verdict.OK, text=f"2 ranks in {time.monotonic() - begin:.2f} s")
     if done is None:

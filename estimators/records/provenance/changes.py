@@ -8,9 +8,9 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from container.system import folders
 from estimators.job.redaction import mask_text
 
 #: A patch larger than this many bytes is left out: it would be data, not code.
@@ -50,10 +50,10 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
     patch = _git(root, [*diff, str(known["commit"]), "--"], limit=DIFF_LIMIT)
     taken, left_out = _untracked(root)
     if taken:
-        with tempfile.TemporaryDirectory(prefix="fleetfit-git-") as scratch:
-            names = Path(scratch, "names")
+        with folders.temporary("git") as scratch:
+            names = scratch / "names"
             names.write_bytes(b"".join(os.fsencode(name) + b"\0" for name in taken))
-            Path(scratch, "objects").mkdir()
+            (scratch / "objects").mkdir()
             aside = {"GIT_INDEX_FILE": f"{scratch}/index", "GIT_OBJECT_DIRECTORY": f"{scratch}/objects"}
             add = ["--literal-pathspecs", "add", "--intent-to-add", "--pathspec-file-nul"]
             _git(root, [*add, f"--pathspec-from-file={names}"], environment=aside)

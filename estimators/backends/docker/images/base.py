@@ -9,11 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from container.system import folders
 from container.system.files import cache_root
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.provision import commands
@@ -91,11 +90,11 @@ def make(
         raise ConfigurationError("debootstrap is not installed: `sudo apt-get install debootstrap`.")
     if os.geteuid() != 0:
         raise ConfigurationError("debootstrap needs root: run `sudo fleetfit image base`, or use --base with an image.")
-    with tempfile.TemporaryDirectory(prefix="fleetfit-base-") as folder:
-        archive = Path(folder, "root.tar")
+    with folders.temporary("base") as folder:
+        archive = folder / "root.tar"
         command = [program, "--variant=minbase", f"--include={','.join(_PACKAGES)}", chosen, "root"]
         words = [*command, *([mirror] if mirror else [])]
-        _run([*_apart(), "sh", "-c", _MAKE, "make", folder, str(archive), *words], on_detail)
+        _run([*_apart(), "sh", "-c", _MAKE, "make", str(folder), str(archive), *words], on_detail)
         on_detail("importing it")
         return engine.import_image(archive, name, ['CMD ["/bin/bash"]', "ENV LANG=C.UTF-8"])
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from container.system import folders
 from estimators.backends.docker.containers import IMAGE
 from estimators.backends.docker.images import base as bases
 from estimators.backends.docker.images.toolkit import SKIPPED, package, toolkit_digest
@@ -55,8 +55,7 @@ def build(
         EngineError: a step of the build failed.
     """
     wheels = wheelhouse.gather(Installation.of_venv(Path(sys.prefix)), gpu=gpu, on_detail=on_detail)
-    with tempfile.TemporaryDirectory(prefix="fleetfit-image-") as folder:
-        context = Path(folder)
+    with folders.temporary("image") as context:
         shutil.copyfile(package() / "Dockerfile", context / "Dockerfile")
         shutil.copytree(package(), context / "container", ignore=shutil.ignore_patterns(*SKIPPED))
         _add_reader(context)

@@ -148,21 +148,34 @@ def test_a_pid_that_is_another_process_now_is_left_alone(tmp_path: Path, process
     assert process.poll() is None
 
 
+def claim_by_the_dead(folder: Path) -> None:
+    """Have a process that is gone be the maker of a folder."""
+    gone = 2**22 + 1  # no kernel has such a pid
+    (folder / folders.NOTE).write_text(f"{gone} 1 {os.readlink('/proc/self/ns/pid')}")
+
+
 def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
     root = tmp_path / "tmp"
-    ports = f"ports-{os.getuid()}"  # of jobs that are about to lock one
-    kinds = ("unused", "worked-in", "told-of", "open", "new", "public", ports)
-    folders = {name: root / f"fleetfit-{name}" for name in kinds}
-    for folder in folders.values():
+    kinds = ("unused", "working", "worked-in", "told-of", "open", "new", "public", "yours", "elsewhere")
+    made = {name: root / f"fleetfit-{name}" for name in kinds}
+    importers = (folders.of_importers("0123abcd"), root / "fleetfit-kept-model")
+    for folder in (*made.values(), *importers):
         folder.mkdir(mode=0o700)
         (folder / "file").write_text("x")
+    for name, folder in made.items():
+        if name == "working":
+            folders.claim(folder)  # this process, which lives
+        elif name == "elsewhere":  # a container with the same /tmp: nobody sees its processes from here
+            (folder / folders.NOTE).write_text(f"{2**22 + 1} 1 pid:[1]")
+        elif name != "yours":
+            claim_by_the_dead(folder)
+    for folder in (*made.values(), *importers):
         age(folder)
-    os.utime(folders["new"])
-    folders["public"].chmod(0o755)
-    (root / "other").mkdir(mode=0o700)
+    os.utime(made["new"])
+    made["public"].chmod(0o755)
     os.symlink("/usr", root / "fleetfit-link")
-    processes.append(start(tmp_path, {}, cwd=folders["worked-in"]))
-    processes.append(start(tmp_path, {"FLEETFIT_RUNTIME_DIR": str(folders["told-of"] / "algo-1")}))
+    processes.append(start(tmp_path, {}, cwd=made["worked-in"]))
+    processes.append(start(tmp_path, {"FLEETFIT_RUNTIME_DIR": str(made["told-of"] / "algo-1")}))
     with (root / "fleetfit-open" / "file").open() as file:
         processes.append(
             subprocess.Popen(
@@ -170,20 +183,10 @@ def test_folders_that_no_process_uses(tmp_path: Path, processes: list) -> None:
             )
         )
     items = clean.find(Selection())
-    assert names(items, ItemKind.FOLDER) == [str(folders["unused"])]
+    assert names(items, ItemKind.FOLDER) == sorted([str(made["unused"]), str(importers[0])])
     clean.remove(items)
-    assert sorted(path.name for path in root.iterdir()) == sorted(
-        [
-            "fleetfit-worked-in",
-            "fleetfit-told-of",
-            "fleetfit-open",
-            "fleetfit-new",
-            "fleetfit-public",
-            "fleetfit-link",
-            f"fleetfit-{ports}",
-            "other",
-        ]
-    )
+    left = {*made.values(), importers[1], root / "fleetfit-link"} - {made["unused"]}
+    assert {*root.iterdir()} == left
 
 
 def test_shared_memory_of_jobs_that_were_killed_is_a_leftover(tmp_path: Path) -> None:
@@ -192,6 +195,7 @@ def test_shared_memory_of_jobs_that_were_killed_is_a_leftover(tmp_path: Path) ->
     for folder in (used, unused):
         folder.mkdir(mode=0o700)
         (folder / "segment").write_bytes(b"x" * 100)
+        claim_by_the_dead(folder)
     assert unused_folders() == [], "their jobs may be starting"
     for folder in (used, unused):
         age(folder)
