@@ -36,9 +36,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from container.agent.syncing import files_below
 from container.contract.messages import Message
-from container.system import interfaces, processes
+from container.system import interfaces, processes, saved
 from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count
 from container.system.link import Link
@@ -184,10 +183,7 @@ class _Resident:
             elif operation == "pull":
                 self._transfers.send(number, [(self._place(message["source"]), "")], follow=False)
             elif operation == "list":
-                found = {
-                    name: [status.st_size, status.st_mtime_ns]
-                    for name, status in files_below(self._place(message["path"]))
-                }
+                found = saved.files_below(self._place(message["path"]))
                 self._link.send({"op": "done", "id": number, "files": found})
             elif operation == "remove":
                 for path in message["paths"]:

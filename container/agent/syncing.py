@@ -8,8 +8,11 @@ At the start what is in S3 comes down; while the job runs new files go up; at th
 As on SageMaker, nothing is ever deleted in S3.
 
 A checkpoint of the Checkpointer's is a folder that appears by a rename: it goes up as soon as it is there, its manifest
-last, and one without a manifest does not come down. What is being staged or deleted begins with a dot and is left
-alone. Any other file goes up when it has not changed between two looks, or at the end.
+last, and one without a manifest does not come down. What is being staged or deleted is left alone, by its name. Any
+other file goes up when it has not changed between two looks, or at the end.
+
+A link to something in the folder is a copy in S3, which has no links; what the Checkpointer's label refers to is
+recognised by its manifest when it comes down. ``out`` sends links, and empty folders.
 """
 
 from __future__ import annotations
@@ -18,11 +21,10 @@ import contextlib
 import fcntl
 import io
 import os
-import re
 import select
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from container.agent import sources
@@ -32,6 +34,7 @@ from container.contract.errors import AgentError
 from container.contract.frames import encode
 from container.contract.messages import MessageError, decode
 from container.contract.wire import Event
+from container.system import saved
 
 Tell = Callable[[bytes], None]
 
@@ -42,9 +45,6 @@ USAGE = (
 
 _CHECKPOINTS = "checkpoints"
 
-#: The Checkpointer's folders and what makes one whole (``container.checkpoint.store``, which needs numpy).
-_CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
-_MANIFEST = "manifest.json"
 #: Seconds between two looks; overrides :data:`_EVERY_S`.
 EVERY = "FLEETFIT_CHECKPOINT_SYNC_SECONDS"
 _EVERY_S = 5.0
@@ -95,25 +95,42 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     except SourceError as error:
         raise AgentError(f"the checkpoints cannot be restored: {error}") from None
     keys = {item.key for item in items}
+    labels = _labels(items)
     wanted: list[DataObject] = []
     for item in items:
         top, _, rest = item.key.partition("/")
-        if any(part.startswith(".") for part in item.key.split("/")) or ".." in item.key.split("/"):
+        parts = item.key.split("/")
+        if ".." in parts or "." in parts or top in labels or any(saved.PASSING.fullmatch(part) for part in parts):
             continue
-        if rest and _CHECKPOINT.fullmatch(top) and f"{top}/{_MANIFEST}" not in keys:
+        if rest and saved.CHECKPOINT.fullmatch(top) and f"{top}/{saved.MANIFEST}" not in keys:
             if item.key == min(key for key in keys if key.startswith(f"{top}/")):
                 _warn(tell, host, f"{prefix}{top} is not whole (its upload was cut); it is left there.")
             continue
         target = folder / item.key
         if not (target.is_file() and target.stat().st_size == item.size):
             wanted.append(item)
+    for label, name in labels.items():
+        if not os.path.lexists(folder / label):
+            folder.mkdir(parents=True, exist_ok=True)
+            os.symlink(name, folder / label)
     if not wanted:
         return
     bar = Progress(tell, host, "restoring checkpoints", sum(item.size for item in wanted))
     # Their manifests last: an interrupted restore leaves no folder that looks whole.
-    for item in sorted(wanted, key=lambda item: item.key.endswith(f"/{_MANIFEST}")):
+    for item in sorted(wanted, key=lambda item: item.key.endswith(f"/{saved.MANIFEST}")):
         _fetch(item, folder / item.key, bar.advance)
     bar.end(f"{len(wanted):,} files, {size(sum(item.size for item in wanted))} from {uri} in {bar.elapsed:.1f} s")
+
+
+def _labels(items: Sequence[DataObject]) -> dict[str, str]:
+    """Return the folders that are copies of one of the Checkpointer's: it made a link to that, a label."""
+    manifests = {}
+    for item in items:
+        top, _, rest = item.key.partition("/")
+        if rest == saved.MANIFEST and item.identity is not None:
+            manifests[top] = (item.identity, item.size)
+    names = {manifest: top for top, manifest in manifests.items() if saved.CHECKPOINT.fullmatch(top)}
+    return {top: names[m] for top, m in manifests.items() if not saved.CHECKPOINT.fullmatch(top) and m in names}
 
 
 def _fetch(item: DataObject, target: Path, advance: Callable[[int], None]) -> None:
@@ -182,6 +199,29 @@ class Uploader:
                 f"the upload of the {self._what} failed: {error} {name!r}{more} of {self._folder} are not in "
                 f"{self._prefix}; {len(self._up)} files are."
             )
+        if self._what == _CHECKPOINTS:
+            self.compare()
+
+    def compare(self) -> None:
+        """Make sure that everything is there: the next job trusts in it.
+
+        Raises:
+            AgentError: something is not there as it is here, or nobody can say.
+        """
+        from container.agent.s3 import listing
+
+        files = self._files()
+        try:
+            there = {item.key: item.size for item in listing.listing(self._prefix, empty=True)} if files else {}
+        except SourceError as error:
+            raise AgentError(f"whether all {self._what} were uploaded cannot be said: {error}") from None
+        for name, status in files:
+            if there.get(name) != status.st_size:
+                size_there = f"has {there[name]:,} bytes" if name in there else "is not there"
+                raise AgentError(
+                    f"the upload of the {self._what} is not complete: {name!r} of {self._folder} has "
+                    f"{status.st_size:,} bytes, and in {self._prefix} it {size_there}. Does another job write there?"
+                )
 
     def mark_restored(self) -> None:
         """Compare once: files that S3 has too came from there, or an earlier attempt uploaded them.
@@ -208,7 +248,7 @@ class Uploader:
         for name, status in self._files():
             now = _identity(status)
             seen[name] = now
-            whole = _CHECKPOINT.fullmatch(name.partition("/")[0]) is not None and "/" in name
+            whole = saved.CHECKPOINT.fullmatch(name.partition("/")[0]) is not None and "/" in name
             if self._up.get(name) == now or not (final or whole or self._seen.get(name) == now):
                 continue
             if failed:  # the server may be away for long; and a manifest must not go up without what it lists
@@ -243,25 +283,24 @@ class Uploader:
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
         """Return every file that may be uploaded; manifests after what they list."""
-        found = list(_walk(str(self._folder), self._skip))
-        return sorted(found, key=lambda item: (item[0].partition("/")[0], item[0].endswith(_MANIFEST), item[0]))
+        return _sorted(saved.walk(str(self._folder), self._skip, follow=True))
 
     def _skip(self, name: str) -> None:
         if name not in self._warned:
             self._warned.add(name)
-            _warn(self._tell, self._host, f"{self._folder / name} is not uploaded: S3 has no links.")
+            _warn(self._tell, self._host, f"{self._folder / name} is not kept: it is a link to nothing in that folder.")
 
 
 class Sender(Uploader):
     """Sends new files of a folder to the job's supervisor, and says which have been deleted.
 
-    A file is ``file`` with its name, mode and time, ``data`` with its bytes, and ``whole``; ``gone`` names one that was
-    deleted.
+    A file is ``file`` with its name, mode and time, ``data`` with its bytes, and ``whole``; ``link`` has a name and a
+    target, ``folder`` is an empty one, ``gone`` names one that was deleted.
 
     Args:
         folder: The folder; it need not exist yet.
         host: For the lines that it tells.
-        restored: The size and the time, in ns, of each file that came from the supervisor: ranks may write already.
+        restored: What came from the supervisor, as :func:`saved.files_below` has it: ranks may write already.
     """
 
     def __init__(self, folder: Path, *, host: str, restored: Mapping[str, tuple[int, int]]) -> None:
@@ -273,7 +312,7 @@ class Sender(Uploader):
         """Find what came from the supervisor; of that, what is not there any more has been deleted."""
         self._up = {name: (*known, 0) for name, known in self._restored.items()}
         for name, status in self._files():
-            if self._restored.get(name) == (status.st_size, status.st_mtime_ns):
+            if self._restored.get(name) == saved.facts(self._folder / name, status):
                 self._up[name] = _identity(status)
 
     def look(self, *, final: bool) -> dict[str, Exception]:
@@ -285,8 +324,29 @@ class Sender(Uploader):
         self._out.flush()
         return failed
 
+    def compare(self) -> None:
+        """Nothing: what arrives is written, or fails there."""
+
     def _say(self, line: bytes) -> None:
         self._out.write(encode({"op": "say"}, line))
+
+    def _files(self) -> list[tuple[str, os.stat_result]]:
+        return _sorted(saved.walk(str(self._folder), self._skip, follow=False))
+
+    def _upload(self, name: str) -> None:
+        path = os.path.join(self._folder, name)
+        try:
+            before = os.lstat(path)
+            if stat.S_ISLNK(before.st_mode):
+                self._out.write(encode({"op": "link", "name": name, "target": saved.target(path)}))
+            elif stat.S_ISDIR(before.st_mode):
+                self._out.write(encode({"op": "folder", "name": name}))
+            else:
+                super()._upload(name)
+                return
+        except FileNotFoundError:  # deleted since it was seen
+            return
+        self._up[name] = _identity(before)
 
     def _transfer(self, name: str, file: io.FileIO, status: os.stat_result) -> None:
         self._out.write(
@@ -298,31 +358,17 @@ class Sender(Uploader):
         self._out.write(encode({"op": "torn" if changed else "whole"}))
 
 
-def files_below(folder: Path) -> list[tuple[str, os.stat_result]]:
-    """Every file below a folder that is kept in step, by its name there."""
-    return list(_walk(str(folder), lambda name: None))
-
-
-def _walk(root: str, skip: Callable[[str], None]) -> Iterator[tuple[str, os.stat_result]]:
-    waiting = [""]
-    while waiting:
-        prefix = waiting.pop()
-        try:
-            with os.scandir(os.path.join(root, prefix)) as scanned:
-                entries = list(scanned)
-        except OSError:
-            continue  # not there yet, or deleted since it was seen
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            with contextlib.suppress(FileNotFoundError):
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISLNK(status.st_mode):
-                    skip(prefix + entry.name)
-                elif stat.S_ISDIR(status.st_mode):
-                    waiting.append(f"{prefix}{entry.name}/")
-                elif stat.S_ISREG(status.st_mode):
-                    yield prefix + entry.name, status
+def _sorted(found: Iterable[tuple[str, os.stat_result]]) -> list[tuple[str, os.stat_result]]:
+    """Put manifests after what they list, and links to folders after those."""
+    return sorted(
+        found,
+        key=lambda item: (
+            stat.S_ISLNK(item[1].st_mode),
+            item[0].partition("/")[0],
+            item[0].endswith(saved.MANIFEST),
+            item[0],
+        ),
+    )
 
 
 @contextlib.contextmanager

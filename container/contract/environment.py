@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,8 @@ class Environment:
         for name, value in self.hyperparameters.items():
             values[f"hp_{name}"] = value
         env = codec.to_env_vars(values)
-        env[variables.CHECKPOINT_DIR] = str(self.tree.checkpoints)
+        # Hosts that share the folder have a link to it in their trees; scripts remove and rename it, as a folder.
+        env[variables.CHECKPOINT_DIR] = os.path.realpath(self.tree.checkpoints)
         for name, text in env.items():
             if len(name) + 1 + len(text.encode()) > STRING_LIMIT:
                 if name == "SM_TRAINING_ENV":

@@ -147,8 +147,8 @@ def _pack_one(tar, path: str, name: str, root: str, *, follow: bool) -> None:  #
     with contextlib.suppress(FileNotFoundError):
         status = os.stat(path, follow_symlinks=follow)
         if stat.S_ISLNK(status.st_mode):
-            target = os.readlink(path)
-            if target.startswith("/") or not os.path.realpath(path).startswith(root + os.sep):
+            target = os.path.realpath(path)
+            if not target.startswith(root + os.sep):
                 return
         elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             return
@@ -156,6 +156,8 @@ def _pack_one(tar, path: str, name: str, root: str, *, follow: bool) -> None:  #
         if entry is None:
             return
         entry.uname = entry.gname = ""
+        if entry.issym() and entry.linkname.startswith("/"):
+            entry.linkname = os.path.relpath(os.path.realpath(path), os.path.realpath(os.path.dirname(path)))
         if entry.islnk():  # a second name of a file: sent again, as it may be apart from the first one
             entry.type = b"0"
             entry.size = status.st_size

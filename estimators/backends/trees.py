@@ -30,9 +30,9 @@ def write_tree(
         # The archive was unpacked into the record before the job was started; with its code there, a host does not
         # look for it in S3.
         shutil.copytree(record.source_dir, tree.code, symlinks=True)
+    target = checkpoints(record, spec)
+    target.mkdir(parents=True, exist_ok=True)  # also where an earlier attempt has removed it
     if not tree.checkpoints.is_symlink():
-        target = checkpoints(record, spec)
-        target.mkdir(parents=True, exist_ok=True)
         tree.checkpoints.symlink_to(target)
 
 

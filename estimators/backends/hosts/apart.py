@@ -5,6 +5,7 @@ Checkpoints come back while the job runs, models and outputs at its end.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from container.contract.failures import Failure
 from container.contract.frames import BODY_LIMIT, LINE_LIMIT
 from container.contract.messages import encode
+from container.system import saved
 from container.system.locations import is_s3, path_here
 from estimators.backends import config, local, trees
 from estimators.backends.hosts.checkpoints import Incoming
@@ -62,13 +64,13 @@ class ApartPlatform(Platform):
 
         self.restore(lambda: each(pushes, lambda item, next_: self._push(host, *item, next_), pushed))
 
-    def _push(self, host: Host, source: Path, target: str, then: Then) -> None:
+    def _push(self, host: Host, source: Path, target: str, then: Then, *, follow: bool = True) -> None:
         def done(error: str | None) -> None:
             what = "the checkpoints" if target == "ml/checkpoints" else source
             failure = problem(f"{what} could not be brought to {host.name}: {error}") if error is not None else None
             self.going_on(then)(failure)
 
-        host.push(source, target, done)
+        host.push(source, target, done, follow=follow)
 
     def _code(self, host: Host) -> list[tuple[Path, str]]:
         """What to push of the user's code, and where the host finds it."""
@@ -131,11 +133,7 @@ class ApartPlatform(Platform):
             then()
 
         def compare(files: Mapping[str, tuple[int, int]]) -> None:
-            mine = {
-                str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
-                for path in folder.rglob("*")
-                if path.is_file() and not path.name.startswith(".")
-            }
+            mine = saved.files_below(folder)
             same = mine.keys() == files.keys() and all(
                 mine[name][0] == files[name][0] and abs(mine[name][1] - files[name][1]) < 1_000_000 for name in mine
             )
@@ -145,7 +143,8 @@ class ApartPlatform(Platform):
                 restored(files)
             else:
                 host.remove(["ml/checkpoints"])
-                self._push(host, folder, "ml/checkpoints", lambda: host.list_files("ml/checkpoints", restored))
+                list_again = functools.partial(host.list_files, "ml/checkpoints", restored)
+                self._push(host, folder, "ml/checkpoints", list_again, follow=False)
 
         host.list_files("ml/checkpoints", compare)
 

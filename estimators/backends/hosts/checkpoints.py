@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -12,11 +11,8 @@ from typing import IO
 
 from container.contract.frames import Decoder
 from container.contract.messages import Message
+from container.system import saved
 from container.system.removing import remove_tree
-
-#: The Checkpointer's folders, and the file that it writes last.
-_CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
-_MANIFEST = "manifest.json"
 
 
 class Incoming:
@@ -57,6 +53,10 @@ class Incoming:
                 self._file = None
                 if operation == "whole":
                     self._put()
+            elif operation == "link":
+                self._link(str(message["name"]), str(message["target"]))
+            elif operation == "folder":
+                (self._folder / _checked(str(message["name"]))).mkdir(parents=True, exist_ok=True)
             elif operation == "gone":
                 self._remove(str(message["name"]))
             elif operation == "say":
@@ -81,19 +81,29 @@ class Incoming:
         os.chmod(staged, int(self._current["mode"]) & 0o777 | 0o600)
         os.utime(staged, ns=(int(self._current["time"]), int(self._current["time"])))
         top, _, rest = name.partition("/")
-        if rest and _CHECKPOINT.fullmatch(top) and not (self._folder / top).exists():
-            if rest == _MANIFEST:  # the last of it
+        if rest and saved.CHECKPOINT.fullmatch(top) and not (self._folder / top).exists():
+            if rest == saved.MANIFEST:  # the last of it
                 os.rename(self._staging / top, self._folder / top)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(staged, target)
 
+    def _link(self, name: str, target: str) -> None:
+        path = self._folder / _checked(name)
+        _checked(os.path.normpath(os.path.join(os.path.dirname(name), target)))
+        staged = self._staging / name
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged.unlink(missing_ok=True)
+        staged.symlink_to(target)
+        os.replace(staged, path)
+
     def _remove(self, name: str) -> None:
         path = self._folder / _checked(name)
         with contextlib.suppress(OSError):
-            path.unlink()
+            path.rmdir() if name.endswith("/") else path.unlink()
         top = self._folder / PurePosixPath(name).parts[0]
-        if top != path and _CHECKPOINT.fullmatch(top.name) and not (top / _MANIFEST).exists():
+        if top != path and saved.CHECKPOINT.fullmatch(top.name) and not (top / saved.MANIFEST).exists():
             shutil.rmtree(top, ignore_errors=True)  # it was deleted there as a whole
 
 

@@ -677,13 +677,18 @@ class _Member:
             self.platform.bring_saved(lambda failure: then())
 
     def save_checkpoints(self, then: Then) -> None:
-        """Have all that was saved brought, before another attempt begins with it."""
+        """Have all that was saved brought, before another attempt begins with it; nothing of the host's trains."""
 
-        def brought() -> None:
+        def brought(failure: Failure | None) -> None:
+            if failure is not None:  # the next attempt's tries again, and fails the job if it cannot
+                self.platform.warn(failure.message, self.name)
             self.platform.forget_saved()
             then()
 
-        self.bring_saved(brought)
+        if self.lost:
+            then()
+        else:
+            self.platform.bring_saved(brought)
 
     def refresh_checkpoints(self, then: Then) -> None:
         """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""

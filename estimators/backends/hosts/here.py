@@ -43,7 +43,7 @@ class LocalHost:
         self.on_lost: Callable[[str], None] = lambda reason: None
         self.on_notice: Callable[[float], None] = lambda seconds: None
 
-    def push(self, source: Path, target: str, done: Told) -> None:
+    def push(self, source: Path, target: str, done: Told, *, follow: bool = True) -> None:
         """Nothing is copied to a host that has the caller's files."""
         raise NotImplementedError(f"{source} is on {self.name}")
 

@@ -120,8 +120,15 @@ class Host(Protocol):
     on_lost: Callable[[str], None]
     on_notice: Callable[[float], None]
 
-    def push(self, source: Path, target: str, done: Done) -> None:
-        """Copy a file or what is in a folder into a folder of the host's; what links lead to is copied."""
+    def push(self, source: Path, target: str, done: Done, *, follow: bool = True) -> None:
+        """Copy a file or what is in a folder into a folder of the host's.
+
+        Args:
+            source: The file or folder here.
+            target: The folder there.
+            done: Called with None, or with the reason why not.
+            follow: Copy what links lead to; else links that lead out of the folder are left out, and others stay links.
+        """
 
     def pull(self, source: str, target: Path, done: Done) -> None:
         """Copy what is in a folder of the host's into one here; nothing, if it is not there."""

@@ -141,10 +141,10 @@ class RemoteHost:
         self._link.send({"op": operation, "id": number, **values})
         return number
 
-    def push(self, source: Path, target: str, done: Done) -> None:
-        """Copy a file or what is in a folder into a folder of the host's."""
+    def push(self, source: Path, target: str, done: Done, *, follow: bool = True) -> None:
+        """Copy a file or what is in a folder into a folder of the host's; see :meth:`Host.push`."""
         number = self._ask("push", lambda message: done(message.get("error")), target=target)
-        self._transfers.send(number, [(source, "")], follow=True)
+        self._transfers.send(number, [(source, "")], follow=follow)
 
     def pull(self, source: str, target: Path, done: Done) -> None:
         """Copy what is in a folder of the host's into one here."""

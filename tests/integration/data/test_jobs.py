@@ -101,14 +101,14 @@ save(2)
     job.wait(logs=False)
     whole = [f"checkpoint-0000000{n}-step-{n}/{name}" for n in (1, 2) for name in ("manifest.json", "tensors")]
     assert [key for key in s3.names() if key.startswith("ck/")] == sorted(
-        f"ck/{name}" for name in (*whole, "go", "half")
+        f"ck/{name}" for name in (*whole, ".hidden", "go", "half")
     )
     assert said(job, "restored") == ["[]"]
     # One whose upload was cut stays where it is.
     s3.put("ck/checkpoint-00000003-step-3/tensors", b"half")
     two = estimator(tmp_path, "save(4)", checkpoint_s3_uri=s3.uri("ck/"))
     again = fit(two)
-    assert json.loads(said(again, "restored")[0]) == sorted([*whole, "go", "half"])
+    assert json.loads(said(again, "restored")[0]) == sorted([*whole, ".hidden", "go", "half"])
     assert any("checkpoint-00000003-step-3 is not whole" in line.text for line in again.log_lines())
     assert "ck/checkpoint-00000004-step-4/manifest.json" in s3.names()
     assert "ck/checkpoint-00000001-step-1/tensors" in s3.names()  # nothing is deleted

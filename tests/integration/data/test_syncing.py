@@ -7,10 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from s3_server import Bucket, Faults
+from waiting import until
 
-from container.agent.syncing import Uploader, restore
+from container.agent.s3 import listing
+from container.agent.syncing import Uploader, _identity, restore
 from container.contract import messages
+from container.contract.errors import AgentError
+from container.system import archive, transfer
+from container.system.saved import files_below
 from estimators.backends.hosts.checkpoints import Incoming
 
 
@@ -55,6 +61,102 @@ def test_only_what_was_brought_to_a_host_is_taken_for_restored(tmp_path: Path) -
         "checkpoint-2-step-2/manifest.json": "{}",
         ".unfinished/weights": "ours",
     }
+
+
+def make_links(folder: Path) -> None:
+    """What frameworks leave beside plain files, and what is the Checkpointer's own."""
+    for name in ("dcp/.metadata", "epoch-3.ckpt", ".staging-checkpoint-1-step-1-abcd/tensors", ".lock"):
+        write(folder / name, name, 10**18)
+    for name in ("manifest.json", "tensors"):
+        write(folder / "checkpoint-1-step-1" / name, f"{name} of 1", 10**18)
+    (folder / "saved" / "assets").mkdir(parents=True)
+    (folder / "last.ckpt").symlink_to("epoch-3.ckpt")
+    (folder / "absolute.ckpt").symlink_to(folder / "epoch-3.ckpt")
+    (folder / "best").symlink_to("checkpoint-1-step-1")
+    (folder / "dcp" / "up").symlink_to("..")
+    (folder / "outside").symlink_to("/etc/hostname")
+    (folder / "nothing").symlink_to("gone")
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Whatever is in a folder: texts of files, targets of links, "" for empty folders."""
+    found = {}
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = f"-> {os.readlink(path)}"
+        elif path.is_file():
+            found[name] = path.read_text()
+        elif not list(path.iterdir()):
+            found[name] = ""
+    return found
+
+
+_FILES = {
+    "dcp/.metadata": "dcp/.metadata",
+    "epoch-3.ckpt": "epoch-3.ckpt",
+    "checkpoint-1-step-1/manifest.json": "manifest.json of 1",
+    "checkpoint-1-step-1/tensors": "tensors of 1",
+}
+
+
+def test_links_and_dot_files_and_empty_folders_come_from_a_host(tmp_path: Path) -> None:
+    host, here, other = (tmp_path / name for name in ("host", "here", "other"))
+    make_links(host)
+    bring(host, here, {})
+    kept = {
+        **_FILES,
+        "saved/assets": "",
+        "last.ckpt": "-> epoch-3.ckpt",
+        "absolute.ckpt": "-> epoch-3.ckpt",
+        "best": "-> checkpoint-1-step-1",
+    }
+    assert tree(here) == kept
+    # The next host gets them as they are, which it shows by the same facts.
+    packed = tmp_path / "packed.tar"
+    with packed.open("wb") as file:
+        transfer.pack(file, [(here, "")], follow=False)
+    with packed.open("rb") as file:
+        archive.extract_file(file, other, max_bytes=archive.UNBOUNDED, max_entries=archive.UNBOUNDED)
+    assert tree(other) == kept and files_below(other) == files_below(here)
+    # What is deleted or moved there follows.
+    (other / "last.ckpt").unlink()
+    (other / "last.ckpt").symlink_to("checkpoint-1-step-1/tensors")
+    (other / "best").unlink()
+    (other / "saved" / "assets").rmdir()
+    bring(other, here, files_below(here))
+    assert tree(here) == {
+        **_FILES,
+        "saved": "",
+        "last.ckpt": "-> checkpoint-1-step-1/tensors",
+        "absolute.ckpt": "-> epoch-3.ckpt",
+    }
+
+
+def test_links_and_dot_files_are_in_s3_and_labels_come_back(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    host, other = tmp_path / "host", tmp_path / "other"
+    told: list[bytes] = []
+    make_links(host)
+    Uploader(host, s3.uri("ck"), host="algo-1", tell=told.append).run(lambda seconds: True)
+    assert sorted(line.partition(b"/host/")[2].split()[0] for line in told) == [b"dcp/up", b"nothing", b"outside"]
+    restore(other, s3.uri("ck"), host="algo-1", tell=told.append)
+    copied = {"last.ckpt": "epoch-3.ckpt", "absolute.ckpt": "epoch-3.ckpt", "best": "-> checkpoint-1-step-1"}
+    assert tree(other) == {**_FILES, **copied}
+
+
+def test_what_is_not_in_s3_as_it_is_here_is_said(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+    write(tmp_path / "host" / "weights", "1234", 10**18)
+
+    def end(seconds: float) -> bool:
+        """Another job writes there after the file has gone up."""
+        uploader._up["weights"] = _identity(os.stat(tmp_path / "host" / "weights"))
+        s3.put("ck/weights", b"other")
+        until(lambda: [item.size for item in listing.listing(s3.uri("ck/"), empty=True)] == [5])
+        return True
+
+    uploader = Uploader(tmp_path / "host", s3.uri("ck"), host="algo-1", tell=lambda line: None)
+    with pytest.raises(AgentError, match=r"'weights' of .* has 4 bytes, and in .* it has 5 bytes"):
+        uploader.run(end)
 
 
 def test_a_file_that_is_written_again_goes_up_though_it_is_as_long_as_it_was(

@@ -1,0 +1,76 @@
+"""What of a folder of checkpoints is kept in step with S3, or with the job's folder here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+#: The Checkpointer's folders (``container.checkpoint.store``, which needs numpy).
+CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
+#: The file that it writes last, and without which one is not whole.
+MANIFEST = "manifest.json"
+#: What the Checkpointer, and who brings checkpoints, have on its way or only for themselves.
+PASSING = re.compile(r"\.((staging|trash)-checkpoint-.+|lock|.+\.partial|[^.].*\.[0-9a-f]{8}|nfs[0-9a-f]+)")
+
+
+def files_below(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return the size and the time, in ns, of what is kept in step below a folder, by its name there.
+
+    Of a link it is a digest of where it leads to; an empty folder, whose name ends in a slash, has neither.
+    """
+    found = walk(str(folder), lambda name: None, follow=False)
+    return {name: facts(folder / name, status) for name, status in found}
+
+
+def walk(root: str, skip: Callable[[str], None], *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
+    """Find what is kept in step: files, links to what is in the folder, and empty folders.
+
+    Args:
+        root: The folder.
+        skip: Takes the names of links to anything else.
+        follow: Whether links are what they lead to; a link that is met behind one to a folder is left out then.
+    """
+    real = os.path.realpath(root)
+    waiting = [("", False)]
+    while waiting:
+        prefix, linked = waiting.pop()
+        try:
+            with os.scandir(os.path.join(root, prefix)) as scanned:
+                entries = list(scanned)
+            if prefix and not entries and not follow:
+                yield prefix, os.lstat(os.path.join(root, prefix))
+        except OSError:
+            continue  # not there yet, or deleted since it was seen
+        for entry in entries:
+            name = prefix + entry.name
+            if PASSING.fullmatch(entry.name):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if is_link := stat.S_ISLNK(status.st_mode):
+                    if not os.path.exists(entry.path) or not os.path.realpath(entry.path).startswith(real + os.sep):
+                        skip(name)
+                        continue
+                    status = entry.stat(follow_symlinks=follow)
+                if stat.S_ISDIR(status.st_mode):
+                    if not (is_link and linked):
+                        waiting.append((f"{name}/", linked or is_link))
+                elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                    yield name, status
+
+
+def facts(path: Path, status: os.stat_result) -> tuple[int, int]:
+    """Return what is the same wherever something was brought."""
+    if stat.S_ISLNK(status.st_mode):
+        return zlib.crc32(os.fsencode(target(path))), 0
+    return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (0, 0)
+
+
+def target(link: str | os.PathLike[str]) -> str:
+    """Return where a link leads to, seen from where it is."""
+    return os.path.relpath(os.path.realpath(link), os.path.realpath(os.path.dirname(link)))

@@ -1,0 +1,94 @@
+"""Whole jobs of several attempts, whose checkpoints are on S3."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs_on_s3 import estimator, said
+from s3_server import Bucket
+
+from estimators import FailurePolicy, Interrupt, PreflightWarning, RunOptions, SpotMarket, TrainingJobError
+
+#: Each host writes a file in each attempt, and another into its intermediate output; FAILS attempts end badly.
+SCRIPT = """
+number = len(list(checkpoints.glob(f"{host}-*")))
+(checkpoints / f"{host}-{number}").write_text("x" * (number + 1))
+(pathlib.Path(os.environ["SM_OUTPUT_INTERMEDIATE_DIR"]) / f"{host}-{number}").write_text("x")
+while len(list(checkpoints.glob(f"*-{number}"))) < len(json.loads(os.environ["SM_HOSTS"])):
+    time.sleep(0.01)
+print("began", number, flush=True)
+if number < int(os.environ["FAILS"]):
+    time.sleep(60 if os.environ["FAILS_BY"] == "interruption" else 0)
+    sys.exit(3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "retry": {"max_retry_attempts": 2},
+    "policy": {"run_options": RunOptions(failure_policy=FailurePolicy(max_failures=2))},
+    "interruption": {
+        "use_spot_instances": True,
+        "max_run": 600,
+        "max_wait": 900,
+        "run_options": RunOptions(spot_market=SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)),
+    },
+    "resume": {},
+}
+
+
+@pytest.mark.parametrize(("way", "hosts"), [("retry", 1), *((way, 2) for way in WAYS)])
+def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp_path: Path) -> None:
+    fails = 1 if way in ("interruption", "resume") else 2
+    one = estimator(
+        tmp_path,
+        SCRIPT,
+        instance_count=hosts,
+        checkpoint_s3_uri=s3.uri("ck"),
+        output_path=s3.uri("out"),
+        environment={"FAILS": str(fails), "FAILS_BY": way},
+        **WAYS[way],
+    )
+    chaos = Interrupt("algo-1", 0, at_line="began 0", return_after_s=0.5) if way == "interruption" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreflightWarning)
+        with contextlib.suppress(TrainingJobError):
+            one.fit(logs=False, chaos=chaos)
+    job = one.latest_training_job
+    if way == "resume":
+        assert job.status == "Failed"
+        job.resume(logs=False)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+    attempts = {f"algo-{host + 1}-{number}" for host in range(hosts) for number in range(fails + 1)}
+    assert len(said(job, "began")) == len(attempts)
+    names = s3.names()
+    assert {name.removeprefix("ck/") for name in names if name.startswith("ck/")} == attempts
+    assert {Path(name).name for name in names if "/intermediate/" in name} == attempts
+    assert not [line.text for line in job.log_lines() if "could not" in line.text]
+
+
+def test_a_script_may_remove_and_rename_the_folder_of_its_checkpoints(tmp_path: Path) -> None:
+    script = """
+import shutil
+assert not checkpoints.is_symlink()
+(checkpoints / "step-1").write_text("1")
+if not list(checkpoints.parent.glob("*.bak")):
+    os.rename(checkpoints, f"{checkpoints}.bak")
+    os.makedirs(checkpoints)
+    sys.exit(3)
+shutil.rmtree(checkpoints)
+"""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreflightWarning)
+        job = estimator(tmp_path, script, max_retry_attempts=2).fit(logs=False)
+    assert job.status == "Completed"
+    assert (Path(f"{job.record.checkpoints_dir}.bak") / "step-1").read_text() == "1"
