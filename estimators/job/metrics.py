@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract import diverging, wire
@@ -18,6 +18,7 @@ from container.contract.names import cut, shown, unknown
 from container.contract.wire import Event, Piece
 from estimators.job.bounds import items_of
 from estimators.job.errors import ConfigurationError
+from estimators.job.numbers import GROUP, Caught, cut_number, number_of
 
 if TYPE_CHECKING:
     import pandas
@@ -94,6 +95,13 @@ class MetricDefinition:
                 f"  {self.regex!s}\n  {' ' * position}^"
             ) from None
 
+    @property
+    def word(self) -> str:
+        """What lines that were meant have in them: the longest word of the regex, or else of the name."""
+        plain = re.sub(r"\\.|\[[^\]]*\]|\(\?[^)]*\)?", " ", self.regex)
+        words: list[str] = re.findall(r"[^\W\d]{2,}", plain) or re.findall(r"[^\W\d]{2,}", self.name) or [self.name]
+        return max(words, key=len)
+
     def to_dict(self) -> dict[str, str]:
         """SageMaker's form."""
         return {"Name": self.name, "Regex": self.regex}
@@ -151,6 +159,12 @@ class Line:
     epoch: int | None = None
     place: Mapping[str, int] | None = None
 
+    def event(self, kind: str, data: Mapping[str, Any]) -> Event:
+        """Make an event of the process that printed the line."""
+        return Event(
+            kind=kind, host=self.host, time_ns=self.time_ns, rank=self.rank, attempt=self.attempt, data=dict(data)
+        )
+
 
 class MetricExtractor:
     """Makes lines of the output of processes, and events of what was found in them.
@@ -173,6 +187,8 @@ class MetricExtractor:
         self._rest: dict[tuple[str, str | None], bytearray] = {}
         self._complained: set[str] = set()
         self._epochs: dict[tuple[str, str | None], int] = {}  # as Keras prints them
+        self._nearest: dict[str, str] = {}  # of metrics that were not found so far, a line that has their word
+        self._words = {definition.name: definition.word for definition in self.definitions}
 
     def feed(self, piece: Piece, *, time_ns: int, attempt: int = 0) -> Line | None:
         """Take a piece of output.
@@ -208,9 +224,12 @@ class MetricExtractor:
         text = data[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r\n")
         if text.startswith("Epoch ") and (epoch := _EPOCH.match(text)) is not None:
             self._epochs[host, process] = int(epoch[1])
+        for name, word in self._words.items():
+            if name not in self._nearest and word in text:
+                self._nearest[name] = text
         return Line(text, host, self.rank_of(host, process), time_ns, attempt, epoch=self._epochs.get((host, process)))
 
-    def event(self, line: Line, definition: MetricDefinition, caught: str) -> Event | None:
+    def events(self, line: Line, definition: MetricDefinition, caught: Caught) -> list[Event]:
         """Return what was found in a line.
 
         Args:
@@ -219,33 +238,47 @@ class MetricExtractor:
             caught: What its regex caught there.
 
         Returns:
-            An event of kind ``metric`` with data ``{"name", "value"}``, or of kind ``warning`` for the first time that
-            the regex of a metric caught something that is not a number. Of a line with numbers in place of ``nan`` one
-            of kind ``not_a_number``, with what was in the number's place, and where in the training that was.
+            An event of kind ``metric`` with data ``{"name", "value"}``, and one of kind ``warning`` for the first time
+            that the regex of a metric caught something that is not a number, or only a number's end. Of a line with
+            numbers in place of ``nan`` one of kind ``not_a_number``, with what was in the number's place, and where in
+            the training that was.
         """
         if line.place is not None:
-            value = _stood_for(caught)
+            value = _stood_for(caught.text)
             if value is None:
-                return None
+                return []
             told = {"name": definition.name, "value": value, **line.place}
-            return Event(
-                kind="not_a_number", host=line.host, time_ns=line.time_ns, rank=line.rank, attempt=line.attempt,
-                data=told,
-            )  # fmt: skip
-        try:
-            value = float(caught)
-            kind, data = "metric", {"name": definition.name, "value": value}
+            return [line.event("not_a_number", told)]
+        self._words.pop(definition.name, None)
+        events = []
+        value = number_of(caught)
+        whole = cut_number(caught, definition.regex)
+        if value is not None:
+            data: dict[str, Any] = {"name": definition.name, "value": value}
             if diverging.has_diverged(definition.name, value):
                 data.update(_place(line.text, line.epoch))
-        except ValueError:
-            if definition.name in self._complained:
-                return None
+            events.append(line.event("metric", data))
+        if (value is None or whole is not None) and definition.name not in self._complained:
             self._complained.add(definition.name)
-            text = (
-                f"metric {definition.name!r}: the regex {definition.regex!r} caught {cut(caught, 80)!r}, which is not a"
-            )
-            kind, data = "warning", {"message": f"{text} number."}
-        return Event(kind=kind, host=line.host, time_ns=line.time_ns, rank=line.rank, attempt=line.attempt, data=data)
+            text = f"metric {definition.name!r}: the regex {definition.regex!r} caught {cut(caught.text, 80)!r}"
+            text += ", which is not a number." if whole is None else f" of {whole!r}: {GROUP} is a group for all of it."
+            events.append(line.event("warning", {"message": text}))
+        return events
+
+    def unmatched(self, known: Collection[str]) -> list[str]:
+        """Say what was not found in any line.
+
+        Args:
+            known: The metrics that were found, or reported.
+        """
+        told = []
+        for definition in self.definitions:
+            if definition.name not in known and definition.name not in self._complained:
+                near = self._nearest.get(definition.name)
+                like = f"; the first with {definition.word!r} in it is {cut(near.strip(), 160)!r}" if near else ""
+                text = f"metric {definition.name!r}: the regex {definition.regex!r} matched no line of the output"
+                told.append(f"{text}{like}.")
+        return told
 
 
 def with_numbers(line: Line) -> Line | None:
@@ -298,6 +331,11 @@ class FinalMetrics:
         order = (event.attempt, -float(event.rank if event.rank is not None else 1 << 30))
         if name not in self._last or order >= self._last[name][0]:
             self._last[name] = (order, float(value), event.time_ns)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The metrics that have come."""
+        return self._last.keys()
 
     def to_list(self) -> list[dict[str, Any]]:
         """DescribeTrainingJob's ``FinalMetricDataList``, in the order in which the metrics first came."""

@@ -15,6 +15,7 @@ from container.system.loop import Loop
 from estimators.job import metrics
 from estimators.job.errors import RecordError
 from estimators.job.log_redaction import Mask, mask_texts
+from estimators.job.numbers import Caught
 from estimators.job.request import TrainingJobSpec
 from estimators.records import ranks
 from estimators.records import status as statuses
@@ -185,13 +186,12 @@ class Journal:
         if (other := metrics.with_numbers(line)) is not None:
             matching.search(other)
 
-    def _metric_found(self, line: metrics.Line, definition: metrics.MetricDefinition, caught: str) -> None:
-        event = self._extractor.event(line, definition, caught)
-        if event is None:
-            return
-        self._found.append(event)
-        if event.kind == "warning":
-            self.warn(event.data["message"])
+    def _metric_found(self, line: metrics.Line, definition: metrics.MetricDefinition, caught: Caught) -> None:
+        events = self._extractor.events(line, definition, caught)
+        self._found += events
+        for event in events:
+            if event.kind == "warning":
+                self.warn(event.data["message"])
 
     def _metrics_found(self) -> None:
         found, self._found = self._found, []
@@ -223,6 +223,10 @@ class Journal:
             for line in lines:
                 self._search(self._matching, line)
             self._matching.finish(seconds)
+
+    def unmatched(self) -> list[str]:
+        """Say which metrics were not found in anything that the job printed, or reported, and the nearest lines."""
+        return self._extractor.unmatched(self.final_metrics.names)
 
     def close(self) -> None:
         """Close the log."""

@@ -22,6 +22,7 @@ from container.system import processes
 from container.system.connection import Connection
 from container.system.loop import Loop, Timer
 from estimators.job.metrics import Line, MetricDefinition
+from estimators.job.numbers import Caught
 from estimators.job.re2_syntax import to_re2
 from estimators.supervisor.matcher import LIMIT
 
@@ -46,7 +47,7 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 #: Takes the line, the metric, and what its pattern caught.
-Found = Callable[[Line, MetricDefinition, str], None]
+Found = Callable[[Line, MetricDefinition, Caught], None]
 
 
 @dataclasses.dataclass
@@ -90,7 +91,7 @@ class Matching:
         self._patient_from = 0.0
         self._portion: list[Line] = []  # what the process is searching
         self._left_out: set[int] = set()  # patterns that the portion is not searched for
-        self._caught: dict[int, list[tuple[int, str]]] = {}  # what has been answered of the portion
+        self._caught: dict[int, list[tuple[int, Caught]]] = {}  # what has been answered of the portion
         self._process: _Process | None = None
         self._timer: Timer | None = None
         self._asked_at = 0.0
@@ -187,7 +188,7 @@ class Matching:
         if message is None or current is None or self._process is None:
             self._too_long("ended the process that searches for it")
             return
-        self._caught[current] = [(int(number), str(found)) for number, found in message["found"]]
+        self._caught[current] = [(int(number), Caught(*found)) for number, *found in message["found"]]
         self._asked_at = time.monotonic()
         self._asked_cpu = self._process.cpu_s()
         if self._current() is None:
@@ -196,9 +197,8 @@ class Matching:
     def _portion_searched(self) -> None:
         portion, self._portion = self._portion, []
         self._size -= sum(len(line.text) + _LINE_ALLOWANCE for line in portion)
-        for number, index, found in sorted(
-            (number, index, found) for index, values in self._caught.items() for number, found in values
-        ):
+        everything = [(number, index, found) for index, values in self._caught.items() for number, found in values]
+        for number, index, found in sorted(everything, key=lambda one: one[:2]):
             self._found(portion[number], self._patterns[index].definition, found)
         self._done()
         if self._waiting:

@@ -704,6 +704,10 @@ class Supervisor:
             self._journal.warn(warning)
             self.say(f"warning: {warning}")
         self._journal.finish(_HURRIED_METRICS_TIMEOUT if self._hurry else _METRICS_TIMEOUT)
+        if self._attempt.failure is None and self._stopped_as is None and self._mirror.last is None:
+            for warning in self._journal.unmatched():
+                self._journal.warn(warning)
+                self.say(f"warning: {warning}")
         self._journal.event("phase", name="job_ended")
         self._journal.close()
         if self._attempt.failure is not None:

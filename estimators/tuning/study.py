@@ -312,7 +312,7 @@ class Tuning:
         if state == "Stopped" and (value is None or goal is not None or status.get("SecondaryStatus") == "Stopped"):
             return STOPPED, kept, "it was stopped"
         if value is None:
-            return FAILED, None, self._never_reported(running)
+            return FAILED, None, self._never_reported(running, status)
         if goal is not None:
             wanted = self.spec.objective.removeprefix("time_to:")
             return FAILED, None, f"it never got to {wanted}; at last it was {value:g}"
@@ -320,13 +320,16 @@ class Tuning:
             return FAILED, None, f"{self.spec.metric} is {value}, which is no number."
         return COMPLETED, value, None
 
-    def _never_reported(self, running: Running) -> str:
+    def _never_reported(self, running: Running, status: dict[str, Any]) -> str:
         others = sorted(running.follower.others)
         guess = nearest(self.spec.metric, others)
         text = f"it never reported {self.spec.metric!r}"
         if guess is not None:
             return f"{text}; did you mean {guess!r}?"
         told = f"it reported {', '.join(others[:8])}" if others else "it reported no metric at all"
+        about = f"metric {self.spec.metric!r}: "
+        if (found := next((one for one in statuses.noticed(status) if one.startswith(about)), None)) is not None:
+            return f"{text}: {found.removeprefix(about)}"
         return f"{text}: {told}. Report it with cluster.report(), or add a metric definition that finds it in the logs."
 
     def _revive(self, running: Running) -> bool:

@@ -247,3 +247,19 @@ def test_metrics_come_from_the_lines(shape: shapes.Shape, make: clusters.Make) -
         assert list(mine["name"]) == ["loss"] * 3
         assert list(mine["value"]) == [round(1 / (step + 1 + rank), 3) for step in range(3)]
     assert job.describe()["FinalMetricDataList"][0]["MetricName"] == "loss"
+
+
+def test_metrics_that_a_regex_cuts_or_misses(make: clusters.Make) -> None:
+    regexes = {"loss": r"loss: ([0-9.]+)", "acc": r"acc.*?([0-9.]+)", "f1": "'f1': ([0-9.]+)"}
+    job = make.run(
+        """
+        print("loss: 7.5e-05 acc: -0.3", flush=True)
+        print({"f1": "0.69"})
+        """,
+        metric_definitions=[{"Name": name, "Regex": regex} for name, regex in regexes.items()],
+    )
+    found = {one["MetricName"]: one["Value"] for one in job.describe()["FinalMetricDataList"]}
+    assert found == {"loss": 7.5e-05, "acc": 0.3}
+    cut, missed = job.warnings[-2:]
+    assert cut.startswith("metric 'acc': ") and " caught '0.3' of '-0.3': " in cut
+    assert missed.startswith("metric 'f1': ") and missed.endswith("""in it is "{'f1': '0.69'}".""")

@@ -33,7 +33,7 @@ class Searching:
             self.loop,
             definitions,
             protected=self.protected,
-            found=lambda line, definition, caught: self.found.append((line.host, definition.name, caught)),
+            found=lambda line, definition, caught: self.found.append((line.host, definition.name, caught.text)),
             done=lambda: None,
             warn=self.warnings.append,
         )

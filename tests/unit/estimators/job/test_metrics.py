@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from estimators.job.metrics import (
     parse_metric_definitions,
     with_numbers,
 )
+from estimators.job.numbers import Caught, cut_number, number_of
 from estimators.supervisor.noticing import Divergence
 
 LOSS = MetricDefinition("loss", r"loss: ([0-9.eE+-]+|nan)")
@@ -28,13 +30,15 @@ LOSS = MetricDefinition("loss", r"loss: ([0-9.eE+-]+|nan)")
 
 def found(extractor: MetricExtractor, lines: list[Line | None]) -> list[Event]:
     """What the lines have, searched on the spot."""
-    events = []
+    events: list[Event] = []
     for line in lines:
         for definition in extractor.definitions:
             match = definition.compile().search(line.text) if line is not None else None
             if line is not None and match is not None and match.group(1) is not None:
-                events.append(extractor.event(line, definition, match.group(1)))
-    return [event for event in events if event is not None]
+                start, end = match.span(1)
+                after = line.text[end:] if end == match.end() else ""
+                events += extractor.events(line, definition, Caught(match[1], line.text[:start], after))
+    return events
 
 
 def feed(extractor: MetricExtractor, *pieces: bytes, process: str | None = "rank 1") -> list[Event]:
@@ -251,3 +255,79 @@ def test_events_that_are_no_metrics_do_no_harm() -> None:
     final.add(Event(kind="phase", host="a"))
     assert final.to_list() == []
     assert len(metrics_frame([Event(kind="metric", host="a")])) == 0
+
+
+# --- the number that was meant ---
+
+
+@pytest.mark.parametrize(
+    ("regex", "line", "value"),
+    [
+        (r"loss: ([0-9.]+)", "loss: 7.5e-05", 7.5e-05),
+        (r"loss: ([0-9.]+)", "loss: 7.5E+3 - acc: 1", 7500.0),
+        (r"loss: ([0-9.]+)", "loss: 1,234.5 and more", 1234.5),
+        (r"loss: ([0-9.,]+)", "loss: 1,234,567.5,", 1234567.5),
+        (r"acc: ([0-9.]+)", "It ended with acc: 0.95.", 0.95),
+        (r"acc: (\d+)", "acc: 3.5s", 3.5),
+        (r"acc: (.*)", "acc: 95.5% ", 95.5),
+        (r"'loss': (.*?),", "{'loss': '0.69', 'grad_norm': '1'}", 0.69),
+        (r"loss: (\S+)", "loss: -1e-3", -0.001),
+        # What is no number's beginning, or is meant so, stays.
+        (r"acc: (\d+)\.\d+", "acc: 3.5", 3.0),
+        (r"(\d+),", "1,234,567", 1.0),
+        (r"host (\d+)", "host 192.168.0.1", 192.0),
+        (r"on (\d+)", "on 2026-11-25", 2026.0),
+        (r"acc: 0\.(\d\d)", "acc: 0.75", 75.0),
+        (r"loss: -?([0-9.]+)", "loss: -0.3", 0.3),
+        (r"step.(\d+)", "step-17", 17.0),
+        (r"a: .*(\d)", "a: x - 5", 5.0),
+    ],
+)
+def test_the_number_in_the_line_counts_where_a_regex_cuts_it(regex: str, line: str, value: float) -> None:
+    events = feed(MetricExtractor([MetricDefinition("m", regex)]), f"{line}\n".encode())
+    assert [event.kind for event in events] == ["metric"] and values(events) == [value]
+
+
+@pytest.mark.parametrize(
+    ("regex", "line", "value", "whole"),
+    [
+        (r"loss.*?([0-9.]+)", "loss: -0.3", 0.3, "-0.3"),
+        (r"([0-9.]+) loss", "-0.3 loss", 0.3, "-0.3"),
+        (r"loss.+([0-9.]+)", "loss: 0.75", 5.0, "0.75"),
+        (r"loss\D+([0-9.]+)", "loss (\u22120.3)", 0.3, "\u22120.3"),
+    ],
+)
+def test_a_regex_that_catches_the_end_of_a_number_is_told_of_once(
+    regex: str, line: str, value: float, whole: str
+) -> None:
+    events = feed(MetricExtractor([MetricDefinition("m", regex)]), *[f"{line}\n".encode()] * 2)
+    assert [event.kind for event in events] == ["metric", "warning", "metric"] and values(events) == [value] * 2
+    text = events[1].data["message"]
+    assert f"of {whole!r}: " in text
+    better = re.compile(text.partition(f"{whole!r}: ")[2].partition(" is a group")[0])
+    found = better.search(line.replace("\u2212", "-"))
+    assert found is not None and found[1] == whole.replace("\u2212", "-")
+
+
+@pytest.mark.parametrize("text", ["1.2.3", "12:30", "abc", "", "1e", "--3", "0x1F"])
+def test_what_is_no_number_is_none(text: str) -> None:
+    assert number_of(Caught(text)) is None and cut_number(Caught(text), "(.*)") is None
+
+
+def test_a_metric_that_no_line_has_is_told_of_with_the_line_that_was_meant() -> None:
+    regexes = {
+        "loss": "'loss': ([0-9.]+)",
+        "train:accuracy": r"(\d+)%",
+        "there": "there: (.*)",
+        "no": r"no\w+ (x)",
+        "own": "(y)",
+    }
+    extractor = MetricExtractor([MetricDefinition(*item) for item in regexes.items()])
+    feed(extractor, b"there: 1\n", b"{'loss': '0.69'}\n", b"loss again\n", b"the accuracy is 0.5\n")
+    assert extractor.unmatched({"there", "own"}) == [
+        "metric 'loss': the regex \"'loss': ([0-9.]+)\" matched no line of the output; the first with 'loss' in it is "
+        "\"{'loss': '0.69'}\".",
+        "metric 'train:accuracy': the regex '(\\\\d+)%' matched no line of the output; the first with 'accuracy' in it "
+        "is 'the accuracy is 0.5'.",
+        "metric 'no': the regex 'no\\\\w+ (x)' matched no line of the output.",
+    ]
