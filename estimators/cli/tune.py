@@ -87,6 +87,7 @@ def add(subparsers: Any) -> None:
         "--fleet", type=parsing.count, metavar="N",
         help="elastic trials share N hosts until --max-time: the best get more of them",
     )  # fmt: skip
+    ends.add_argument("--repeats", action="store_true", help="try the same hyperparameters more than once")
     ends.add_argument("--max-failures", type=parsing.count, metavar="N", help="give up after N failed trials")
     shown = tune.add_argument_group("this command")
     shown.add_argument("--no-wait", action="store_true", help="print the tuning job's name and return; it goes on")
@@ -296,6 +297,7 @@ def _tuner(args: argparse.Namespace, estimator: Estimator) -> HyperparameterTune
         random_seed=args.seed,
         population_config=PopulationConfig(**members) if members else None,
         max_failures=args.max_failures,
+        repeats=args.repeats,
         shared_fleet=SharedFleetConfig(hosts=args.fleet) if args.fleet is not None else None,
     )
 

@@ -243,6 +243,7 @@ class TuningSpec:
         warm_start: The request's ``WarmStartConfig``.
         population: Of the strategy PBT, as :class:`PopulationConfig` has it.
         max_failures: So many failed trials end it; None: only if its first five all fail.
+        repeats: Whether two trials may have the same hyperparameters.
         shared_fleet: The hosts that the trials share, as :class:`SharedFleetConfig` has it; ``max_runtime_s`` is its
             deadline.
     """
@@ -264,6 +265,7 @@ class TuningSpec:
     warm_start: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     population: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_failures: int | None = None
+    repeats: bool = False
     shared_fleet: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -112,6 +112,8 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
         raise UnsupportedError(f"shared_fleet on {where}: SageMaker does not move hosts between trials; leave it out.")
     if spec.max_failures is not None:
         raise UnsupportedError(f"max_failures={spec.max_failures} on {where}: SageMaker decides; leave it out.")
+    if spec.repeats:
+        raise UnsupportedError(f"repeats=True on {where}: SageMaker decides; leave it out.")
     if spec.reduction_factor != 3:
         raise UnsupportedError(
             f"reduction_factor={spec.reduction_factor} on {where}: SageMaker's Hyperband has 3; leave it out."

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
+import random
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from estimators.tuning.config import TuningSpec
 optuna.logging.set_verbosity(logging.WARNING)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
+#: So many points that no trial has are enough to choose one by chance.
+_NEW_POINTS = 10_000
 #: A median of fewer trials stops none.
 _MEDIAN_OF = 4
 
@@ -144,6 +149,43 @@ def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
     point = next((point for point in spec.points() if point not in taken), None)
     if point is not None:
         study.enqueue_trial(point)
+
+
+def size(parameter_ranges: Mapping[str, Any]) -> int | None:
+    """Return how many points a search space has; None if some range is continuous."""
+    choices = _choices(parameter_ranges)
+    return math.prod(len(values) for values in choices.values()) if choices is not None else None
+
+
+def enqueue_new_point(
+    study: optuna.Study, parameter_ranges: Mapping[str, Any], taken: Collection[tuple[str, ...]], draw: random.Random
+) -> None:
+    """Have the next trial take a point by chance that none has: there must be one, in a space that is not continuous.
+
+    Args:
+        study: The study.
+        parameter_ranges: The request's ``ParameterRanges``.
+        taken: The points that trials have, each as its values' texts in the order of the ranges.
+        draw: The source of chance.
+    """
+    choices = _choices(parameter_ranges) or {}
+    points = itertools.islice(itertools.product(*choices.values()), len(taken) + _NEW_POINTS)
+    new = [point for point in points if tuple(map(str, point)) not in taken]
+    study.enqueue_trial(dict(zip(choices, draw.choice(new), strict=True)))
+
+
+def _choices(parameter_ranges: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
+    found: dict[str, Sequence[Any]] = {}
+    for name, kind, item in ranges.items(parameter_ranges):
+        if kind == "Categorical":
+            found[name] = list(item["Values"])
+        elif kind == "Integer":
+            found[name] = range(int(item["MinValue"]), int(item["MaxValue"]) + 1)
+        elif item["MinValue"] != item["MaxValue"] or item.get("ScalingType") == "ReverseLogarithmic":
+            return None
+        else:
+            found[name] = [float(item["MinValue"])]
+    return found
 
 
 def _cut_torn_line(journal: Path) -> None:

@@ -25,7 +25,7 @@ from estimators.job.request import TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.private_files import is_full
 from estimators.records.record import JobRecord, jobs_folder
-from estimators.tuning import population, search, trials
+from estimators.tuning import population, ranges, search, trials
 from estimators.tuning.config import Goal, TuningJobCompletionCriteriaConfig
 from estimators.tuning.fleet import Bounds
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
@@ -84,6 +84,8 @@ class Tuning:
         self._again_at = 0.0
         #: How it ends, once that is decided: the status, and why.
         self.ending: tuple[str, str] | None = None
+        #: Whether there are no hyperparameters left that no trial has.
+        self._used_up = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sharing = self._share_of_fleet()
 
@@ -118,7 +120,7 @@ class Tuning:
         """Find the trials of an earlier process of this tuning job again."""
         kept = {row["number"]: row for row in self.record.trials()}
         for frozen in self.study.get_trials(deepcopy=False):
-            if frozen.state == TrialState.WAITING or frozen.user_attrs.get("parent"):
+            if frozen.state == TrialState.WAITING or {"parent", "repeated"} & frozen.user_attrs.keys():
                 continue
             values: dict[str, str] = {}
             if frozen.state == TrialState.RUNNING:
@@ -184,13 +186,40 @@ class Tuning:
                 search.enqueue_grid_point(self.study, self.spec)
             if self.spec.strategy == "PBT" and not self._enqueue_member():
                 break
-            trial = self.study.ask()
-            row = self._row(trial.number, search.suggest(trial, self.spec.parameter_ranges), trial.user_attrs)
+            asked = self._ask()
+            if asked is None:
+                self._used_up = True
+                self._decide()
+                break
+            trial, values = asked
+            row = self._row(trial.number, values, trial.user_attrs)
             self.rows[trial.number] = row
             self._start(trial, row)
             changed = True
             self._decide()
         return changed
+
+    def _ask(self) -> tuple[Trial, dict[str, str]] | None:
+        """Return the next trial and its hyperparameters, which no other trial has; None where there are no others."""
+        parameter_ranges = self.spec.parameter_ranges
+        if not self.spec.repeats and self.spec.strategy != "PBT":  # whose members train on with what they have
+            names = [name for name, _, _ in ranges.items(parameter_ranges)]
+            taken = {tuple(row["values"].get(name, "") for name in names) for row in self.rows.values()}
+            size = search.size(parameter_ranges)
+            if size is not None and len(taken) >= size:
+                return None
+            trial = self.study.ask()
+            values = search.suggest(trial, parameter_ranges)
+            if size is None or tuple(values.values()) not in taken:
+                return trial, values
+            # Samplers know of no space that is nearly used up. This trial is none: its number is left out.
+            trial.set_user_attr("repeated", True)
+            self.study.tell(trial, state=TrialState.FAIL)
+            seed = self.spec.random_seed
+            draw = random.Random(f"{seed}:{len(taken)}" if seed is not None else None)
+            search.enqueue_new_point(self.study, parameter_ranges, taken, draw)
+        trial = self.study.ask()
+        return trial, search.suggest(trial, parameter_ranges)
 
     def _has_room(self) -> bool:
         if len(self.running) >= self.spec.parallel:
@@ -435,6 +464,9 @@ class Tuning:
             self.ending = ("Failed", f"the first {len(failed)} trials all failed.{last}")
         elif self._good_enough(good):
             pass
+        elif self._used_up and len(over) == len(self.rows):
+            told = f"each of the {len(over)} points of the search space has had its trial"
+            self.ending = ("Completed", told) if good else ("Failed", f"{told}, and none completed.{last}")
         elif len(over) >= self.spec.limit:
             self.ending = ("Completed", "") if good else ("Failed", f"no trial completed.{last}")
 

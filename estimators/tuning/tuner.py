@@ -79,6 +79,8 @@ class HyperparameterTuner:
         population_config: Of PBT, ours.
         max_failures: Ours: so many failed trials end the tuning job. None: failing trials do not, unless the first
             five all fail.
+        repeats: Ours: two trials may have the same hyperparameters, as where results differ by chance. Else the tuning
+            job is over when there are no others left.
         shared_fleet: Ours: the trials share so many hosts until ``max_runtime_in_seconds``, the deadline; the promising
             ones get more of them. The estimator is to have ``ElasticHorovod(max_hosts=…)``.
         estimator_name, autotune, hyperparameters_to_keep_static: Of the SDK; refused by name where given.
@@ -118,6 +120,7 @@ class HyperparameterTuner:
         reduction_factor: int = 3,
         population_config: PopulationConfig | None = None,
         max_failures: int | None = None,
+        repeats: bool = False,
         shared_fleet: SharedFleetConfig | None = None,
     ) -> None:
         if not isinstance(estimator, Estimator):
@@ -152,6 +155,7 @@ class HyperparameterTuner:
         self.reduction_factor = reduction_factor
         self.population_config = population_config
         self.max_failures = max_failures
+        self.repeats = repeats
         self.shared_fleet = shared_fleet
         self.latest_tuning_job: TuningRecord | None = None
         self._spec("check")  # everything that can be wrong is said here
@@ -345,6 +349,7 @@ class HyperparameterTuner:
             warm_start=warm.to_input_req() if warm is not None else {},
             population=dataclasses.asdict(population) if self.strategy == "PBT" else {},
             max_failures=self.max_failures,
+            repeats=self.repeats,
             shared_fleet=dataclasses.asdict(self.shared_fleet) if self.shared_fleet is not None else {},
         )
 
@@ -437,6 +442,7 @@ class HyperparameterTuner:
             reduction_factor=spec.reduction_factor,
             population_config=spec.members if spec.population else None,
             max_failures=spec.max_failures,
+            repeats=spec.repeats,
             shared_fleet=spec.fleet,
         )
         if spec.max_resource is not None:
@@ -584,6 +590,7 @@ class HyperparameterTuner:
             reduction_factor=self.reduction_factor,
             population_config=self.population_config,
             max_failures=self.max_failures,
+            repeats=self.repeats,
             shared_fleet=self.shared_fleet,
         )
 

@@ -302,6 +302,23 @@ print(f"score={value}")
     assert rows[2 + worst]["value"] == pytest.approx(2 * steps[best] + 2 * steps[2 + worst])
 
 
+def test_hyperparameters_are_tried_once_and_a_space_that_is_used_up_ends_the_study(script: Path, home: Path) -> None:
+    ranges = {
+        "level": ContinuousParameter(3, 3),
+        "mode": CategoricalParameter(["ok", "fine"]),
+        "note": IntegerParameter(1, 2),
+    }
+    searched = tuner(script, ranges, max_jobs=9, strategy="Random", max_parallel_jobs=3)
+    searched.fit()
+    record = TuningRecord.open(searched.name)
+    found = [(row["values"]["mode"], row["values"]["note"]) for row in record.trials()]
+    assert sorted(found) == [('"fine"', "1"), ('"fine"', "2"), ('"ok"', "1"), ('"ok"', "2")]
+    assert record.status()["Fleetfit"]["ended_because"] == "each of the 4 points of the search space has had its trial"
+    again = tuner(script, {"level": IntegerParameter(1, 1)}, max_jobs=2, repeats=True)
+    again.fit()
+    assert len(TuningRecord.open(again.name).trials()) == 2
+
+
 def test_a_metric_that_is_never_reported_ends_the_study(script: Path, home: Path) -> None:
     searched = tuner(script, {"note": CategoricalParameter(["a", "b", "c"])}, strategy="Grid", max_parallel_jobs=1,
                      hyperparameters={"mode": "silent"})  # fmt: skip
