@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
-from container.contract.layout import DEFAULT_BASE_DIR, MLTree
+from container.contract.layout import MLTree, rebased
 from container.contract.membership import natural_key
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
 
@@ -105,17 +104,14 @@ class Environment:
     ) -> Environment:
         """Build it from the contents of the three configuration files.
 
-        ``/opt/ml`` in ``model_dir`` is replaced by ``base_dir``: where the tree is somewhere else (processes on one
-        machine), SageMaker's documented path would not exist.
+        ``/opt/ml`` in hyperparameters is replaced by ``base_dir``: see :func:`container.contract.layout.rebased`.
 
         Raises:
             ValueError: the files contradict each other.
         """
         tree = MLTree(Path(base_dir))
         decoded = codec.decode(hyperparameters)
-        user = {name: value for name, value in decoded.items() if not codec.is_reserved(name)}
-        if isinstance(user.get(codec.MODEL_DIR), str):
-            user[codec.MODEL_DIR] = _rebase(user[codec.MODEL_DIR], tree.base)
+        user = {name: rebased(value, tree.base) for name, value in decoded.items() if not codec.is_reserved(name)}
         variables_given = user_environment or {}
         named = {
             codec.PROGRAM: codec.program(decoded, variables_given),
@@ -210,8 +206,7 @@ class Environment:
         for name, value in self.hyperparameters.items():
             values[f"hp_{name}"] = value
         env = codec.to_env_vars(values)
-        # Hosts that share the folder have a link to it in their trees; scripts remove and rename it, as a folder.
-        env[variables.CHECKPOINT_DIR] = os.path.realpath(self.tree.checkpoints)
+        env[variables.CHECKPOINT_DIR] = self.tree.real_checkpoints
         for name, text in env.items():
             if len(name) + 1 + len(text.encode()) > STRING_LIMIT:
                 if name == "SM_TRAINING_ENV":
@@ -308,12 +303,6 @@ def host_name(tree: MLTree, index: int) -> str:
     except (OSError, ValueError, AttributeError):
         name = None
     return str(name or f"algo-{index + 1}")
-
-
-def _rebase(path: str, base: Path) -> str:
-    if path == DEFAULT_BASE_DIR or path.startswith(DEFAULT_BASE_DIR + "/"):
-        return str(base) + path[len(DEFAULT_BASE_DIR) :]
-    return path
 
 
 def hosts_here(environ: Mapping[str, str]) -> int:

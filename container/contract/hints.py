@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 
 from container.contract.environment import Environment
+from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.names import cut, nearest
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
@@ -24,11 +25,13 @@ class Situation:
         channels: Names of its channels.
         strategy: Name of its strategy; None for none.
         environment: The variables that the user set.
+        base_dir: The host's folder, ``/opt/ml`` in a container.
     """
 
     channels: tuple[str, ...] = ()
     strategy: str | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    base_dir: str = DEFAULT_BASE_DIR
 
     @classmethod
     def of(cls, environment: Environment) -> Situation:
@@ -38,8 +41,15 @@ class Situation:
             channels=tuple(sorted(environment.input_data_config)),
             strategy=strategy.name if strategy is not None else None,
             environment=environment.user_environment,
+            base_dir=str(environment.tree.base),
         )
 
+
+#: For scripts that open ``/opt/ml`` by themselves.
+OWN_PATHS = (
+    "/opt/ml is a host's own in containers only. Elsewhere SM_MODEL_DIR, SM_CHECKPOINT_DIR, SM_OUTPUT_DATA_DIR and "
+    "SM_CHANNEL_… have its folders, and paths below /opt/ml in hyperparameters and environment= lead there."
+)
 
 #: What a Python exception says -> hint.
 _RAISED: tuple[tuple[str, str], ...] = (
@@ -147,6 +157,8 @@ def _of_exception(raised: str, situation: Situation) -> list[str]:
     match = re.search(r"^KeyError: '(SM_CHANNEL_\w+|TF_CONFIG)'", raised, re.MULTILINE)
     if match is not None:
         return [_tf_config(situation) if match[1] == "TF_CONFIG" else _channel(match[1], situation)]
+    if situation.base_dir != DEFAULT_BASE_DIR and re.search(r"^\w*Error: .*'/opt(/ml\b[^']*)?'", raised, re.MULTILINE):
+        return [OWN_PATHS]
     if any(re.search(pattern, raised) for pattern in _KERAS_2):
         return [_keras(situation)]
     return []

@@ -7,13 +7,39 @@ Source: "How Amazon SageMaker Provides Training Information" (AWS documentation)
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 #: Where SageMaker puts the tree. A backend that cannot use it (processes on one machine) sets ``SAGEMAKER_BASE_DIR``.
 DEFAULT_BASE_DIR = "/opt/ml"
+#: That as a path of its own, or the beginning of one: also in a list of paths, a command, or a URI.
+_BASE_DIR = re.compile(r"(?:(?<![\w./-])|(?<=file://))/opt/ml(?![\w.-])(/checkpoints(?![\w.-]))?")
 
 #: The channel by which a job's code and our toolkit come where they cannot come otherwise; scripts do not see it.
 CODE_CHANNEL = "fleetfit"
+
+
+def rebased(value: Any, base: Path) -> Any:
+    """Return a JSON value whose texts name a host's own paths in place of those below ``/opt/ml``.
+
+    Where the tree is somewhere else (processes on one machine), SageMaker's documented paths would not exist, or be
+    another job's.
+
+    Args:
+        value: What the user gave.
+        base: The tree's folder.
+    """
+    if isinstance(value, str):
+        checkpoints = MLTree(base).real_checkpoints
+        return _BASE_DIR.sub(lambda found: checkpoints if found[1] else str(base), value)
+    if isinstance(value, Mapping):
+        return {name: rebased(item, base) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rebased(item, base) for item in value]
+    return value
 
 
 def success_text(attempt: int) -> str:
@@ -102,6 +128,11 @@ class MLTree:
     def checkpoints(self) -> Path:
         """Synchronised with ``checkpoint_s3_uri`` while the job runs."""
         return self.base / "checkpoints"
+
+    @property
+    def real_checkpoints(self) -> str:
+        """That folder itself: hosts that share it have a link to it in their trees, and scripts remove and rename it."""
+        return os.path.realpath(self.checkpoints)
 
     def directories(self) -> tuple[Path, ...]:
         """Every folder that must exist before the training process starts."""

@@ -13,12 +13,13 @@ _DEPTH = 4
 _ENTRIES = 10_000
 
 
-def newer_than(folder: Path, since: float) -> list[str]:
-    """Models below a folder that were written after some moment, as paths relative to it.
+def newer_than(folder: str | Path, since: float, suffixes: str | tuple[str, ...] = _SUFFIXES) -> list[str]:
+    """Return the models below a folder that were written after some moment, as paths relative to it.
 
     Args:
         folder: Where to look; links are not followed, hidden folders left out.
         since: Seconds since the epoch.
+        suffixes: What names of models end in; with "" all files are found.
     """
     found: list[str] = []
     waiting = [("", 0)]
@@ -26,7 +27,7 @@ def newer_than(folder: Path, since: float) -> list[str]:
     while waiting and seen < _ENTRIES:
         inner, depth = waiting.pop()
         try:
-            with os.scandir(folder / inner) as entries:
+            with os.scandir(os.path.join(folder, inner)) as entries:
                 names = {entry.name: entry for entry in entries}
         except OSError:
             continue
@@ -36,7 +37,7 @@ def newer_than(folder: Path, since: float) -> list[str]:
             if entry.is_dir(follow_symlinks=False):
                 if depth < _DEPTH and not name.startswith("."):
                     waiting.append((path, depth + 1))
-            elif (name.endswith(_SUFFIXES) or name == _SAVED_MODEL) and _is_newer(entry, since):
+            elif (name.endswith(suffixes) or name == _SAVED_MODEL) and _is_newer(entry, since):
                 found.append((inner or ".") if name == _SAVED_MODEL else path)
     return sorted(found)
 

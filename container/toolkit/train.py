@@ -24,6 +24,7 @@ from container.contract import hyperparameters as codec
 from container.contract import variables, wire
 from container.contract.environment import Environment, read_json_file
 from container.contract.failures import Cause, Failure
+from container.contract.hints import OWN_PATHS
 from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR, success_text
 from container.contract.membership import Membership
 from container.contract.messages import Message
@@ -131,6 +132,7 @@ def _run(loop: Loop, output: Output, base: Path, settings: HostSettings, lifelin
         processes.end_descendants(spare=runtime.spared if runtime is not None else ())
     elif environment is not None and preparation is not None and preparation.ready_at is not None:
         _tell_of_misplaced_models(output, environment, preparation.ready_at)
+        _tell_of_opt_ml(output, environment, preparation.ready_at)
     return _conclude(output, base, host, attempt, outcome)
 
 
@@ -179,6 +181,19 @@ def _tell_of_misplaced_models(output: Output, environment: Environment, since: f
         data = {"paths": found[:_NAMED_MODELS], "count": len(found)}
         host, attempt = environment.current_host, environment.attempt
         output.event(Event(kind="misplaced_model", host=host, attempt=attempt, data=data))
+
+
+def _tell_of_opt_ml(output: Output, environment: Environment, since: float) -> None:
+    """Tell of what is new in the machine's own ``/opt/ml``, where that is not the host's: nobody keeps it."""
+    if environment.tree.base == Path(DEFAULT_BASE_DIR):
+        return
+    folders_there = (os.path.join(DEFAULT_BASE_DIR, name) for name in ("checkpoints", "model", "output"))
+    found = [os.path.join(there, name) for there in folders_there for name in saved_models.newer_than(there, since, "")]
+    if found:
+        text = f"the script has written into the machine's own folders, which nobody keeps: {', '.join(found[:3])}"
+        data = {"message": f"{text}{' …' if found[3:] else ''}. {OWN_PATHS}"}
+        host, attempt = environment.current_host, environment.attempt
+        output.event(Event(kind="warning", host=host, attempt=attempt, data=data))
 
 
 def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outcome) -> int:

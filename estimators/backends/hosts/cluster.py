@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from container import launchers
 from container.contract import variables
 from container.contract.failures import Cause, Failure
+from container.contract.layout import rebased
 from container.system.loop import Loop, Timer
 from container.system.running import Runner
 from estimators.backends import config, local
@@ -610,9 +611,10 @@ class _Member:
         cluster, host, platform = self._cluster, self.there, self.platform
         spec, options = cluster.spec, cluster.options
         platform.start_syncs()
+        base = platform.tree(host).base
         env = {
-            **config.host_config(spec, self.name, platform.facts(host)).environment,
-            variables.BASE_DIR: str(platform.tree(host).base),
+            **rebased(config.host_config(spec, self.name, platform.facts(host)).environment, base),
+            variables.BASE_DIR: str(base),
             variables.JOB_NAME: spec.name,
             variables.ATTEMPT: str(cluster.attempt),
             variables.CONTROL_ADDRESS: control_address,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs_on_s3 import estimator, said
+from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket
 
 from estimators import FailurePolicy, Interrupt, PreflightWarning, RunOptions, SpotMarket, TrainingJobError
@@ -92,3 +92,21 @@ shutil.rmtree(checkpoints)
         job = estimator(tmp_path, script, max_retry_attempts=2).fit(logs=False)
     assert job.status == "Completed"
     assert (Path(f"{job.record.checkpoints_dir}.bak") / "step-1").read_text() == "1"
+
+
+def test_opt_ml_in_hyperparameters_and_variables_is_the_hosts_own(tmp_path: Path) -> None:
+    script = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--output_dir")
+(pathlib.Path(parser.parse_args().output_dir) / "weights").write_text("w")
+(pathlib.Path(os.environ["EXTRA"].partition("=")[2]) / "notes").write_text("n")
+(pathlib.Path(os.environ["CKPT"]) / "step-1").write_text("1")
+"""
+    given = {"EXTRA": "dir=/opt/ml/output/data", "CKPT": "/opt/ml/checkpoints"}
+    one = estimator(tmp_path, script, hyperparameters={"output_dir": "/opt/ml/model"}, environment=given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreflightWarning)
+        job = one.fit(logs=False)
+    assert {"weights", "weights-algo-1"} == set(unpacked(Path(job.model_data).read_bytes()))
+    assert (job.record.checkpoints_dir / "step-1").read_text() == "1"

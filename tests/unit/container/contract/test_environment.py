@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from container.contract.environment import Environment, Machine, read_json_file
+from container.contract.layout import rebased
 from container.contract.strategies import MPI
 
 MACHINE = Machine(python="/venv/bin/python", cpus=4, gpus=1)
@@ -93,6 +94,30 @@ def test_another_hosts_view_differs_in_its_name_only() -> None:
 )
 def test_model_dir_is_where_the_tree_is(path: str, expected: str) -> None:
     assert environment(hyperparameters={"model_dir": path}).hyperparameters["model_dir"] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("/opt/ml/output/data", "/base/ml/output/data"),
+        ("--out=/opt/ml/model --log '/opt/ml/output'", "--out=/base/ml/model --log '/base/ml/output'"),
+        ("/opt/ml/code:/opt/ml/input/data/lib", "/base/ml/code:/base/ml/input/data/lib"),
+        ("file:///opt/ml/model", "file:///base/ml/model"),
+        ("/mnt/opt/ml/model", "/mnt/opt/ml/model"),
+        ("/opt/ml-data", "/opt/ml-data"),
+        ("../opt/ml", "../opt/ml"),
+        (["/opt/ml/model", {"x": "/opt/ml"}, 1, None], ["/base/ml/model", {"x": "/base/ml"}, 1, None]),
+    ],
+)
+def test_opt_ml_in_any_hyperparameter_is_where_the_tree_is(given: Any, expected: Any) -> None:
+    assert environment(hyperparameters={"output_dir": given}).hyperparameters["output_dir"] == expected
+
+
+def test_checkpoints_below_opt_ml_are_the_folder_that_hosts_share(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "checkpoints").symlink_to("shared")
+    found = rebased({"a": "/opt/ml/checkpoints/last", "b": "/opt/ml/checkpoints2"}, tmp_path)
+    assert found == {"a": f"{tmp_path}/shared/last", "b": f"{tmp_path}/checkpoints2"}
 
 
 def test_what_does_not_fit_a_variable_is_refused_by_name() -> None:

@@ -293,6 +293,20 @@ def test_a_channel_that_the_job_does_not_have(channels: tuple[str, ...], asked: 
     assert hint in said
 
 
+@pytest.mark.parametrize(
+    ("said", "base", "hinted"),
+    [
+        ("PermissionError: [Errno 13] Permission denied: '/opt/ml'", "/home/jobs/a/ml", True),
+        ("PermissionError: [Errno 13] Permission denied: '/opt'", "/home/jobs/a/ml", True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/opt/ml/input/data/train/x.csv'", "/a/ml", True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/opt/ml/input/data/train/x.csv'", "/opt/ml", False),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/opt/mlflow/x'", "/a/ml", False),
+    ],
+)
+def test_a_script_that_opens_opt_ml_itself(said: str, base: str, hinted: bool) -> None:
+    assert bool(raised("train.py", said, Situation(base_dir=base)).hints) == hinted
+
+
 @pytest.mark.parametrize(("strategy", "having"), [("mpi", "the job's is mpi"), (None, "the job has none")])
 def test_tf_config_is_of_other_strategies(strategy: str | None, having: str) -> None:
     (said,) = raised("train.py", "KeyError: 'TF_CONFIG'", Situation(strategy=strategy)).hints
