@@ -131,7 +131,7 @@ class MLTree:
 
     @property
     def real_checkpoints(self) -> str:
-        """That folder itself: hosts that share it have a link to it in their trees, and scripts remove and rename it."""
+        """That folder itself: hosts that share it have a link to it in their trees, which no script can remove."""
         return os.path.realpath(self.checkpoints)
 
     def directories(self) -> tuple[Path, ...]:
