@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from container.contract.layout import MLTree
+from container.toolkit import train
 from container.toolkit.saved_models import newer_than
 
 
@@ -25,3 +31,21 @@ def test_the_search_is_bounded(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     (deep / "model.h5").touch()
     assert newer_than(tmp_path, 0) == []
+
+
+def test_what_a_script_has_written_into_the_machines_own_folders_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "DEFAULT_BASE_DIR", str(tmp_path / "opt"))
+    for name in ("model/weights.bin", "checkpoints/step-1", "elsewhere/x", "model/before"):
+        (tmp_path / "opt" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "opt" / name).write_text("x")
+    os.utime(tmp_path / "opt" / "model" / "before", (1, 1))
+    told: list[Any] = []
+    for base in (tmp_path / "host", tmp_path / "opt"):  # processes; a container
+        environment: Any = SimpleNamespace(tree=MLTree(base), current_host="algo-1", attempt=0)
+        output: Any = SimpleNamespace(event=told.append)
+        train._tell_of_opt_ml(output, environment, 1000.0)
+    (event,) = told
+    assert event.kind == "warning"
+    assert f"{tmp_path}/opt/checkpoints/step-1, {tmp_path}/opt/model/weights.bin. /opt/ml" in event.data["message"]
