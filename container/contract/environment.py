@@ -101,6 +101,7 @@ class Environment:
         attempt: int = 0,
         user_environment: Mapping[str, str] | None = None,
         addresses: Mapping[str, str] | None = None,
+        shared_checkpoints: str | None = None,
     ) -> Environment:
         """Build it from the contents of the three configuration files.
 
@@ -109,9 +110,9 @@ class Environment:
         Raises:
             ValueError: the files contradict each other.
         """
-        tree = MLTree(Path(base_dir))
+        tree = MLTree(Path(base_dir), shared_checkpoints)
         decoded = codec.decode(hyperparameters)
-        user = {name: rebased(value, tree.base) for name, value in decoded.items() if not codec.is_reserved(name)}
+        user = {name: rebased(value, tree) for name, value in decoded.items() if not codec.is_reserved(name)}
         variables_given = user_environment or {}
         named = {
             codec.PROGRAM: codec.program(decoded, variables_given),

@@ -22,7 +22,7 @@ _BASE_DIR = re.compile(r"(?:(?<![\w./-])|(?<=file://))/opt/ml(?![\w.-])(/checkpo
 CODE_CHANNEL = "fleetfit"
 
 
-def rebased(value: Any, base: Path) -> Any:
+def rebased(value: Any, tree: MLTree) -> Any:
     """Return a JSON value whose texts name a host's own paths in place of those below ``/opt/ml``.
 
     Where the tree is somewhere else (processes on one machine), SageMaker's documented paths would not exist, or be
@@ -30,15 +30,14 @@ def rebased(value: Any, base: Path) -> Any:
 
     Args:
         value: What the user gave.
-        base: The tree's folder.
+        tree: The host's.
     """
     if isinstance(value, str):
-        checkpoints = MLTree(base).real_checkpoints
-        return _BASE_DIR.sub(lambda found: checkpoints if found[1] else str(base), value)
+        return _BASE_DIR.sub(lambda found: tree.real_checkpoints if found[1] else str(tree.base), value)
     if isinstance(value, Mapping):
-        return {name: rebased(item, base) for name, item in value.items()}
+        return {name: rebased(item, tree) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [rebased(item, base) for item in value]
+        return [rebased(item, tree) for item in value]
     return value
 
 
@@ -51,9 +50,15 @@ def success_text(attempt: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class MLTree:
-    """The paths of one host's ``/opt/ml``."""
+    """The paths of one host's ``/opt/ml``.
+
+    Attributes:
+        base: Its root.
+        shared_checkpoints: The folder that hosts share, where the tree is only planned and has no link to it yet.
+    """
 
     base: Path
+    shared_checkpoints: str | None = None
 
     @property
     def code(self) -> Path:
@@ -132,7 +137,7 @@ class MLTree:
     @property
     def real_checkpoints(self) -> str:
         """That folder itself: hosts that share it have a link to it in their trees, which no script can remove."""
-        return os.path.realpath(self.checkpoints)
+        return self.shared_checkpoints or os.path.realpath(self.checkpoints)
 
     def directories(self) -> tuple[Path, ...]:
         """Every folder that must exist before the training process starts."""

@@ -160,7 +160,7 @@ class ClusterPlan:
         planned = self._by_name.get(host)
         if planned is None:
             raise KeyError(f"there is no host {host!r}; hosts: {_names(self.plan.membership.names)}")
-        shared = {**self.spec.environment, **planned.environment}
+        shared = dict(planned.environment)
         if process is None:
             return shared
         for item in planned.processes:
@@ -193,7 +193,7 @@ class ClusterPlan:
                 {
                     "name": host.name,
                     "entry_point": mask_argv(self.entry_points[host.name]),
-                    "environment": mask_mapping({**self.spec.environment, **host.environment}),
+                    "environment": mask_mapping(host.environment),
                     "processes": [
                         {
                             "name": process.name,
@@ -301,7 +301,7 @@ class ClusterPlan:
     def _shown_environment(self, host: HostPlan) -> dict[str, Any]:
         environment = self.environment(host.name)
         if host is not self.hosts[0]:
-            first = {**self.spec.environment, **self.hosts[0].environment}
+            first = self.hosts[0].environment
             environment = {name: value for name, value in environment.items() if first.get(name) != value}
         return {name: mask_value(name, environment[name]) for name in sorted(environment)}
 

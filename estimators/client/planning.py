@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from container import launchers
 from container.contract.environment import Environment, Machine
-from container.contract.layout import DEFAULT_BASE_DIR
+from container.contract.layout import DEFAULT_BASE_DIR, MLTree, rebased
 from container.contract.plan import Deferred, HostPlan, Role
 from container.contract.strategies import MPI
 from container.system import host_machine as machines
@@ -55,13 +56,14 @@ def plan_cluster(
     host = spec.hosts[0]
     config = host_config(spec, host, place.facts)
     environment = Environment.from_config(
-        base_dir=place.base_dir(host),
+        base_dir=place.tree(host).base,
         machine=place.machine,
         hyperparameters=config.hyperparameters,
         resource_config=config.resource_config,
         input_data_config=config.input_data_config,
         job_name=spec.name,
         user_environment=spec.environment,
+        shared_checkpoints=place.checkpoints,
     )
     command = _command(spec, source, environment)
     try:
@@ -71,7 +73,7 @@ def plan_cluster(
         raise kind(str(error)) from error
     plan = dataclasses.replace(
         plan,
-        hosts=tuple(_with_own_tree(item, environment, place.base_dir(item.name)) for item in plan.hosts),
+        hosts=tuple(_on_host(item, environment, place.tree(item.name)) for item in plan.hosts),
         notes=(*place.notes, *plan.notes),
     )
     return ClusterPlan(
@@ -92,14 +94,16 @@ class _Place:
     machine: Machine
     facts: BackendFacts
     trees: Path | None
+    checkpoints: str = f"{DEFAULT_BASE_DIR}/checkpoints"
     entry_points: Mapping[str, tuple[str, ...]]
     preparations: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def base_dir(self, host: str) -> str:
-        """Return the root of a host's tree."""
-        return DEFAULT_BASE_DIR if self.trees is None else str(self.trees / host / "ml")
+    def tree(self, host: str) -> MLTree:
+        """Return a host's tree, as it would be."""
+        base = Path(DEFAULT_BASE_DIR) if self.trees is None else self.trees / host / "ml"
+        return MLTree(base, self.checkpoints)
 
     @classmethod
     def of(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
@@ -191,10 +195,12 @@ class _Place:
         if isinstance(spec.strategy, MPI) and not found_mpirun:
             warnings = ("mpirun was not found on this machine; `fleetfit doctor` says how to get it.",)
         package = Path(machines.__file__).resolve().parents[1]
+        record = jobs_folder(home) / spec.name
         return cls(
             machine=machine,
             facts=BackendFacts(network_interface="lo"),
-            trees=jobs_folder(home) / spec.name / "hosts",
+            trees=record / "hosts",
+            checkpoints=os.path.realpath(checkpoint_dir(spec) or record / "checkpoints"),
             entry_points=dict.fromkeys(spec.hosts, (options.python, "-I", str(package / "__main__.py"), "train")),
             warnings=warnings,
         )
@@ -231,26 +237,28 @@ def _command(spec: TrainingJobSpec, source: Source | None, environment: Environm
         raise ConfigurationError(str(error)) from None
 
 
-def _with_own_tree(host: HostPlan, environment: Environment, base_dir: str) -> HostPlan:
-    """Return a host's plan with the paths of its own tree: launchers plan with those of the host that they run on."""
-    here = str(environment.tree.base)
-    if base_dir == here:
-        return host
+def _on_host(host: HostPlan, environment: Environment, tree: MLTree) -> HostPlan:
+    """Return a host's plan with the paths of its own tree, and with the user's variables.
+
+    Launchers plan with the paths of the host that they run on.
+    """
+    here, there = str(environment.tree.base), str(tree.base)
+    given: Mapping[str, str] = rebased(environment.user_environment, tree)
 
     def moved(text: str) -> str:
-        return text.replace(here, base_dir)
+        return text.replace(here, there)
 
-    def moved_variables(variables: Mapping[str, str]) -> Mapping[str, str]:
-        return Deferred(lambda: {name: moved(value) for name, value in variables.items()})
+    def moved_variables(variables: Mapping[str, str], first: Mapping[str, str]) -> Mapping[str, str]:
+        return Deferred(lambda: {**first, **{name: moved(value) for name, value in variables.items()}})
 
     return dataclasses.replace(
         host,
-        environment=moved_variables(host.environment),
+        environment=moved_variables(host.environment, given),
         processes=tuple(
             dataclasses.replace(
                 process,
                 argv=process.argv if process.role is Role.LAUNCHER else tuple(moved(item) for item in process.argv),
-                environment=moved_variables(process.environment),
+                environment=moved_variables(process.environment, {}),
             )
             for process in host.processes
         ),

@@ -611,10 +611,10 @@ class _Member:
         cluster, host, platform = self._cluster, self.there, self.platform
         spec, options = cluster.spec, cluster.options
         platform.start_syncs()
-        base = platform.tree(host).base
+        tree = platform.tree(host)
         env = {
-            **rebased(config.host_config(spec, self.name, platform.facts(host)).environment, base),
-            variables.BASE_DIR: str(base),
+            **rebased(config.host_config(spec, self.name, platform.facts(host)).environment, tree),
+            variables.BASE_DIR: str(tree.base),
             variables.JOB_NAME: spec.name,
             variables.ATTEMPT: str(cluster.attempt),
             variables.CONTROL_ADDRESS: control_address,

@@ -42,7 +42,9 @@ def without_ports(text: str) -> Any:
 @pytest.mark.landing
 @pytest.mark.parametrize("shape", [*shapes.ALL, shapes.MASTER, COORDINATED], ids=str)
 def test_what_runs_is_what_was_planned(shape: shapes.Shape, make: clusters.Make) -> None:
-    estimator = make(WAIT, hyperparameters={"epochs": 3, "name": "a b"}, **shape.settings)
+    given = {"epochs": 3, "name": "a b", "resume": "/opt/ml/checkpoints/last"}
+    variables = {"EXPORT": "/opt/ml/model/export"}
+    estimator = make(WAIT, hyperparameters=given, environment=variables, **shape.settings)
     planned = estimator.plan(job_name="job-1")
     job = clusters.fit(estimator, wait=False, job_name="job-1")
     make.await_ready(shape.size, job)

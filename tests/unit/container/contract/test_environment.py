@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from container.contract.environment import Environment, Machine, read_json_file
-from container.contract.layout import rebased
+from container.contract.layout import MLTree, rebased
 from container.contract.strategies import MPI
 
 MACHINE = Machine(python="/venv/bin/python", cpus=4, gpus=1)
@@ -116,7 +116,7 @@ def test_opt_ml_in_any_hyperparameter_is_where_the_tree_is(given: Any, expected:
 def test_checkpoints_below_opt_ml_are_the_folder_that_hosts_share(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "checkpoints").symlink_to("shared")
-    found = rebased({"a": "/opt/ml/checkpoints/last", "b": "/opt/ml/checkpoints2"}, tmp_path)
+    found = rebased({"a": "/opt/ml/checkpoints/last", "b": "/opt/ml/checkpoints2"}, MLTree(tmp_path))
     assert found == {"a": f"{tmp_path}/shared/last", "b": f"{tmp_path}/checkpoints2"}
 
 
