@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from container import launchers
@@ -63,7 +63,7 @@ def plan_cluster(
         input_data_config=config.input_data_config,
         job_name=spec.name,
         user_environment=spec.environment,
-        shared_checkpoints=place.checkpoints,
+        shared_checkpoints=place.tree(host).shared_checkpoints,
     )
     command = _command(spec, source, environment)
     try:
@@ -93,8 +93,8 @@ class _Place:
 
     machine: Machine
     facts: BackendFacts
-    trees: Path | None
-    checkpoints: str = f"{DEFAULT_BASE_DIR}/checkpoints"
+    base_dir: Callable[[str], str] = lambda host: DEFAULT_BASE_DIR
+    checkpoints: str | None = None
     entry_points: Mapping[str, tuple[str, ...]]
     preparations: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
@@ -102,8 +102,8 @@ class _Place:
 
     def tree(self, host: str) -> MLTree:
         """Return a host's tree, as it would be."""
-        base = Path(DEFAULT_BASE_DIR) if self.trees is None else self.trees / host / "ml"
-        return MLTree(base, self.checkpoints)
+        tree = MLTree(Path(self.base_dir(host)))
+        return dataclasses.replace(tree, shared_checkpoints=self.checkpoints or str(tree.checkpoints))
 
     @classmethod
     def of(cls, spec: TrainingJobSpec, options: RunOptions, home: str | Path | None) -> _Place:
@@ -126,7 +126,6 @@ class _Place:
                 container_package="container",
             ),
             facts=BackendFacts(network_interface="eth0"),
-            trees=None,
             entry_points=dict.fromkeys(spec.hosts, image or ("python", "-m", "container", "train")),
         )
 
@@ -147,7 +146,7 @@ class _Place:
                 container_package=placement.package,
             ),
             facts=BackendFacts(network_interface=placement.interface, instance_type=spec.instance_type),
-            trees=None,
+            base_dir=placement.base_dir,
             entry_points={host: (*placement.connect(host), *toolkit) for host in spec.hosts},
             warnings=placement.warnings,
             notes=placement.notes,
@@ -183,7 +182,6 @@ class _Place:
                 container_package="container",
             ),
             facts=containers.facts(options),
-            trees=None,
             entry_points={plan.host: plan.command_line() for plan in plans},
             preparations=(("docker", "network", "create", *isolated, network),),
         )
@@ -199,7 +197,7 @@ class _Place:
         return cls(
             machine=machine,
             facts=BackendFacts(network_interface="lo"),
-            trees=record / "hosts",
+            base_dir=lambda host: str(record / "hosts" / host / "ml"),
             checkpoints=os.path.realpath(checkpoint_dir(spec) or record / "checkpoints"),
             entry_points=dict.fromkeys(spec.hosts, (options.python, "-I", str(package / "__main__.py"), "train")),
             warnings=warnings,

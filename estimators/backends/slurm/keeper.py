@@ -53,6 +53,14 @@ _CONFIGURATIONS = (
     "/run/slurm/conf/slurm.conf",
 )
 _FORMAT = "%A|%T|%r|%P"
+#: Variables that Slurm's commands take as options.
+_OPTION = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SCANCEL|SQUEUE|SCONTROL|SINFO)_")
+_MEANT = frozenset(
+    {
+        *("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_DEBUG_FLAGS", "SLURM_JWT"),
+        *("SBATCH_ACCOUNT", "SBATCH_CLUSTERS", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION", "SBATCH_WCKEY"),
+    }
+)
 
 
 def main() -> int:
@@ -261,9 +269,13 @@ def configured() -> bool:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables for Slurm's commands: within an allocation, what tells of that one is not meant."""
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_DEBUG_FLAGS", "SLURM_JWT")
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in kept}
+    """Return the variables for Slurm's commands.
+
+    Of the caller's, those count that say which cluster is meant, and who pays in which queue. Others describe the
+    allocation that the caller is in, or are options that would change what a command does or prints (``SBATCH_WAIT``,
+    ``SCANCEL_INTERACTIVE``, ``SQUEUE_FORMAT``).
+    """
+    own = {name: value for name, value in os.environ.items() if not _OPTION.match(name) or name in _MEANT}
     return {**own, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C"}
 
 

@@ -62,7 +62,11 @@ def is_empty(cluster: slurm.Cluster) -> bool:
     return not cluster.queue() and not any(node.machine.processes() for node in cluster.nodes)
 
 
-def test_a_job_runs_in_one_allocation_which_ends_with_it(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
+def test_a_job_runs_in_one_allocation_which_ends_with_it(
+    make: clusters.Make, slurm_cluster: slurm.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_WAIT", "1")  # of the caller's, who means own commands
+    monkeypatch.setenv("SBATCH_ARRAY_INX", "0-1")
     job = make.start(
         """
         import os, socket

@@ -101,6 +101,17 @@ def test_an_allocation_that_fit_is_called_in_is_not_taken_for_the_jobs(monkeypat
     assert found["SLURM_CONF"] == "/etc/slurm.conf" and found["SBATCH_ACCOUNT"] == "lab"
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["SBATCH_WAIT", "SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SCANCEL_INTERACTIVE", "SQUEUE_STATES", "SRUN_EXPORT_ENV"],
+)
+def test_options_of_slurms_commands_are_not_taken_from_the_callers_variables(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1")
+    assert name not in keeper.environment()
+
+
 def test_slurms_lines_of_fields_are_read() -> None:
     line = "JobId=1 JobName=a JobState=RUNNING Reason=None NodeList=n[1-3] Features=(null) Req=0:0:*:*"
     found = keeper.parse_fields(line)
