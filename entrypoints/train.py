@@ -19,6 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Same sums in the same order on every machine, and a log without a remark about it.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import tensorflow as tf
+
 from container import distributed
 from container.checkpoint import Checkpointer
 
@@ -51,7 +53,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def main(options: argparse.Namespace) -> None:
     """Trains, and leaves the model and checkpoints in SageMaker's folders."""
     cluster = distributed.init()
-    import tensorflow as tf
 
     keras = tf.keras
 

@@ -13,6 +13,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import tensorflow as tf
+
 from container import distributed
 from container.checkpoint import Checkpointer
 
@@ -41,7 +43,6 @@ def parse_arguments() -> argparse.Namespace:
 def main(options: argparse.Namespace) -> None:
     """Trains, and leaves the model and checkpoints in SageMaker's folders."""
     cluster = distributed.init()
-    import tensorflow as tf
 
     keras = tf.keras
 

@@ -18,8 +18,11 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import tensorflow as tf
+
 from container import distributed
 from container.checkpoint import Checkpointer
+from container.pipe_dataset import PipeModeDataset
 
 PIXELS = 64
 CLASSES = 10
@@ -45,9 +48,6 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def main(options: argparse.Namespace) -> None:
     """Trains, and leaves the model and checkpoints in SageMaker's folders."""
     cluster = distributed.init()
-    import tensorflow as tf
-
-    from container.pipe_dataset import PipeModeDataset
 
     keras = tf.keras
 

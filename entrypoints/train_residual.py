@@ -14,6 +14,8 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import tensorflow as tf
+
 from container import distributed
 
 SIDE = 8
@@ -56,7 +58,6 @@ def build(keras: Any, *, filters: int, blocks: int) -> Any:
 def main(options: argparse.Namespace) -> None:
     """Trains, and reports the accuracy and the number of workers after each epoch."""
     cluster = distributed.init()
-    import tensorflow as tf
 
     keras = tf.keras
 

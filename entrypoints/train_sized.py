@@ -18,6 +18,11 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
+import numpy as np
+import tensorflow as tf
+
+from container import distributed
+
 MODELS = {
     "small": "3 inception blocks of 4 branches, global average pooling",
     "big": "4 convolutions, then fully connected layers of 512 and 256",
@@ -86,11 +91,7 @@ def big(keras: Any) -> Any:
 
 def main(options: argparse.Namespace) -> None:
     """Trains as many steps as fit into the time."""
-    from container import distributed
-
     cluster = distributed.init()
-    import numpy as np
-    import tensorflow as tf
 
     keras = tf.keras
     random = np.random.default_rng(1)

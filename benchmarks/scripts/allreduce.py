@@ -13,6 +13,8 @@ import time
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
+import tensorflow as tf
+
 from container import distributed
 
 WARM_UP = 2
@@ -29,7 +31,6 @@ def main() -> None:
     parser.add_argument("--result", required=True)
     options, _ = parser.parse_known_args()
     cluster = distributed.init()
-    import tensorflow as tf
 
     found = {}
     for size in (int(text) for text in options.sizes.split(",")):

@@ -16,6 +16,9 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
+import horovod.tensorflow.keras as hvd
+import tensorflow as tf
+
 from container import distributed
 from container.distributed.tensorflow.callbacks import Callback
 
@@ -55,8 +58,6 @@ def main() -> None:
     options, _ = parser.parse_known_args()
 
     cluster = distributed.init()
-    import horovod.tensorflow.keras as hvd
-    import tensorflow as tf
     from train_steps_collective import build_model
 
     tf.random.set_seed(cluster.rank)

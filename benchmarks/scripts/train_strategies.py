@@ -17,6 +17,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Parameter servers need tf_keras.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
+import numpy as np
+import tensorflow as tf
+
 from container import distributed
 from container.distributed.tensorflow.callbacks import Callback
 
@@ -56,8 +59,6 @@ def main() -> None:
     options, _ = parser.parse_known_args()
 
     cluster = distributed.init()
-    import numpy as np
-    import tensorflow as tf
 
     # With parameter servers each worker makes steps of its own, with a batch of its own.
     steps_at_once = cluster.size if cluster.coordinates else 1

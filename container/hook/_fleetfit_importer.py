@@ -50,7 +50,8 @@ def serve():  # type: ignore[no-untyped-def]
     """Import, and fork hosts and ranks until nobody needs this process any more.
 
     Returns:
-        The ``fd:inode`` for events, in a process that is to go on as a rank. The importer never returns.
+        The ``fd:inode`` for events, in a process that is to go on as a rank, and what to do before the script is run.
+        The importer never returns.
     """
     forked = False
     importer = None
@@ -64,7 +65,7 @@ def serve():  # type: ignore[no-untyped-def]
         forked = True
         importer = None
         rank, passed, server = host.run()  # returns in a rank
-        return ranks.become(rank, passed, host, server=server)
+        return ranks.become(rank, passed, host, server=server), host.surroundings.hide
     except BaseException as error:  # noqa: BLE001 - this process must not go on to run the script
         if importer is not None:
             importer.remove_place()

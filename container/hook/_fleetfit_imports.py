@@ -5,6 +5,7 @@ See ``_fleetfit_importer.py``. Nothing of ours can be imported here, but what li
 
 import contextlib
 import gc
+import importlib.machinery
 import os
 import signal
 import sys
@@ -47,6 +48,11 @@ _HARMLESS = frozenset(
     )
 )
 _LISTS = ("LD_LIBRARY_PATH", "PATH")
+#: Variables that compiled libraries read when they are loaded, which is not seen.
+_READ_BY_LIBRARIES = (
+    *("ABSL_", "BLIS_", "CUDA_", "CUDNN_", "GOMP_", "GOTO_", "GRPC_", "JAX_", "KERAS_", "KMP_", "LD_", "MALLOC_"),
+    *("MKL_", "NPY_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTORCH_", "TF_", "TORCH_", "XLA_"),
+)
 _HARMLESS_PREFIXES = (
     *("FLEETFIT_", "HOROVOD_", "NCCL_", "OMPI_", "ORTE_", "PMIX_", "PMI_", "PRTE_", "SLURM", "SM_"),
     "TORCHELASTIC_",
@@ -191,7 +197,9 @@ def do(plan, environment, tell, own):  # type: ignore[no-untyped-def]
     names = {*after_settings, *os.environ}
     changed = {name: os.environ.get(name) for name in names if after_settings.get(name) != os.environ.get(name)}
     seen = {os.fsdecode(name) for name in noted.seen}
-    return Surroundings(environment, after_settings, seen, noted.whole, changed, plan["code"]), finder.tops
+    surroundings = Surroundings(environment, after_settings, seen, noted.whole, changed, plan["code"])
+    surroundings.note(plan)
+    return surroundings, finder.tops
 
 
 def _unfit(opened, own):  # type: ignore[no-untyped-def]
@@ -258,6 +266,30 @@ class Surroundings:
         self._whole = whole
         self.changed = changed
         self.code = code
+        self._settings = []
+        self._packages = {}
+
+    def note(self, plan) -> None:  # type: ignore[no-untyped-def]
+        """Note what a script is to find as it was imported: the packages, and what it sets itself before them."""
+        self._settings = plan["settings"]
+        for top in {statement.split()[1].partition(".")[0] for statement in plan["statements"]}:
+            file = getattr(sys.modules.get(top), "__file__", None)
+            if file is not None:
+                self._packages[top] = file, identity(file)
+
+    def hide(self) -> None:
+        """Have the script's own import of each package find what is imported, if it would find the same by itself.
+
+        In a rank, when nothing is left to do but to run the script.
+        """
+        expected = dict(os.environ)
+        for name, value, default in self._settings:
+            if not default or name not in expected:
+                expected[name] = value
+        _Imported(self._packages, expected, self._matters).hide()
+
+    def _matters(self, name) -> bool:  # type: ignore[no-untyped-def]
+        return self._whole or name in self._seen or name.startswith(_READ_BY_LIBRARIES)
 
     def refusal(self, theirs, code=""):  # type: ignore[no-untyped-def]
         """Return why a rank with another environment is not to be forked; None if it can be. Pure.
@@ -277,6 +309,76 @@ class Surroundings:
             harmless = name in _HARMLESS or name.startswith(_HARMLESS_PREFIXES)
             if not harmless or self._whole or name in self._seen:
                 return f"{name} differs"
+        return None
+
+
+class _Imported:
+    """Gives a script the packages that are imported already, when it imports them itself.
+
+    What a script does before that is known from its source, if it is what it seems. Where it has set what a package has
+    read, or would find another package, it must not get this one: it is told.
+
+    Args:
+        packages: The packages, each with its file, and what identified that when it was imported.
+        expected: The environment as it has to be.
+        matters: Whether a variable may have been read.
+    """
+
+    def __init__(self, packages, expected, matters):  # type: ignore[no-untyped-def]
+        self._packages = packages
+        self._expected = expected
+        self._matters = matters
+        self._hidden = {}
+
+    def hide(self) -> None:
+        for name in list(sys.modules):
+            top = name.partition(".")[0]
+            if top in self._packages:
+                self._hidden.setdefault(top, {})[name] = sys.modules.pop(name)
+        if self._hidden:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        hidden = self._hidden.get(name) if path is None else None
+        if hidden is None:
+            return None
+        folders = getattr(hidden[name], "__path__", None)
+        spec = importlib.machinery.ModuleSpec(
+            name,
+            self,  # type: ignore[arg-type]
+            origin=self._packages[name][0],
+            is_package=folders is not None,
+        )
+        if folders is not None:
+            spec.submodule_search_locations = list(folders)
+        return spec
+
+    def create_module(self, spec):  # type: ignore[no-untyped-def]
+        return None
+
+    def exec_module(self, module) -> None:  # type: ignore[no-untyped-def]
+        name = module.__name__
+        why = self._refusal(name)
+        if why is not None:
+            raise RuntimeError(
+                f"{why}, and {name} had been imported for this process by then. Do it first in the script, as "
+                'os.environ["NAME"] = "value", or in environment= of the estimator; or have each process import by '
+                'itself: environment={"FLEETFIT_FORK": "0"}.'
+            )
+        sys.modules.update(self._hidden.pop(name))
+        if not self._hidden:
+            sys.meta_path.remove(self)
+
+    def _refusal(self, name):  # type: ignore[no-untyped-def]
+        for variable in sorted({*self._expected, *os.environ}):
+            if self._expected.get(variable) != os.environ.get(variable) and self._matters(variable):
+                return f"the script has set {variable} before it imports {name}"
+        file, was = self._packages[name]
+        found = importlib.machinery.PathFinder.find_spec(name)
+        if found is not None and found.origin != file:
+            return f"the script would import {name} from {found.origin}, which is not {file}"
+        if identity(file) != was:
+            return f"{file} was changed before the script imports {name}"
         return None
 
 

@@ -487,11 +487,12 @@ def _hand_over() -> None:
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
-def _go_on(text: str, late, evidence) -> None:  # type: ignore[no-untyped-def]
+def _go_on(text: str, hide, late, evidence) -> None:  # type: ignore[no-untyped-def]
     """Do what is left in a process that the importer has forked: what depends on the rank's own environment.
 
     Args:
         text: ``fd:inode`` of the pipe for events.
+        hide: Has the script's own imports find what is imported already.
         late: What those who report were given in its place.
         evidence: What watches whether this process joins others; None if nothing does.
     """
@@ -506,6 +507,7 @@ def _go_on(text: str, late, evidence) -> None:  # type: ignore[no-untyped-def]
         _watch_servers(late)
     if evidence is not None:
         evidence.go_on()
+    hide()
 
 
 def _watch_servers(target: str) -> None:
@@ -550,4 +552,5 @@ if __name__ == "sitecustomize":
         if _target and _watch is not None:
             _evidence = _watch_evidence(_watch, _target)  # the last: it asks those behind it
         if _serve is not None:
-            _go_on(_serve(), _target, _evidence)
+            _text, _hide = _serve()
+            _go_on(_text, _hide, _target, _evidence)

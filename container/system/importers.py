@@ -5,7 +5,9 @@ See :mod:`container.toolkit.importer`. One that is kept waits for the next job o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -54,3 +56,21 @@ def runs(pid: int) -> bool:
         return b"FLEETFIT_IMPORTER=" in Path(f"/proc/{pid}/environ").read_bytes() and os.getpid() != pid
     except OSError:
         return False
+
+
+def forget(place: Path) -> None:
+    """Remove the socket of an importer that has ended, and the folder where it was the last; not another's there.
+
+    Args:
+        place: The socket.
+    """
+    with contextlib.suppress(OSError):  # another importer there has removed the folder, or still has it
+        folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # which whoever starts one holds
+            if all(one.place != place for one in noted(place.parent)):
+                for file in (place, place.with_name(f"{place.name}.json")):
+                    file.unlink(missing_ok=True)
+                place.parent.rmdir()
+        finally:
+            os.close(folder)

@@ -1,29 +1,53 @@
-"""What a script will import, read from its source. Nothing of it is run. Pure but for the files that are read.
+"""What a script imports first, read from its source. Nothing of it is run. Pure but for the files that are read.
 
-Imports that stand at a module's beginning, before it does anything else, are taken as they are. From there on only
-those of :data:`FRAMEWORKS` are, wherever they stand: these have no effects that a script could tell, but for the
-environment, which they read. So where it is not plain what a script sets, nothing more is taken: importing too little
-costs time, and importing too early would change what a script gets.
+Only a script's head counts: its imports up to the first statement that is not known to be harmless. Harmless are
+imports of the standard library and of the project's own modules, whose heads are read likewise, constants, definitions
+of functions and classes, and ``os.environ["NAME"] = "value"`` with both written out. Whatever else stands before an
+import may change what is imported, or what that reads: importing too little costs time, importing too early would have
+a script train with something else than it asked for.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
-import re
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-#: What may be imported before whatever a script does first.
-FRAMEWORKS = frozenset(("container", "horovod", "keras", "tensorflow", "tf_keras", "torch"))
 #: Packages that act when they are imported: they start MPI, connect to servers, or watch what is imported after them.
 _ACTING = frozenset(("comet_ml", "coverage", "debugpy", "mpi4py", "pycuda", "ray", "sitecustomize", "smdebug", "wandb"))
-#: What of ``sys`` a script changes to have something else found, or otherwise.
-_FINDING = frozenset(("meta_path", "modules", "path", "path_hooks", "setdlopenflags"))
-#: What of ``os.environ`` only looks.
-_LOOKING = frozenset(("copy", "get", "items", "keys", "values"))
+#: Functions that only compute or look, by their full names; those of ``builtins`` have no dot.
+_LOOKING = frozenset(
+    (
+        *("abs", "all", "any", "bool", "bytes", "dict", "enumerate", "float", "frozenset", "hasattr", "int", "len"),
+        *("isinstance", "list", "max", "min", "next", "range", "repr", "round", "set", "sorted", "str", "sum", "type"),
+        *("tuple", "zip", "collections.OrderedDict", "collections.defaultdict", "collections.namedtuple", "json.loads"),
+        *("logging.getLogger", "os.environ.copy", "os.environ.get", "os.getcwd", "os.getenv", "os.getpid"),
+        *(f"os.path.{name}" for name in ("abspath", "basename", "dirname", "exists", "expanduser", "isdir", "isfile")),
+        *("os.path.join", "os.path.realpath", "pathlib.Path", "re.compile"),
+        *("time.monotonic", "time.perf_counter", "time.time", "typing.NamedTuple", "typing.NewType", "typing.TypeVar"),
+    )
+)
+#: Methods of texts, dicts and paths that change nothing.
+_LOOKING_METHODS = frozenset(
+    (
+        *("encode", "endswith", "exists", "format", "get", "is_dir", "is_file", "items", "join", "joinpath", "keys"),
+        *("lower", "partition", "replace", "resolve", "rpartition", "rsplit", "split", "startswith", "strip", "upper"),
+        "values",
+    )
+)
+#: Decorators that do nothing beside what they decorate.
+_DECORATORS = frozenset(
+    (
+        *("classmethod", "property", "staticmethod"),
+        *("abc.abstractmethod", "contextlib.contextmanager", "dataclasses.dataclass", "functools.cache"),
+        *("functools.lru_cache", "functools.wraps", "typing.overload"),
+    )
+)
 _MOST_BYTES = 1 << 20
 _MOST_MODULES = 64
 
@@ -33,7 +57,7 @@ class Imports:
     """What an importer is to do.
 
     Attributes:
-        statements: Import statements, in the script's order.
+        statements: Import statements of the script's head, in its order.
         settings: Variables that the script sets first, as ``(name, value, whether only if it is not set)``.
         names: The modules and packages that lie in the script's folders, which are not to be imported.
     """
@@ -57,7 +81,7 @@ class Imports:
 
 
 def read(script: Path, folder: Path) -> Imports | None:
-    """Read what a script will import.
+    """Read what a script imports first.
 
     Args:
         script: Its file.
@@ -90,19 +114,29 @@ def _modules(folder: Path) -> Iterator[str]:
 
 
 class _Reader:
-    """Reads a script and what it imports of its own project, in the order in which it will be run."""
+    """Reads a script and what it imports of its own project, in the order in which it will be run.
+
+    Attributes:
+        statements: The imports of what is installed.
+        settings: The variables that are set before them.
+    """
 
     def __init__(self, roots: tuple[Path, ...], names: frozenset[str]) -> None:
         self._roots = roots
         self._names = names
         self._read: set[Path] = set()
-        self._beginning = True  # nothing has been done but importing
-        self._plain = True  # it is known what has been set
         self.statements: list[str] = []
         self.settings: list[tuple[str, str, bool]] = []
 
-    def take(self, file: Path) -> None:
+    def take(self, file: Path, package: tuple[str, ...] = ()) -> bool:
         """Read a file.
+
+        Args:
+            file: The file.
+            package: The names of the package that it lies in.
+
+        Returns:
+            Whether all of it is known to be harmless.
 
         Raises:
             OSError: it cannot be read.
@@ -110,124 +144,224 @@ class _Reader:
             ValueError: it is too much.
         """
         if file in self._read:
-            return
+            return True
         self._read.add(file)
         if len(self._read) > _MOST_MODULES or file.stat().st_size > _MOST_BYTES:
             raise ValueError("the project is too large to be read")
-        tree = ast.parse(file.read_bytes())
-        for statement in tree.body:
-            if not self._plain:
-                return
-            self._take_statement(statement)
+        names = _Names()
+        return all(self._take(statement, names, package) for statement in ast.parse(file.read_bytes()).body)
 
-    def _take_statement(self, statement: ast.stmt) -> None:
-        setting = _setting(statement)
-        if setting is not None:
-            if self.statements:
-                self._plain = False  # what has been imported by then does not see it
-            else:
-                self.settings.append(setting)
-        elif isinstance(statement, ast.Import | ast.ImportFrom):
-            self._take_import(statement, anything=self._beginning)
-        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self._take_inner(statement)
-        else:
-            self._beginning = self._beginning and not any(isinstance(node, _DOING) for node in ast.walk(statement))
-            self._take_inner(statement)
+    def _take(self, statement: ast.stmt, names: _Names, package: tuple[str, ...]) -> bool:
+        """Take a module's next statement; returns whether it is known to be harmless."""
+        match statement:
+            case ast.Import():
+                names.imported(statement)
+                return all(self._take_module(alias.name, ast.Import([alias])) for alias in statement.names)
+            case ast.ImportFrom():
+                names.imported(statement)
+                return self._take_from(statement, package)
+            case ast.If(test=test) if names.full(test) == "typing.TYPE_CHECKING":
+                return all(self._take(inner, names, package) for inner in statement.orelse)
+            case ast.Try():  # its handlers are for what is not there
+                first = (*statement.body, *statement.orelse, *statement.finalbody)
+                return all(_is_there(inner) and self._take(inner, names, package) for inner in first)
+        setting = names.setting(statement)
+        if setting is None:
+            return names.is_harmless(statement)
+        if self.statements:
+            return False  # what has been imported by then does not see it
+        self.settings.append(setting)
+        return True
 
-    def _take_inner(self, statement: ast.stmt) -> None:
-        """What is within a statement: imports that will be reached sooner or later, and what is set before."""
-        for node in ast.walk(statement):
-            if _sets(node):
-                self._plain = False
-                return
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Import | ast.ImportFrom) and self._plain:
-                self._take_import(node, anything=False)
-            elif _is_keras(node) and any("tensorflow" in text for text in self.statements):
-                self.statements.append(_KERAS)
+    def _take_from(self, statement: ast.ImportFrom, package: tuple[str, ...]) -> bool:
+        module = statement.module or ""
+        if statement.level:
+            if statement.level > len(package):
+                return False
+            module = ".".join((*package[: len(package) - statement.level + 1], *module.split("."))).rstrip(".")
+        if not self._is_own(module):
+            return not statement.level and self._take_module(module, statement)
+        if not self._take_own(module):
+            return False
+        inner = [self._file(f"{module}.{alias.name}") for alias in statement.names]
+        if any(alias.name == "*" for alias in statement.names) and self._is_package(module):
+            return False  # its ``__all__`` says what else is imported
+        parents = tuple(module.split("."))
+        return all(
+            self.take(file, _package(file, (*parents, alias.name)))
+            for file, alias in zip(inner, statement.names, strict=True)
+            if file is not None
+        )
 
-    def _take_import(self, node: ast.Import | ast.ImportFrom, *, anything: bool) -> None:
-        if isinstance(node, ast.ImportFrom):
-            if node.level:  # of a package of the project's
-                self._beginning = False
-                return
-            modules = [node.module or ""]
-        else:
-            modules = [alias.name for alias in node.names]
-        for module in modules:
-            top = module.partition(".")[0]
-            if top in _ACTING:
-                self._plain = self._beginning = False
-            elif top in self._names:
-                self._take_own(module)
-            elif self._plain and top not in sys.stdlib_module_names and (anything or top in FRAMEWORKS):
-                alone = ast.Import([ast.alias(module)]) if isinstance(node, ast.Import) else node
-                self.statements.append(ast.unparse(alone))
+    def _is_own(self, module: str) -> bool:
+        return module.partition(".")[0] in self._names
 
-    def _take_own(self, module: str) -> None:
+    def _take_module(self, module: str, statement: ast.Import | ast.ImportFrom) -> bool:
+        top = module.partition(".")[0]
+        if top in _ACTING:
+            return False
+        if self._is_own(module):
+            return self._take_own(module)
+        if top not in sys.stdlib_module_names:
+            if isinstance(statement, ast.Import):
+                statement = ast.Import([ast.alias(module)])
+            self.statements.append(ast.unparse(statement))
+        return True
+
+    def _take_own(self, module: str) -> bool:
         """Read a module of the project's, with the packages that it lies in."""
-        parts = module.split(".")
+        parts = tuple(module.split("."))
         for count in range(1, len(parts) + 1):
-            for root in self._roots:
-                path = root.joinpath(*parts[:count])
-                file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-                if file.is_file():
-                    self.take(file)
-                    break
+            file = self._file(".".join(parts[:count]))
+            if file is None or not self.take(file, _package(file, parts[:count])):
+                return False  # compiled, or made by something else
+        return True
+
+    def _file(self, module: str) -> Path | None:
+        """Return the file of one of the project's modules, if it has one that can be read."""
+        for root in self._roots:
+            path = root.joinpath(*module.split("."))
+            file = path / "__init__.py" if path.is_dir() else path.with_name(f"{path.name}.py")
+            if file.is_file():
+                return file
+        return None
+
+    def _is_package(self, module: str) -> bool:
+        file = self._file(module)
+        return file is not None and file.name == "__init__.py"
+
+
+def _package(file: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the package that relative imports in a module count from."""
+    return names if file.name == "__init__.py" else names[:-1]
+
+
+def _is_there(statement: ast.stmt) -> bool:
+    """Return whether an import finds what it names, as far as that can be told here; what else there is does."""
+    tops = _tops(statement) if isinstance(statement, ast.Import | ast.ImportFrom) else ()
+    return all(top in sys.stdlib_module_names or importlib.util.find_spec(top) is not None for top in tops if top)
+
+
+def _tops(statement: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the first words of what is imported; an empty one for what lies beside a module."""
+    if isinstance(statement, ast.ImportFrom):
+        return ["" if statement.level else str(statement.module).partition(".")[0]]
+    return [alias.name.partition(".")[0] for alias in statement.names]
+
+
+class _Names:
+    """What the names of a module mean, as far as they are of the standard library."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str | None] = {}
+
+    def imported(self, statement: ast.Import | ast.ImportFrom) -> None:
+        """Take the names that an import binds."""
+        for alias in statement.names:
+            if isinstance(statement, ast.Import):
+                name, full = alias.asname or alias.name.partition(".")[0], alias.name
+                full = full if alias.asname else name
             else:
-                self._beginning = False  # compiled, or made by something else
+                name, full = alias.asname or alias.name, f"{statement.module}.{alias.name}"
+            standard = full.partition(".")[0] in sys.stdlib_module_names and not getattr(statement, "level", 0)
+            if name == "*" and not standard:
+                self._known = dict.fromkeys(self._known)  # any of them may mean something else now
+            self._known[name] = full if standard else None
 
+    def full(self, node: ast.expr) -> str | None:
+        """Return what a name, or an attribute of one, is in full: ``os.environ``, or a builtin's name."""
+        if isinstance(node, ast.Name):
+            return self._known.get(node.id, node.id if hasattr(builtins, node.id) else None)
+        if isinstance(node, ast.Attribute):
+            of = self.full(node.value)
+            return None if of is None else f"{of}.{node.attr}"
+        return None
 
-#: Nodes that do something where they stand at a module's top.
-_DOING = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.With, ast.Delete, ast.For, ast.While, ast.Raise)
-_KERAS = "from tensorflow import keras\nkeras.Model"
+    def setting(self, statement: ast.stmt) -> tuple[str, str, bool] | None:
+        """Return what ``os.environ["NAME"] = "value"``, or ``setdefault`` likewise, sets, if a statement is that."""
+        match statement:
+            case ast.Assign(
+                targets=[ast.Subscript(value=environ, slice=ast.Constant(value=str(name)))],
+                value=ast.Constant(value=str(value)),
+            ) if self.full(environ) == "os.environ":
+                return name, value, False
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(value=environ, attr="setdefault"),
+                    args=[ast.Constant(value=str(name)), ast.Constant(value=str(value))],
+                    keywords=[],
+                )
+            ) if self.full(environ) == "os.environ":
+                return name, value, True
+        return None
 
+    def is_harmless(self, statement: ast.stmt) -> bool:
+        """Return whether a statement changes nothing but the module's own names; takes these."""
+        match statement:
+            case ast.Pass() | ast.Global():
+                return True
+            case ast.Import() | ast.ImportFrom():
+                self.imported(statement)
+                return all(name in sys.stdlib_module_names for name in _tops(statement))
+            case ast.Expr(value=value):
+                return self._only_looks(value)
+            case ast.Assign(targets=targets, value=value):
+                return self._only_looks(value) and all(self._bind(target, value) for target in targets)
+            case ast.AnnAssign(target=target, annotation=annotation, value=value):
+                harmless = self._only_looks(annotation) and (value is None or self._only_looks(value))
+                return harmless and self._bind(target, value)
+            case ast.AugAssign(target=target, value=value):
+                return self._only_looks(value) and self._bind(target, None)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._known[statement.name] = None
+                return self._only_looks(statement.args) and self._only_decorate(statement.decorator_list)
+            case ast.ClassDef():
+                self._known[statement.name] = None
+                inner = _Names()
+                inner._known = dict(self._known)
+                first: list[ast.AST] = [*statement.bases, *statement.keywords]
+                return (
+                    all(self._only_looks(node) for node in first)
+                    and self._only_decorate(statement.decorator_list)
+                    and all(inner.is_harmless(one) for one in statement.body)
+                )
+            case ast.Assert(test=test, msg=message):
+                return self._only_looks(test) and (message is None or self._only_looks(message))
+            case ast.If(test=test, body=body, orelse=orelse):
+                return self._only_looks(test) and all(self.is_harmless(one) for one in (*body, *orelse))
+        return False
 
-def _setting(statement: ast.stmt) -> tuple[str, str, bool] | None:
-    """``os.environ["NAME"] = "value"`` or ``os.environ.setdefault("NAME", "value")``, if the statement is that."""
-    match statement:
-        case ast.Assign(
-            targets=[ast.Subscript(value=environ, slice=ast.Constant(value=str(name)))],
-            value=ast.Constant(value=str(value)),
-        ) if _is_environ(environ):
-            return name, value, False
-        case ast.Expr(
-            value=ast.Call(
-                func=ast.Attribute(value=environ, attr="setdefault"),
-                args=[ast.Constant(value=str(name)), ast.Constant(value=str(value))],
-                keywords=[],
-            )
-        ) if _is_environ(environ):
-            return name, value, True
-    return None
+    def _bind(self, target: ast.expr, value: ast.expr | None) -> bool:
+        """Take what is assigned to; returns whether that is names alone."""
+        if isinstance(target, ast.Tuple | ast.List):
+            return all(self._bind(one, None) for one in target.elts)
+        if not isinstance(target, ast.Name):
+            return False
+        known = value is not None and self.full(value)
+        self._known[target.id] = known if known and "." in known else None
+        return True
 
+    def _only_decorate(self, decorators: list[ast.expr]) -> bool:
+        for decorator in decorators:
+            arguments: list[ast.AST] = []
+            if isinstance(decorator, ast.Call):
+                arguments = [*decorator.args, *decorator.keywords]
+                decorator = decorator.func
+            if self.full(decorator) not in _DECORATORS or not all(map(self._only_looks, arguments)):
+                return False
+        return True
 
-def _is_keras(node: ast.AST) -> bool:
-    """Return whether a node is ``tf.keras``, which TensorFlow imports when it is first used."""
-    return (
-        isinstance(node, ast.Attribute)
-        and node.attr == "keras"
-        and isinstance(node.value, ast.Name)
-        and node.value.id in ("tf", "tensorflow")
-    )
-
-
-def _is_environ(node: ast.expr) -> bool:
-    return ast.unparse(node) in ("os.environ", "environ")
-
-
-def _sets(node: ast.AST) -> bool:
-    """Return whether a node may change the environment, or what is found by an import."""
-    match node:
-        case ast.Subscript(value=ast.Attribute(attr="environ") | ast.Name(id="environ"), ctx=ast.Store() | ast.Del()):
-            return True
-        case ast.Attribute(attr="environ", ctx=ast.Store()):
-            return True
-        case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="environ") | ast.Name(id="environ"), attr=method)):
-            return method not in _LOOKING
-        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
-            return name == "exec" or (re.search("env", name, re.IGNORECASE) is not None and name != "getenv")
-        case ast.Attribute(attr=name, value=ast.Name(id="sys")):
-            return name in _FINDING
-    return False
+    def _only_looks(self, node: ast.AST) -> bool:
+        """Return whether computing an expression, or a function's defaults, changes nothing."""
+        match node:
+            case ast.Lambda(args=arguments):
+                return self._only_looks(arguments)
+            case ast.Call(func=ast.Attribute(value=ast.Call() | ast.Constant() | ast.JoinedStr(), attr=method)):
+                if method not in _LOOKING_METHODS:
+                    return False
+            case ast.Call(func=function):
+                if self.full(function) not in _LOOKING:
+                    return False
+            case ast.NamedExpr() | ast.Await() | ast.Yield() | ast.YieldFrom():
+                return False
+        return all(self._only_looks(inner) for inner in ast.iter_child_nodes(node))

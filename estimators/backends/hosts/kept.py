@@ -36,12 +36,14 @@ class Kept:
         packages: What it has imported.
         until: When it ends, in seconds since the epoch; None while a job has it.
         bytes: The memory that it does not share with others.
+        place: Its socket.
     """
 
     pid: int
     packages: tuple[str, ...]
     until: float | None
     bytes: int
+    place: Path
 
     def __str__(self) -> str:
         """Say what it is, for a person."""
@@ -70,28 +72,31 @@ def find(home: Path) -> list[Kept]:
     shared = os.environ.get(variables.KEEP_IMPORTERS)
     places = [folders.of_importers(whose(home)), *([Path(shared)] if shared else [])]
     return [
-        Kept(one.pid, one.packages, one.until, _size(one.pid)) for place in places for one in importers.noted(place)
+        Kept(one.pid, one.packages, one.until, _size(one.pid), one.place)
+        for place in places
+        for one in importers.noted(place)
     ]
 
 
 def leftover(one: Kept) -> Leftover:
     """Return what ends it, for ``fleetfit clean``."""
-    return Leftover(name=str(one), job="", remove=functools.partial(_end, one.pid), kind="kept")
+    return Leftover(name=str(one), job="", remove=functools.partial(_end, one), kind="kept")
 
 
-def _end(pid: int) -> None:
-    """End a process that is kept.
+def _end(one: Kept) -> None:
+    """End a process that is kept, and remove what it leaves.
 
     Raises:
         TimeoutError: it did not end.
     """
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
+        os.kill(one.pid, signal.SIGTERM)
         until = time.monotonic() + _END_S
-        while importers.runs(pid):
+        while importers.runs(one.pid):
             if time.monotonic() > until:
-                raise TimeoutError(f"process {pid} did not end")
+                raise TimeoutError(f"process {one.pid} did not end")
             time.sleep(0.01)
+    importers.forget(one.place)
 
 
 def _size(pid: int) -> int:

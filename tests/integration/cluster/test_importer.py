@@ -102,6 +102,53 @@ def test_what_a_module_sets_is_set_in_the_rank(make: clusters.Make, library: Pat
     assert clusters.reports(job)[0]["set"] == "1!" and told(job, "imported")
 
 
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        ('os.environ["FIRST"] = "2"', "the script has set FIRST before it imports slowly"),
+        ('os.environ["XLA_FLAGS"] = "--none"', "the script has set XLA_FLAGS before it imports slowly"),
+        ('sys.path.insert(0, os.path.join(sys.path[0], "lib"))', "would import slowly from "),
+        ('os.environ["UNREAD"] = "1"', None),
+    ],
+)
+def test_a_script_that_sets_what_was_read_already_is_told_of_it(
+    act: str, why: str | None, make: clusters.Make, library: Path
+) -> None:
+    """Where its source did not show it: a class is defined, which calls."""
+    (library / "slowly.py").write_text(SLOWLY + 'FIRST = os.environ.get("FIRST")\n')
+    script = f"""
+import os, sys
+class Meta(type):
+    def __init__(cls, *given):
+        {act}
+class C(metaclass=Meta):
+    pass
+import slowly
+import aid
+aid.report(forked=slowly.PID != os.getpid())
+"""
+    job = make.start(script, files={"lib/slowly.py": "PID = 0\n"})
+    if why is None:
+        assert clusters.await_terminal(job) == "Completed" and clusters.reports(job)[0]["forked"]
+    else:
+        assert clusters.await_terminal(job) == "Failed" and told(job, "imported")
+        reason = str(job.describe()["FailureReason"])
+        assert why in reason and "FLEETFIT_FORK" in reason
+
+
+def test_what_a_script_sets_by_another_name_is_set_before_it_is_imported(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text(SLOWLY + 'FIRST = os.environ.get("FIRST")\n')
+    script = """
+    import os
+    env = os.environ
+    env["FIRST"] = "2"
+    import slowly
+    import aid
+    aid.report(first=slowly.FIRST, forked=slowly.PID != os.getpid())
+    """
+    assert clusters.reports(make.run(script))[0] | {"@host": ""} == {"first": "2", "forked": True, "@host": ""}
+
+
 GOING = """
 import slowly
 import os, subprocess, time

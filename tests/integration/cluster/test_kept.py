@@ -15,6 +15,7 @@ import clusters
 import pytest
 from imported import LOOK, SLOWLY, comparable, told
 
+from container.system import folders
 from estimators import FailurePolicy, TrainingJob
 from estimators.backends.hosts import kept
 from estimators.cli import clean
@@ -198,6 +199,7 @@ def test_list_and_doctor_show_it_and_clean_ends_it(make: clusters.Make, capsys: 
     assert [item.name.split()[1] for item in items] == [str(pid)]
     assert [removal.error for removal in clean.remove(items)] == [None]
     gone(pid)
+    assert not folders.of_importers(kept.whose(home())).exists()
 
 
 def test_the_next_attempt_and_the_next_job_share_it(make: clusters.Make) -> None:

@@ -12,7 +12,7 @@ from container.toolkit.importer import importer, imports
 def read(folder: Path, script: str, files: dict[str, str] | None = None) -> imports.Imports:
     for name, text in {"train.py": script, **(files or {})}.items():
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     found = imports.read(folder / "train.py", folder)
     assert found is not None
@@ -43,23 +43,15 @@ import sklearn
     ]
 
 
-def test_after_the_first_act_only_frameworks_are(tmp_path: Path) -> None:
+def test_after_the_first_act_nothing_is(tmp_path: Path) -> None:
     script = """
 import matplotlib
 matplotlib.use("Agg")
-import matplotlib.pyplot
 import tensorflow as tf
 def main():
     import horovod.tensorflow as hvd
-    import pandas
 """
-    assert statements(tmp_path, script) == ["import matplotlib", "import tensorflow", "import horovod.tensorflow"]
-
-
-def test_keras_is_imported_where_it_is_used(tmp_path: Path) -> None:
-    (taken,) = statements(tmp_path, "import tensorflow as tf\nx = tf.keras.Model()")[1:]
-    assert taken.startswith("from tensorflow import keras")
-    assert statements(tmp_path, "import tensorflow as tf\nx = tf.constant(1)") == ["import tensorflow"]
+    assert statements(tmp_path, script) == ["import matplotlib"]
 
 
 def test_settings_that_come_first_are_kept(tmp_path: Path) -> None:
@@ -71,41 +63,107 @@ def test_settings_that_come_first_are_kept(tmp_path: Path) -> None:
     assert found.statements == ("import tensorflow",)
 
 
+#: What may change what is imported after it, or what that reads.
+ACTS = [
+    'os.environ["A"] = str(1)',
+    'os.environ.update(A="1")',
+    'os.environ.pop("A", None)',
+    'os.environ |= {"A": "1"}',
+    'del os.environ["A"]',
+    'os.putenv("A", "1")',
+    "for name in ('A', 'B'):\n    os.environ[name] = '1'",
+    "load_dotenv()",
+    "setup.environment()",
+    'sys.path.insert(0, "lib")',
+    'sys.path = ["lib"]',
+    'sys.path += ["lib"]',
+    "from sys import path\npath.insert(0, 'lib')",
+    'sys.modules["a"] = None',
+    "sys.meta_path.append(finder)",
+    'exec("import os")',
+    "import mpi4py",
+    "import wandb",
+    "if True:\n    os.environ['A'] = '1'",
+    "try:\n    import missing_of_all\nexcept ImportError:\n    os.environ['A'] = '1'",
+    "def f():\n    os.environ['A'] = '1'\nf()",
+    "@f\ndef g(): ...",
+    "def f(x=g()): ...",
+    "class C:\n    os.environ['A'] = '1'",
+    "class C(f()): ...",
+    "x = [f() for _ in '1']",
+    'print("begins")',
+    "logging.basicConfig()",
+    'warnings.filterwarnings("ignore")',
+    "from warnings import filterwarnings\nfilterwarnings('ignore')",
+    'subprocess.run([sys.executable, "-m", "pip", "install", "tensorflow"])',
+    "os.chdir('lib')",
+    "with open('a') as file: ...",
+    "from compiled import *",
+    "os = type('os', (), {})\nos.environ['A'] = '1'",
+    "environ = {}\nenviron['A'] = '1'",
+]
+
+
+@pytest.mark.parametrize("line", ACTS)
+def test_nothing_is_taken_after_what_is_not_known_to_be_harmless(tmp_path: Path, line: str) -> None:
+    script = f"import logging, os, subprocess, sys, warnings\nimport numpy\n{line}\nimport tensorflow\n"
+    found = statements(tmp_path, script, {"compiled.pyc": ""})
+    assert found == ["import numpy"]
+
+
+@pytest.mark.parametrize("line", ACTS)
+def test_nothing_is_taken_after_an_own_module_that_does_it(tmp_path: Path, line: str) -> None:
+    files = {"parts/__init__.py": "", "parts/first.py": f"import logging, os, subprocess, sys, warnings\n{line}\n"}
+    script = "from parts import first\nimport tensorflow\n"
+    assert statements(tmp_path, script, {**files, "compiled.pyc": ""}) == []
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        'os.environ["A"] = str(1)',
-        'os.environ.update(A="1")',
-        'os.environ.pop("A", None)',
-        'del os.environ["A"]',
-        'os.putenv("A", "1")',
-        "load_dotenv()",
-        "setup.environment()",
-        'sys.path.insert(0, "lib")',
-        'sys.path = ["lib"]',
-        'sys.modules["a"] = None',
-        'if "a" in sys.modules:\n    pass',
-        "sys.meta_path.append(finder)",
-        'exec("import os")',
-        "import mpi4py",
-        "import wandb",
-        "if True:\n    os.environ['A'] = '1'",
-        "def f():\n    os.environ['A'] = '1'\nf()",
+        '"Words."',
+        "RANK = int(os.environ.get('RANK', '0'))",
+        "HOME = os.environ['HOME']",
+        "LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'lib')",
+        "FOLDER = Path(__file__).resolve().parent / 'data'",
+        "SIZE: int = 64 * 1024 if sys.platform == 'linux' else 1",
+        "NAMES = {str(name) for name in ()} if False else [n for n in 'a b'.split()]",
+        "LOG = logging.getLogger(__name__)",
+        "HOSTS = json.loads(os.environ.get('SM_HOSTS') or '[]')",
+        "A, (B, C) = 1, (2, 3)",
+        "f = lambda x=1: load_dotenv()",
+        "def f(x: int = 1, *, y='a') -> None:\n    os.environ['A'] = str(x)",
+        "@dataclasses.dataclass(frozen=True)\nclass C:\n    x: int = 1\n    @property\n    def y(self): ...",
+        "class C(logging.Handler):\n    'Words.'\n    def emit(self, record): print(record)",
+        "if TYPE_CHECKING:\n    import pandas",
+        "if sys.version_info >= (3, 11):\n    import tomllib\nelse:\n    tomllib = None",
+        "try:\n    import tomllib\nexcept ImportError:\n    raise SystemExit('no')",
+        "assert sys.version_info > (3, 9), 'too old'",
     ],
 )
-def test_nothing_is_taken_after_what_changes_the_environment_or_the_path(tmp_path: Path, line: str) -> None:
-    script = f"import os, sys\nimport numpy\n{line}\nimport tensorflow\n"
-    assert statements(tmp_path, script) == ["import numpy"]
+def test_what_only_looks_or_defines_is_harmless(tmp_path: Path, line: str) -> None:
+    head = "import dataclasses, json, logging, os, sys\nfrom pathlib import Path\nfrom typing import TYPE_CHECKING\n"
+    assert statements(tmp_path, f"{head}{line}\nimport tensorflow\n") == ["import tensorflow"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env = os.environ\nenv['TF_USE_LEGACY_KERAS'] = '1'",
+        "from os import environ as e\ne['TF_USE_LEGACY_KERAS'] = '1'",
+        "from os import environ\nenviron['TF_USE_LEGACY_KERAS'] = '1'",
+        "import os as system\nsystem.environ['TF_USE_LEGACY_KERAS'] = '1'",
+    ],
+)
+def test_the_environment_is_known_by_other_names(tmp_path: Path, line: str) -> None:
+    found = read(tmp_path, f"import os\n{line}\nimport tensorflow\n")
+    assert found.settings == (("TF_USE_LEGACY_KERAS", "1", False),)
+    assert found.statements == ("import tensorflow",)
 
 
 def test_a_setting_after_an_import_is_too_late_to_be_made_first(tmp_path: Path) -> None:
     found = read(tmp_path, 'import os\nimport numpy\nos.environ["A"] = "1"\nimport tensorflow\n')
     assert (found.statements, found.settings) == (("import numpy",), ())
-
-
-def test_looking_at_the_environment_does_no_harm(tmp_path: Path) -> None:
-    script = 'import os\nRANK = int(os.environ.get("RANK", "0"))\nHOME = os.environ["HOME"]\nimport tensorflow\n'
-    assert statements(tmp_path, script) == ["import tensorflow"]
 
 
 def test_the_projects_own_modules_are_read_and_not_imported(tmp_path: Path) -> None:
@@ -118,13 +176,30 @@ def test_the_projects_own_modules_are_read_and_not_imported(tmp_path: Path) -> N
             "parts/one.py": "import numpy",
         },
     )
-    assert found.statements == ("import tensorflow", "import scipy", "import pandas")
+    assert found.statements == ("import tensorflow", "import scipy", "import numpy", "import pandas")
     assert {"train", "model", "parts"} <= found.names
+
+
+def test_imports_between_an_own_packages_modules_are_followed(tmp_path: Path) -> None:
+    files = {
+        "parts/__init__.py": "from .net import Net\nfrom . import data\n",
+        "parts/net.py": "import tensorflow\nfrom .inner.deep import x\n",
+        "parts/data.py": "import pandas\n",
+        "parts/inner/__init__.py": "",
+        "parts/inner/deep.py": "from ..data import y\nimport scipy\n",
+    }
+    assert statements(tmp_path, "import parts.net\nimport numpy\n", files) == [
+        "import tensorflow",
+        "import pandas",
+        "import scipy",
+        "import numpy",
+    ]
 
 
 def test_what_the_projects_own_modules_set_counts(tmp_path: Path) -> None:
     script = "import settings\nimport tensorflow\n"
-    assert statements(tmp_path, script, {"settings.py": "import os\nos.environ.update(A='1')\n"}) == []
+    found = read(tmp_path, script, {"settings.py": "import os\nos.environ['A'] = '1'\n"})
+    assert (found.settings, found.statements) == ((("A", "1", False),), ("import tensorflow",))
 
 
 def test_modules_that_import_each_other_are_read_once(tmp_path: Path) -> None:
