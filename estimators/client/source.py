@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from container.contract.names import nearest
+from container.toolkit.code import code
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 #: Never part of a job's code.
 SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
-
-#: Our own packages: a module of that name at the top of the code would hide them from the script.
-RESERVED_NAMES = ("container", "estimators")
 
 #: Sources above this size are warned about, in bytes: each job keeps its own copy.
 LARGE_BYTES = 200_000_000
@@ -317,15 +315,13 @@ def _check_program(path: Path, name: str, *, has_setup: bool) -> None:
 
 
 def _refuse_reserved(roots: list[tuple[str, Path]]) -> None:
-    for reserved in RESERVED_NAMES:
+    try:
         for name, path in roots:
-            for candidate in (reserved, f"{reserved}.py"):
-                found = path / candidate if not name else path
-                if (not name and found.exists()) or name == candidate:
-                    raise ConfigurationError(
-                        f"{found}: {candidate!r} at the top of a job's code would hide fleetfit's own package of that "
-                        "name from the script; rename it, or choose a source_dir further down."
-                    )
+            code.check_names([path] if name else path.iterdir())
+    except code.CodeError as error:
+        raise ConfigurationError(str(error)) from None
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}.") from error
 
 
 def _near(path: Path) -> str:

@@ -7,13 +7,13 @@ as argv lists and without its shell string, so that every argument arrives as it
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from container.system.locations import LocationError, is_s3, local_path
 
-#: Our own packages: a folder or module of the user's with such a name would be imported in their place.
-RESERVED_NAMES = ("container", "estimators")
+#: Our own packages.
+_OUR_NAMES = ("container", "estimators")
 
 #: While this file is there, the code folder holds a part of the code.
 _INCOMPLETE = ".fleetfit-incomplete"
@@ -48,7 +48,7 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
             incomplete.touch()
             _fetch(submit_directory, code_dir, max_bytes)
             incomplete.unlink()
-        _check_names(code_dir)
+        check_names(code_dir.iterdir())
         _make_executable(code_dir, program)
     except OSError as error:
         raise CodeError(
@@ -156,7 +156,7 @@ def _copy_folder(source: Path, code_dir: Path) -> None:
         raise CodeError(
             f"the code's folder {source} contains {code_dir}, where it would be copied; give a folder apart."
         )
-    _check_names(source)
+    check_names(source.iterdir())
     try:
         copy_tree(source, code_dir)
     except CopyError as error:
@@ -178,14 +178,25 @@ def _take_file(source: Path, code_dir: Path, max_bytes: int | None = None) -> No
         copy_file(os.fspath(source), os.fspath(code_dir / source.name))
 
 
-def _check_names(folder: Path) -> None:
-    for name in RESERVED_NAMES:
-        for entry in (folder / name, folder / f"{name}.py"):
-            if os.path.lexists(entry):
-                raise CodeError(
-                    f"{entry} would hide fleetfit's own package {name!r} from the script: rename it, or choose a "
-                    "source folder that does not have it at its top."
-                )
+def check_names(paths: Iterable[Path]) -> None:
+    """Refuse what a script would import in place of our own packages.
+
+    A folder without ``__init__.py`` is none: Python takes a package for a name before it takes a mere folder.
+
+    Args:
+        paths: What is to lie at the top of the code.
+
+    Raises:
+        CodeError: a package or module has the name of one of ours.
+    """
+    for path in paths:
+        name, _, rest = path.name.partition(".")
+        module = f".{rest}".endswith((".py", ".pyc", ".so")) if rest else (path / "__init__.py").is_file()
+        if name in _OUR_NAMES and module:
+            raise CodeError(
+                f"{path}: {path.name!r} at the top of a job's code would hide fleetfit's own package of that name from "
+                "the script; rename it, or choose a source_dir further down."
+            )
 
 
 def _empty(folder: Path) -> None:
