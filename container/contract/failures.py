@@ -9,6 +9,8 @@ import signal as signals
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from container.contract.texts import writable
+
 #: SageMaker shows this many characters of ``/opt/ml/output/failure``.
 REASON_LIMIT = 1024
 
@@ -57,6 +59,11 @@ class Failure:
     places: str | None = None
     hints: tuple[str, ...] = ()
     attempts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Make all text such as can be written."""
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, writable(getattr(self, field.name)))
 
     def summary(self) -> str:
         """Return one line: where, and what."""

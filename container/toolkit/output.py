@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from container.contract import wire
 from container.contract.messages import Decoder, Message, MessageError
+from container.contract.texts import writable
 from container.system.loop import Loop
 
 _READ_SIZE = 1 << 18
@@ -238,7 +239,7 @@ class EventStream(_Pipe):
     def _take(self, data: bytes) -> None:
         self._decoder.feed(data)
         while (event := self._next()) is not None:
-            self._received(event)
+            self._received(writable(event))
 
     def _next(self) -> Message | None:
         while True:

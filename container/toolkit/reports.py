@@ -171,6 +171,8 @@ def _exception_line(traceback: str | None) -> str | None:
     """Return the line behind the frames of the last traceback; without frames, the last one."""
     lines = [line for line in (traceback or "").splitlines() if line.strip()]
     first = traceback_text.message_start(lines)
+    if first is None and (group := traceback_text.group_line(lines)) is not None:
+        return cut(group, _HEADLINE)
     if first is None:
         return next((cut(line.strip(), _HEADLINE) for line in lines[::-1] if not line.startswith((" ", "\t"))), None)
     said = lines[first].strip()

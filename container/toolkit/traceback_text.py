@@ -9,6 +9,10 @@ import re
 
 _HEADER = re.compile(r"^(?P<margin>[ |]*(?:\+ )?)(?:Exception Group )?Traceback \(most recent call last\):\s*$")
 _GROUP = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\):\s*$")
+#: Between the members of a group, and what one of them is, behind the margin.
+_SEPARATOR = re.compile(r"^ *\+-[+-]*-+ (?:\d+|\.\.\.) -+$")
+_IN_GROUP = re.compile(r"^ *\| (?!(?:Exception Group )?Traceback \(most recent call last\):)(\S.*)$")
+_SUMMARY = re.compile(r"\(\d+ sub-exceptions?\)$")
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -76,6 +80,29 @@ def message_start(lines: list[str]) -> int | None:
     if header is None or lines[header].lstrip().startswith(("+", "|")):
         return None
     return next((i for i in range(header + 1, len(lines)) if lines[i] and not lines[i].startswith((" ", "\t"))), None)
+
+
+def group_line(lines: list[str]) -> str | None:
+    """Return what an exception group is and holds, in one line; None where the last traceback is none of a group.
+
+    ``ExceptionGroup: several (2 sub-exceptions): ValueError: one; KeyError: 'two'``
+    """
+    start = next((i for i in range(len(lines) - 1, -1, -1) if _GROUP.match(lines[i])), None)
+    if start is None:
+        return None
+    group = ""
+    held: list[str] = []
+    wanted = True  # the next line that is no frame says what it is
+    for line in lines[start + 1 :]:
+        if _SEPARATOR.match(line):
+            wanted = True
+        elif wanted and (found := _IN_GROUP.match(line)) is not None:
+            wanted = False
+            if not group:
+                group = found[1]
+            elif not _SUMMARY.search(found[1]):
+                held.append(found[1])
+    return f"{group}: {'; '.join(held)}" if held else group or None
 
 
 def _lines(tail: bytes | str) -> list[str]:

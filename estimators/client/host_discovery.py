@@ -52,16 +52,15 @@ def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool
         while not is_over():
             try:
                 text = lines(function())
-            except Exception as error:  # noqa: BLE001 - the user's function may raise anything; the job goes on
-                if repr(error) != warned:
-                    warned = repr(error)
-                    warnings.warn(f"discovery=… raised {error!r}; nothing changes.", stacklevel=1)
-            else:
                 if text != last:
                     new = record / f"{DISCOVERED}.new"
                     new.write_text(text, encoding="utf-8")
                     os.replace(new, record / DISCOVERED)
                     last = text
+            except Exception as error:  # noqa: BLE001 - the user's function may raise anything; the job goes on
+                if repr(error) != warned:
+                    warned = repr(error)
+                    warnings.warn(f"discovery=… raised {error!r}; nothing changes.", stacklevel=1)
             time.sleep(EVERY_S)
 
     threading.Thread(target=call, daemon=True, name="fleetfit-discovery").start()

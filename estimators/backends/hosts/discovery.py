@@ -6,6 +6,7 @@ So does the caller's function: its answers are put into a file.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from container.system import processes
 from container.system.loop import Loop
 from estimators.backends.hosts.membership import MembershipListener, News
 
+#: No blanks, control characters, or bytes that were no UTF-8.
+_NAME = re.compile(r"[^\s\x00-\x20\x7f\ufffd]+")
 #: How often a script is run, and how long it may take, in seconds.
 SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
 #: How long nothing but failures may come, from the beginning, before there is no hope, in seconds.
@@ -40,7 +43,7 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
         if not line or line.startswith("#"):
             continue
         name, colon, slots = line.partition(":")
-        if not name or " " in name or (colon and not slots.strip().isdecimal()):
+        if not name or not _NAME.fullmatch(name) or (colon and not slots.strip().isdecimal()):
             raise ValueError(f"{line!r} is neither 'host' nor 'host:slots'.")
         count = int(slots) if colon else default_slots
         if count:
@@ -96,7 +99,7 @@ class Discovery:
             status = self._path.stat()
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if seen != self._seen:
-                self._take(self._path.read_text(encoding="utf-8"))
+                self._take(self._path.read_bytes())
                 self._seen = seen
         except FileNotFoundError:
             if self._news is not None and (self._news.has_answered or not self._may_come_later):
@@ -139,7 +142,7 @@ class Discovery:
             os.close(read_end)
             code, number = processes.decode_status(status)
             if code == 0:
-                self._take(said.decode("utf-8", "replace"))
+                self._take(bytes(said))
             elif self._timed_out:
                 self._complain(f"{self._path} did not end within {SCRIPT_TIMEOUT_S:g} s")
             else:
@@ -164,9 +167,9 @@ class Discovery:
             except ProcessLookupError:
                 return
 
-    def _take(self, text: str) -> None:
+    def _take(self, said: bytes) -> None:
         try:
-            found = parse_hosts(text, self._default_slots)
+            found = parse_hosts(said.decode("utf-8-sig", "replace"), self._default_slots)
         except ValueError as error:
             self._complain(f"{self._path}: {error}")
             return

@@ -184,10 +184,11 @@ def _portable_error(error: Exception, cloudpickle: Any) -> Any:
     """Return an exception as one that can be unpacked: many of users' own are not, whose __init__ takes other arguments
     than it passes on, and some carry what cannot be sent."""
     try:
-        cloudpickle.loads(cloudpickle.dumps(error))
-        return error
+        if isinstance(cloudpickle.loads(cloudpickle.dumps(error)), Exception):
+            return error
     except Exception:  # noqa: BLE001 - whatever the class does
-        return _Remade(error, cloudpickle.dumps)
+        pass
+    return _Remade(error, cloudpickle.dumps)
 
 
 class _Remade:
@@ -201,7 +202,10 @@ class _Remade:
             except Exception:  # noqa: BLE001 - whatever its class does
                 return False
 
-        args = tuple(value if can_be_packed(value) else repr(value) for value in error.__reduce__()[1])
+        # As Python itself would: a class's own __reduce__ may raise, or give something else.
+        args = tuple(
+            value if can_be_packed(value) else repr(value) for value in _builtin(type(error)).__reduce__(error)[1]
+        )
         attributes = {name: value for name, value in vars(error).items() if can_be_packed(value)}
         self.made_of = (type(error), args, attributes)
 
@@ -209,11 +213,14 @@ class _Remade:
         return _remake, self.made_of
 
 
+def _builtin(kind: type[Exception]) -> Any:
+    return next(base for base in kind.__mro__ if base.__module__ == "builtins")
+
+
 def _remake(kind: type[Exception], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> Exception:
     """Return an exception as it was; packed with it, since the caller does not have this program."""
     error = kind.__new__(kind, *args)
-    builtin = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-    builtin.__init__(error, *args)  # type: ignore[misc]  # errno and the like, which are no attributes of the class
+    _builtin(kind).__init__(error, *args)  # errno and the like, which are no attributes of the class
     vars(error).update(attributes)
     return error
 

@@ -161,6 +161,12 @@ def test_a_syntax_error_is_the_users_traceback(make: clusters.Make) -> None:
     assert error.exit_code == 1
 
 
+def test_text_that_is_no_utf_8_is_told_as_far_as_it_can_be(make: clusters.Make) -> None:
+    """Half characters, as in the name of a file whose bytes are no UTF-8."""
+    error = failure_of(make, "import aid\nraise ValueError('no file a\\udcffb')")
+    assert "ValueError: no file a?b" in str(error)
+
+
 def test_a_missing_module_comes_with_a_hint(make: clusters.Make) -> None:
     error = failure_of(make, "import no_such_module_at_all")
     assert any("add no_such_module_at_all to a requirements.txt" in hint for hint in error.hints)

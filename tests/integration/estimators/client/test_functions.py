@@ -190,6 +190,20 @@ def test_exceptions_are_of_the_functions_own_types() -> None:
     assert 'raise EmptyError(epochs, place="train")' in str(raised.value.__cause__)
 
 
+def test_an_exception_whose_pickle_is_none_comes_back_all_the_same() -> None:
+    class OddError(Exception):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return str, ("nothing of it",)
+
+    def train() -> None:
+        raise OddError("no data", 3)
+
+    with pytest.raises(TrainingJobError, match="no data") as caught:
+        run(train)
+    assert isinstance(caught.value.__cause__, OddError)
+    assert caught.value.__cause__.args == ("no data", 3)
+
+
 DEBUGGED = """
 from estimators import CollectiveAllReduce, Estimator, TrainingJobError
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
+import traceback
+from typing import Any
+
 import pytest
 
-from container.toolkit.traceback_text import last_traceback, log_tail
+from container.toolkit.traceback_text import group_line, last_traceback, log_tail
 
 
 def test_the_last_one_wins_and_later_output_is_left_out() -> None:
@@ -28,6 +33,37 @@ def test_a_long_message_of_tensorflows_is_kept() -> None:
 @pytest.mark.parametrize("text", ["", "\n", "all is well\n", b"\xff\xfe\n", "SyntaxError: said a log line\n"])
 def test_there_is_none(text: str | bytes) -> None:
     assert last_traceback(text) is None
+
+
+def raised(error: BaseException) -> str:
+    """What the interpreter prints."""
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001 - any may be given
+        return "".join(traceback.format_exception(caught))
+
+
+def caught(error: Exception) -> Exception:
+    """The exception with a traceback of its own."""
+    try:
+        raise error
+    except Exception as found:  # noqa: BLE001 - any may be given
+        return found
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no exception groups")
+def test_an_exception_group_is_what_it_holds_in_one_line() -> None:
+    group: Any = getattr(builtins, "ExceptionGroup")  # noqa: B009 - Python 3.10 has none
+    inner = group("inner", [KeyError("two")])
+    several = group("several", [caught(ValueError("one\nof two lines")), inner, OSError(2, "no")])
+    text = raised(several)
+    found = last_traceback(f"before\n{text}")
+    assert found == text.rstrip()
+    line = (
+        "ExceptionGroup: several (3 sub-exceptions): ValueError: one; KeyError: 'two'; FileNotFoundError: [Errno 2] no"
+    )
+    assert group_line(text.splitlines()) == line
+    assert group_line(raised(ValueError("alone")).splitlines()) is None
 
 
 def test_log_tail() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from waiting import until
@@ -32,7 +34,7 @@ def test_lines(text: str, found: dict[str, int]) -> None:
     assert discovery.parse_hosts(text, 2) == found
 
 
-@pytest.mark.parametrize("line", ["a:b", "a:-1", ":3", "two words"])
+@pytest.mark.parametrize("line", ["a:b", "a:-1", ":3", "two words", "tab\tbed", "h\ufffdst", "n\x00l", "a:2:3"])
 def test_other_lines_are_refused(line: str) -> None:
     with pytest.raises(ValueError, match="neither 'host' nor 'host:slots'"):
         discovery.parse_hosts(f"fine\n{line}", 1)
@@ -48,7 +50,7 @@ def test_a_function_says_names_or_slots() -> None:
 
 def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_discovery, "EVERY_S", 0.01)
-    answers: list[object] = [["a"], ["a"], ValueError("away"), ["a", "b"]]
+    answers: list[object] = [["a"], ["a"], ["h\udcff"], ValueError("away"), ["a", "b"]]
     said: list[str] = []
 
     def function() -> object:
@@ -62,7 +64,30 @@ def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch:
             said.append((tmp_path / DISCOVERED).read_text())
         return not answers
 
-    with pytest.warns(UserWarning, match="raised ValueError\\('away'\\); nothing changes"):
+    with (
+        pytest.warns(UserWarning, match="raised UnicodeEncodeError"),
+        pytest.warns(match="raised ValueError\\('away'\\)"),
+    ):
         host_discovery.follow(function, tmp_path, is_over)
         until(lambda: not any(thread.name == "fleetfit-discovery" for thread in threading.enumerate()))
     assert list(dict.fromkeys(said)) == ["a\n", "a\nb\n"]
+
+
+def test_a_file_that_is_no_utf_8_changes_nothing(tmp_path: Path) -> None:
+    """One that is written on Windows may begin with a mark."""
+    file = tmp_path / "hosts"
+    heard: list[tuple[str, object]] = []
+
+    class Listener:
+        def __getattr__(self, name: str) -> object:
+            return lambda given: heard.append((name, given))
+
+    loop: Any = SimpleNamespace(now=lambda: 0.0, call_later=lambda seconds, call: None)
+    listener: Any = Listener()
+    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path)
+    file.write_bytes(b"\xef\xbb\xbfa:2\r\nb\r\n")
+    watched.start(listener)
+    file.write_bytes(b"a:2\nb\xff\n")
+    watched._look()
+    refusal = f"{file}: 'b\N{REPLACEMENT CHARACTER}' is neither 'host' nor 'host:slots'."
+    assert heard == [("places", {"a": 2, "b": 1}), ("problem", refusal)]
