@@ -9,7 +9,7 @@ import signal as signals
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from container.contract.texts import writable
+from container.contract.texts import sentence, writable
 
 #: SageMaker shows this many characters of ``/opt/ml/output/failure``.
 REASON_LIMIT = 1024
@@ -85,13 +85,13 @@ class Failure:
         return "\n\n".join(f"{title}\n{text}" for title, part in parts if (text := (part or "").strip("\n")))
 
     def reason(self, limit: int = REASON_LIMIT) -> str:
-        """Return the text for ``FailureReason`` and ``/opt/ml/output/failure``: the summary, then the end of the
-        traceback.
+        """Return the text for ``FailureReason`` and ``/opt/ml/output/failure``: the summary as a sentence, then the end
+        of the traceback.
 
         The last line of a traceback names the exception, so it is the middle that is cut when ``limit`` characters
         do not hold everything.
         """
-        text = self.summary()
+        text = sentence(self.summary())
         if self.attempts:
             # They are the reason too; of many, the last ones.
             earlier = self.earlier()

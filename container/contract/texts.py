@@ -1,4 +1,4 @@
-"""Text that can be written as UTF-8."""
+"""Texts for people: such as can be written, and end as sentences do."""
 
 from __future__ import annotations
 
@@ -19,3 +19,11 @@ def writable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(writable, value))
     return value
+
+
+def sentence(text: str) -> str:
+    """Return a text that ends in one full stop, or as it is where it ends otherwise than words do."""
+    text = text.rstrip()
+    if text.endswith("..") and not text.endswith("..."):
+        text = text[:-1]
+    return text if text.endswith((".", "!", "?", "…", ":")) or not text else f"{text}."

@@ -21,6 +21,12 @@ _SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
 _SYNTAX_PLACE = re.compile(r'^  File ".*", line \d+')
 _FATAL = re.compile(r"^Fatal Python error: ")
 
+#: Lines of TensorFlow and what it is made of: information and warnings, and what its libraries say of each other.
+_STARTING = re.compile(
+    r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |[IW]0000 00:00:|To enable the following instructions: "
+    r"|WARNING: All log messages before absl::InitializeLog"
+    r"|.*\] Unable to register cu\w+ (?:factory|plugin)|.*: Unable to register cu\w+ (?:factory|plugin))"
+)
 #: An exception's message may have paragraphs; so many lines after the first are still taken for it. What is longer is
 #: output of a process that went on.
 _MESSAGE_LINES = 40
@@ -48,13 +54,14 @@ def last_traceback(tail: bytes | str) -> str | None:
 
 
 def log_tail(tail: bytes | str, lines: int = 15) -> str:
-    """Return the last lines that say something.
+    """Return the last lines that say something; what TensorFlow says when it is imported does not, beside others.
 
     Args:
         tail: The end of a process's output.
         lines: How many to return at most.
     """
     said = [line.rstrip() for line in _lines(tail)]
+    said = [line for line in said if line and not _STARTING.match(line)] or said
     kept = [line if len(line) <= _LINE_LIMIT else line[: _LINE_LIMIT - 1] + "…" for line in said if line]
     return "\n".join(kept[-lines:])
 

@@ -4,7 +4,8 @@ A record keeps each process's output apart. When a line is first returned, its p
 written to ``service/<host>.events`` in the record, 24 bytes for each event. So clients that resume by a
 number or by a time lose nothing and get nothing twice, also when the endpoint is started again meanwhile.
 
-Only times are read to settle the order; the text is read from the logs when somebody asks for it.
+A line that is redrawn, as progress bars are, would be an event for each of its states. One a second is settled, and
+the last one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ EVENT_LIMIT = 256 * 1024 - 26
 
 #: time in ms since the epoch, offset in the log, length, number of the log among the host's.
 _EVENT = struct.Struct("<QQIHxx")
+#: How often a line that is redrawn is an event, in ns.
+_REDRAWN_NS = 1_000_000_000
 #: How many hosts' positions are kept in memory.
 _KEPT = 4096
 #: One for each index, whichever object writes it.
@@ -42,6 +45,36 @@ class LogEvent(NamedTuple):
 
     time_ms: int
     text: str
+
+
+class _Redrawn:
+    """A line of a process that is redrawn: what ends with a carriage return is overwritten by what follows.
+
+    Attributes:
+        begins: Whether each state begins with the carriage return, so that what ends the line is the last of them.
+        settled_ns: When a state was settled, of the log's times.
+        held: The state that is the last one so far, where it is not settled.
+    """
+
+    def __init__(self) -> None:
+        self.begins = False
+        self.settled_ns = 0
+        self.held: Span | None = None
+
+    def take(self, span: Span, *, empty: bool) -> list[Span]:
+        """Take the next state; returns what is to be settled."""
+        if empty:
+            self.begins = True
+            return []
+        if self.settled_ns and span[0] - self.settled_ns < _REDRAWN_NS:
+            self.held = span
+            return []
+        self.settled_ns, self.held = span[0], None
+        return [span]
+
+    def end(self) -> list[Span]:
+        """The process has printed a line's end."""
+        return [self.held] if self.held is not None and not self.begins else []
 
 
 class LogStream:
@@ -66,6 +99,7 @@ class LogStream:
         self._last_ms = 0
         self._sources: list[ProcessLog] = []
         self._numbers: dict[ProcessLog, int] = {}
+        self._redrawn: dict[ProcessLog, _Redrawn] = {}
         self._finished = False
 
     # --- settling the order ---
@@ -86,9 +120,12 @@ class LogStream:
                 while not self._finished:
                     spans = self._reader.locate(final=over)
                     if not spans:
+                        if over:
+                            self._append([one.held for one in self._redrawn.values() if one.held is not None])
+                            self._redrawn = {}
                         self._finished = over
                         break
-                    self._append(spans)
+                    self._append(list(self._thinned(spans)))
             except BaseException:
                 self._reader = None  # a full disk, say: what was not written is looked for again
                 raise
@@ -104,13 +141,31 @@ class LogStream:
             ends[source] = max(ends[source], start + length)
             self._last_ms = time_ms
         self._count = len(events) // _EVENT.size
+        self._redrawn = {}
         reader = LogReader(self._record, host=self._host)
         known = zip(names.decode().split("\n"), ends, strict=False)
         self._sources = [reader.open(self._host, name, end) for name, end in known]
         self._numbers = {log: number for number, log in enumerate(self._sources)}
         return reader
 
+    def _thinned(self, spans: list[Span]) -> Iterator[Span]:
+        """Leave out what is overwritten within a second."""
+        texts = read_spans(spans)
+        for span in spans:
+            _, log, start, end = span
+            first, data = texts[log]
+            line = data[start - first : end - first]
+            if line.endswith(b"\r"):
+                yield from self._redrawn.setdefault(log, _Redrawn()).take(span, empty=not line.strip())
+            else:
+                redrawn = self._redrawn.pop(log, None)
+                if redrawn is not None:
+                    yield from redrawn.end()
+                yield span
+
     def _append(self, spans: list[Span]) -> None:
+        if not spans:
+            return
         self._index.parent.mkdir(mode=0o700, exist_ok=True)
         new = [log for log in dict.fromkeys(log for _, log, _, _ in spans) if log not in self._numbers]
         if new:

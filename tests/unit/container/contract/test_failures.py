@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from container.contract.failures import REASON_LIMIT, Cause, Failure, describe_end, signal_name
+from container.contract.texts import sentence
 
 TEXT = st.text(max_size=3000)
 FAILURES = st.builds(
@@ -34,7 +36,7 @@ def test_the_reason_fits_and_keeps_the_end(failure: Failure, limit: int) -> None
     reason = failure.reason(limit)
     assert len(reason) <= limit
     assert len(failure.reason()) <= REASON_LIMIT
-    assert reason.startswith(failure.summary()[:limit])
+    assert reason.startswith(sentence(failure.summary())[:limit])
 
 
 def test_the_middle_of_a_long_traceback_is_what_is_cut() -> None:
@@ -46,7 +48,7 @@ def test_the_middle_of_a_long_traceback_is_what_is_cut() -> None:
         traceback="Traceback (most recent call last):\n" + "  frame\n" * 1000 + "ValueError: no data",
     )
     reason = failure.reason()
-    assert reason.startswith("algo-2, rank 3: exited with code 1\n\n…")
+    assert reason.startswith("algo-2, rank 3: exited with code 1.\n\n…")
     assert reason.endswith("ValueError: no data")
 
 
@@ -59,3 +61,19 @@ def test_ends_are_told_in_words() -> None:
     assert describe_end(None, 9) == "was killed by SIGKILL"
     assert describe_end(None, 64) == "was killed by SIGRTMAX"
     assert signal_name(200) == "signal 200"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("exited with code 3", "exited with code 3."),
+        ("no such file..", "no such file."),
+        ("no such file.", "no such file."),
+        ("and so on...", "and so on..."),
+        ("what is it?", "what is it?"),
+        ("(exited with code 1)", "(exited with code 1)."),
+        ("", ""),
+    ],
+)
+def test_a_reason_ends_in_one_full_stop(text: str, expected: str) -> None:
+    assert sentence(text) == expected

@@ -66,6 +66,18 @@ def test_an_exception_group_is_what_it_holds_in_one_line() -> None:
     assert group_line(raised(ValueError("alone")).splitlines()) is None
 
 
+def test_what_tensorflow_says_when_it_is_imported_is_no_reason() -> None:
+    starting = (
+        "2026-11-26 01:00:00.123456: I tensorflow/core/util/port.cc:153] oneDNN custom operations are on.\n"
+        "To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow.\n"
+        "2026-11-26 01:00:00.2: E external/local_xla/cuda_fft.cc:467] Unable to register cuFFT factory: Attempting to\n"
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+        "I0000 00:00:1795652082.293454    4424 port.cc:153] oneDNN custom operations are on.\n"
+    )
+    assert log_tail(f"{starting}no data in /data\n{starting}") == "no data in /data"
+    assert log_tail(starting) == starting.rstrip()
+
+
 def test_log_tail() -> None:
     text = "".join(f"line {i}\n" for i in range(100)) + "\n10%\r50%\r100%\r\n\n\n"
     assert log_tail(text, lines=3) == "line 98\nline 99\n100%"

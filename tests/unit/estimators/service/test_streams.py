@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from container.contract.wire import Piece
+from container.contract.wire import Piece, split_pieces
 from estimators.records.logs import LogWriter
 from estimators.records.record import JobRecord
 from estimators.service.streams import EVENT_LIMIT, LogStream
@@ -58,6 +58,48 @@ def test_lines_of_all_processes_by_time_with_their_names(record: JobRecord, writ
     ]  # fmt: skip
     assert [text for _, text in read(LogStream(record, "algo-1", labelled=False))] == ["a", "b", "c", "d", "end"]
     assert [stream.first_at(at, 5) for at in (0, 1000, 1001, 1002, 1003, 2000)] == [0, 0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("redraw", "end", "texts"),
+    [
+        ("\r{}%", "\n", ["begins", "0%", "100%", "200%", "249%", "ends"]),
+        ("{}%\r", "done\n", ["begins", "0%", "100%", "200%", "249%", "done", "ends"]),
+        ("{}%\r", "", ["begins", "0%", "100%", "200%", "249%", "ends"]),
+    ],
+    ids=["before", "behind", "open"],
+)
+def test_of_a_line_that_is_redrawn_one_state_a_second_and_the_last_one_are_events(
+    redraw: str, end: str, texts: list[str], record: JobRecord
+) -> None:
+    printed = bytearray()
+    writer = LogWriter(record)
+    stream = LogStream(record, "algo-1", labelled=False)
+    found: list[str] = []
+
+    def write(text: str, at: int, *, final: bool = False) -> None:
+        printed.extend(text.encode())
+        for piece in split_pieces(printed, final=final):
+            writer.write(Piece("algo-1", "rank 0", piece), at * NS)
+        writer.flush()
+        found.extend(text for _, text in read(stream, len(found)))
+
+    write("begins\n", 1000)
+    for number in range(250):
+        write(redraw.format(number), 1000 + number * 10)
+    write(f"{end}ends\n", 4000, final=True)
+    found.extend(text for _, text in read(stream, len(found), over=True))
+    assert found == texts
+    assert [text for _, text in read(LogStream(record, "algo-1", labelled=False), over=True)] == texts
+
+
+def test_the_last_state_of_a_line_that_is_redrawn_until_the_end_is_an_event(record: JobRecord, write: Write) -> None:
+    stream = LogStream(record, "algo-1", labelled=False)
+    write("rank 0", "1%\r", "2%\r", "3%\r", at=1000)
+    write("rank 1", "other\n", at=1000)
+    assert [text for _, text in read(stream)] == ["1%", "other"]
+    assert [text for _, text in read(stream, over=True)] == ["1%", "other", "3%"]
+    assert [text for _, text in read(stream, over=True)] == ["1%", "other", "3%"]
 
 
 def test_what_comes_late_comes_after_what_was_given_out(record: JobRecord, write: Write) -> None:
