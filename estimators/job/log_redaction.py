@@ -1,4 +1,7 @@
-"""Hides the secrets of a job in what its processes print, and in what is told of how it ended."""
+"""Hides the secrets of a job in what its processes print, and in what is told of how it ended.
+
+They are the values that the job has been given by names of secrets, and whatever has the form of a known one.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract.names import CUT
+from estimators.job.redaction import mask_known
 from estimators.job.secrets import MASK, looks_secret
 
 #: The members of a request in which names and values are the user's.
@@ -32,7 +36,7 @@ class Mask:
 
     def __init__(self, forms: Iterable[str]) -> None:
         self._forms = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._forms)))
+        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if self._forms else None
 
     def __call__(self, text: str) -> str:
         """Return the text without secrets."""
@@ -43,8 +47,10 @@ class Mask:
         return self._without(text, cut=len(text) >= _SHORTEST_CUT)
 
     def _without(self, text: str, *, cut: bool) -> str:
-        text = self._pattern.sub(MASK, text)
-        if not cut and CUT not in text:
+        if self._pattern is not None:
+            text = self._pattern.sub(MASK, text)
+        text = mask_known(text)
+        if not self._forms or (not cut and CUT not in text):
             return text
         parts = text.split(CUT)
         last = len(parts) - 1
@@ -68,8 +74,8 @@ class Mask:
         return f"{head}{body}{tail}"
 
 
-def text_mask(request: Mapping[str, Any]) -> Mask | None:
-    """Return what hides the job's secrets in a text; None when it has none.
+def text_mask(request: Mapping[str, Any]) -> Mask:
+    """Return what hides the job's secrets in a text.
 
     They are those of the request, and those of this process's environment, which jobs of this machine inherit. Values
     shorter than six characters are left alone.
@@ -79,14 +85,11 @@ def text_mask(request: Mapping[str, Any]) -> Mask | None:
         for name, value in (request.get(member) or {}).items():
             if looks_secret(str(name)):
                 values |= {str(value), str(codec.decode_value(value))}
-    forms = {form for value in values for form in _forms(value) if len(form) >= _SHORTEST}
-    return Mask(forms) if forms else None
+    return Mask(form for value in values for form in _forms(value) if len(form) >= _SHORTEST)
 
 
-def mask_texts(value: Any, mask: Callable[[str], str] | None) -> Any:
+def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
     """Return a copy of JSON-like data with secrets hidden in each of its texts."""
-    if mask is None:
-        return value
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,7 @@
-"""Hides secrets in command lines, in source text and in addresses before they are kept or shown.
+"""Hides secrets in command lines, in source text, in logs and in addresses before they are kept or shown.
+
+They are known by the name that they have, or by their own form: those of well-known services, signatures in addresses.
+What services' keys look like is what they document, and what Yelp's detect-secrets looks for.
 
 Every pattern is bounded: the text may be a notebook cell or a hyperparameter of hundreds of kilobytes, and masking it
 must take a time that grows with its length only.
@@ -19,6 +22,25 @@ _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "cr
 _WORDS = frozenset({"auth", "pass", "pwd", "passwords"})
 #: Two words in a row: ``api_key``, ``accessKeyId``.
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("encryption", "key"), ("signing", "key")})
+#: Whose ``key`` is a secret: ``WANDB_KEY``, ``comet_key``, ``AccountKey``. Others' are columns: ``sort_key``.
+_KEYS_OF = frozenset(
+    (
+        *("account", "anthropic", "aws", "azure", "cohere", "comet", "datadog", "deepseek", "deploy", "fernet", "gcp"),
+        *("gemini", "github", "gitlab", "google", "gpg", "groq", "hf", "hmac", "huggingface", "kaggle", "license"),
+        *("master", "mistral", "neptune", "ngc", "nvidia", "openai", "pgp", "pinecone", "replicate", "rsa", "secret"),
+        *("sendgrid", "sentry", "service", "slack", "ssh", "storage", "stripe", "subscription", "together", "twilio"),
+        *("wandb", "webhook"),
+    )
+)
+#: Whose ``token`` is a word of a text: ``pad_token``, ``decoder_start_token``.
+_TOKENS_OF_TEXTS = frozenset(
+    (
+        *("audio", "begin", "bos", "boi", "class", "cls", "end", "eoi", "eos", "eot", "fim", "first", "image", "init"),
+        *("initializer", "instance", "last", "mask", "modifier", "next", "new", "pad", "padding", "per", "placeholder"),
+        *("prefix", "separator", "sep", "special", "start", "stop", "suffix", "trigger", "unk", "unknown", "video"),
+        "word",
+    )
+)
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[0-9]+")
 #: ``name = "value"``, ``name="value"``, ``"name": 'value'``, in Python, JSON and shell text.
@@ -27,8 +49,38 @@ _ASSIGNMENT = re.compile(
     r"""(?P<quote>["'])(?P<value>(?:\\.|(?!(?P=quote))[^\\\n]){1,4096})(?P=quote)"""
 )
 _URL_USER = re.compile(r"://[^/\s@'\"]{1,512}@")
-#: AWS access key ids and GitHub tokens are recognised by their form.
-_KNOWN_FORMS = re.compile(r"\b(?:A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{36,255})\b")
+#: Keys that are recognised by their form, each with what it begins with, which is looked for first.
+_FORMS = {
+    "AKIA": r"AKIA[0-9A-Z]{16}",
+    "ASIA": r"ASIA[0-9A-Z]{16}",
+    "AIza": r"AIza[\w-]{35}",
+    "SG.": r"SG\.[\w-]{16,64}\.[\w-]{16,64}",
+    "dapi": r"dapi[0-9a-f]{32}",
+    "dckr_pat_": r"dckr_pat_[\w-]{20,99}",
+    "eyJ": r"eyJ[\w-]{8,4096}\.eyJ[\w-]{8,4096}\.[\w-]{8,4096}",
+    **{f"gh{kind}_": rf"gh{kind}_[A-Za-z0-9]{{36,255}}" for kind in "oprsu"},
+    "github_pat_": r"github_pat_\w{22,255}",
+    "glpat-": r"glpat-[\w-]{20,255}",
+    "gsk_": r"gsk_[A-Za-z0-9]{30,99}",
+    "hf_": r"hf_[A-Za-z0-9]{20,99}",
+    "npm_": r"npm_[A-Za-z0-9]{36}",
+    "nvapi-": r"nvapi-[\w-]{40,255}",
+    "pypi-": r"pypi-[\w-]{50,255}",
+    "r8_": r"r8_[A-Za-z0-9]{30,99}",
+    "sk-": r"sk-(?=[\w-]{0,99}[0-9])[\w-]{20,255}",
+    "_live_": r"[prs]k_live_[A-Za-z0-9]{16,255}",
+    "_test_": r"[prs]k_test_[A-Za-z0-9]{16,255}",
+    "xox": r"xox[abeoprs]-[A-Za-z0-9-]{10,255}",
+    "ya29.": r"ya29\.[\w-]{20,2048}",
+}
+_KNOWN_FORMS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_FORMS.values())})(?![A-Za-z0-9])")
+#: What an address is signed with, or gives: ``?X-Amz-Signature=…``, ``&sig=…``, ``?token=…``.
+_QUERY = re.compile(r"(?P<name>[?&;](?P<word>[A-Za-z][\w.-]{0,60}))=(?P<value>[^&;\s\"'<>#]{1,4096})")
+_SIGNATURES = frozenset(("sig", "signature", "key", "token", "x-amz-signature", "x-amz-credential", "x-goog-signature"))
+_HEADER = re.compile(
+    r"(?P<name>\b(?:[Bb]earer|BEARER|[Aa]uthorization[\"']?[ \t]{0,4}[:=][ \t]{0,4}[\"']?\w{1,20}) )[\w.~+/=-]{6,4096}"
+)
+_PRIVATE = re.compile(r"(?<=PRIVATE KEY-----)[^-]{1,16384}(?=-----END)")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -40,16 +92,33 @@ def looks_secret(name: str) -> bool:
     if len(name) > _NAME_LIMIT:
         return False
     words = [word.lower() for word in _WORD.findall(name)]
-    if any(word in _WORDS or word.endswith(_ENDINGS) for word in words):
+    if any(pair in _PAIRS or (pair[0] in _KEYS_OF and pair[1] == "key") for pair in itertools.pairwise(words)):
         return True
-    return any(pair in _PAIRS for pair in itertools.pairwise(words))
+    before = ["", *words]
+    return any(
+        word in _WORDS or (word.endswith(_ENDINGS) and not (word == "token" and before[place] in _TOKENS_OF_TEXTS))
+        for place, word in enumerate(words)
+    )
 
 
 def mask_text(text: str) -> str:
     """Mask string literals that are given to secret names, users in URLs, and keys known by their form."""
-    masked = _ASSIGNMENT.sub(_mask_assignment, text)
-    masked = _URL_USER.sub(f"://{MASK}@", masked)
-    return _KNOWN_FORMS.sub(MASK, masked)
+    return mask_known(_ASSIGNMENT.sub(_mask_assignment, text))
+
+
+def mask_known(text: str) -> str:
+    """Mask users and signatures in addresses, what an Authorization header has, and keys that are known by their form.
+
+    Fast where there is nothing of that: it is for all that a job prints.
+    """
+    if "://" in text:
+        text = _URL_USER.sub(f"://{MASK}@", text)
+        text = _QUERY.sub(_mask_query, text)
+    if "earer " in text or "uthorization" in text or "BEARER " in text:
+        text = _HEADER.sub(rf"\g<name>{MASK}", text)
+    if "PRIVATE KEY-----" in text:
+        text = _PRIVATE.sub(MASK, text)
+    return _KNOWN_FORMS.sub(MASK, text) if any(start in text for start in _FORMS) else text
 
 
 def mask_argv(argv: Sequence[str]) -> list[str]:
@@ -73,6 +142,12 @@ def mask_argv(argv: Sequence[str]) -> list[str]:
         else:
             masked.append(mask_text(argument))
     return masked
+
+
+def _mask_query(match: re.Match[str]) -> str:
+    word = match["word"]
+    secret = word.lower() in _SIGNATURES or looks_secret(word)
+    return f"{match['name']}={MASK}" if secret else match[0]
 
 
 def _mask_assignment(match: re.Match[str]) -> str:

@@ -48,18 +48,18 @@ class _Facts:
     Attributes:
         hosts: Its hosts.
         labelled: Whether lines say which process printed them.
-        mask: Hides the job's secrets, if it has any.
+        mask: Hides secrets.
     """
 
     hosts: tuple[str, ...]
     labelled: bool
-    mask: Callable[[str], str] | None
+    mask: Callable[[str], str]
 
 
 class _Opened:
     """A stream that was found."""
 
-    def __init__(self, name: str, job: Job, stream: LogStream, mask: Callable[[str], str] | None) -> None:
+    def __init__(self, name: str, job: Job, stream: LogStream, mask: Callable[[str], str]) -> None:
         self.name = name
         self.job = job
         self._stream = stream
@@ -69,8 +69,6 @@ class _Opened:
     def events(self, start: int, stop: int) -> list[LogEvent]:
         """Events with the job's secrets masked."""
         found = self._stream.read(start, stop, most_bytes=_MOST_BYTES)
-        if self._mask is None:
-            return found
         whole = "\n".join([event.text for event in found])
         if self._mask(whole) == whole:
             return found
@@ -239,11 +237,9 @@ class Logs:
             facts = self._facts[key] = _Facts(spec.hosts, labelled, self._masking(request))
         return facts
 
-    def _masking(self, request: Mapping[str, Any]) -> Callable[[str], str] | None:
+    def _masking(self, request: Mapping[str, Any]) -> Callable[[str], str]:
         mask, secret = text_mask(request), self._secret
-        if not secret:
-            return mask
-        return lambda text: (mask(text) if mask is not None else text).replace(secret, MASK)
+        return (lambda text: mask(text).replace(secret, MASK)) if secret else mask
 
     def _open(self, name: str) -> _Opened:
         match = _STREAM.fullmatch(name)

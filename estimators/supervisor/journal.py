@@ -35,7 +35,7 @@ class Journal:
     Args:
         record: The job's record, its lock held.
         spec: The job.
-        mask: Hides the job's secrets in a text; None when it has none.
+        mask: Hides the job's secrets in a text.
         status: Its status so far, as it is kept (see :mod:`estimators.records.status`).
         changed: Called when there is something new to read.
         failed: Called when the record could not be written.
@@ -52,7 +52,7 @@ class Journal:
         spec: TrainingJobSpec,
         status: dict[str, Any],
         *,
-        mask: Mask | None,
+        mask: Mask,
         changed: Callable[[], None],
         failed: Callable[[RecordError], None],
         diverged: Callable[[wire.Event, str], None],
@@ -116,7 +116,7 @@ class Journal:
 
     def masked(self, failure: Failure) -> Failure:
         """Return the failure without secrets, and without what hosts have left of them where they cut its texts."""
-        return Failure.from_dict(mask_texts(failure.to_dict(), self._mask and self._mask.of_tail))
+        return Failure.from_dict(mask_texts(failure.to_dict(), self._mask.of_tail))
 
     def write_status(self, *, last: bool = False) -> None:
         """Write the status; at the last time, nothing can follow from a failure."""
@@ -156,14 +156,13 @@ class Journal:
         self._news = True
         for event in events:
             self.final_metrics.add(event)
-        if self._mask is not None:
-            events = [
-                # Values of metrics come by the million, and are numbers.
-                event
-                if event.kind == "metric"
-                else dataclasses.replace(event, data=mask_texts(event.data, self._mask.of_tail))
-                for event in events
-            ]
+        events = [
+            # Values of metrics come by the million, and are numbers.
+            event
+            if event.kind == "metric"
+            else dataclasses.replace(event, data=mask_texts(event.data, self._mask.of_tail))
+            for event in events
+        ]
         try:
             self._record.append_events(events)
         except RecordError as error:

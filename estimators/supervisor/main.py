@@ -80,5 +80,5 @@ def _record_fault(record: JobRecord) -> None:
         request = record.read_request()
         status = record.stored_status() or statuses.new_status(request, now)
         mask = text_mask(request)
-        failure = Failure.from_dict(mask_texts(failure.to_dict(), mask and mask.of_tail))
+        failure = Failure.from_dict(mask_texts(failure.to_dict(), mask.of_tail))
         record.write_status(statuses.fail(status, failure, now))

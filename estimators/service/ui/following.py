@@ -142,8 +142,7 @@ class Follower:
             text = line.text
             if wanted.text and wanted.text.lower() not in text.lower():
                 continue  # most lines of a search, without the dearer part
-            if self._mask is not None:
-                text = self._mask(text)
+            text = self._mask(text)
             level = level_of(text[:LINE_LIMIT])
             if wanted.fits(text, level):
                 yield [line.time_ns // 1_000_000, _who(line), visible(text)[:LINE_LIMIT], level]
@@ -180,7 +179,7 @@ def whole_log(record: JobRecord) -> Iterator[str]:
     """Yield all of a job's log as text, without its secrets, in portions."""
     mask = text_mask(record.read_request())
     for lines in LogReader(record).drain(final=is_terminal(record.read_status())):
-        texts = (line.text if mask is None else mask(line.text) for line in lines)
+        texts = (mask(line.text) for line in lines)
         yield "".join(f"[{_who(line)}] {text}\n" for line, text in zip(lines, texts, strict=True))
 
 

@@ -248,7 +248,7 @@ def provenance_html(record: JobRecord) -> str:
     mask = text_mask(record.read_request())
     return render(
         "service/ui/templates/text", name=record.name, title="Provenance",
-        parts=[(title, text if mask is None else mask(text)) for title, text in parts],
+        parts=[(title, mask(text)) for title, text in parts],
     )  # fmt: skip
 
 

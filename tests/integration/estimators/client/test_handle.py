@@ -20,6 +20,7 @@ import running
 from running import processes_of, start
 from waiting import until
 
+from estimators.cli.main import main
 from estimators.client import ipc_client
 from estimators.client import launch as launching
 from estimators.client.training_job import TrainingJob
@@ -232,6 +233,41 @@ def test_a_secret_in_an_exception_is_in_nothing_that_tells_of_it(tmp_path: Path)
     ]
     assert "key *** of" in job.describe()["FailureReason"]
     assert not [text for text in told if "sesame" in text]
+
+
+def test_every_face_of_a_job_hides_secrets_by_name_and_by_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {"WANDB_KEY": "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", "COMET_KEY": "sesame-sesame-open"}
+    formed = ["hf_" + "abcdefghijklmnopqrstuvwxyzABCDEFGH", "sk-" + "proj-abcdefghijklmnop0123456789"]
+    signed = "https://b.example/k?X-Amz-Signature=" + "5d672d79c15b13162d9279b0855cfba6"
+    script = """
+        import os, sys
+        said = " ".join([os.environ["WANDB_KEY"], os.environ["COMET_KEY"], os.environ["NOTES"]])
+        print(said, flush=True)
+        raise ValueError(said)
+        """
+    notes = " and ".join([*formed, signed])
+    job = start(script, tmp_path, environment={**named, "NOTES": notes, "PAD_TOKEN": "[PAD]"})
+    with pytest.raises(TrainingJobError) as caught:
+        job.wait(logs=False)
+    told = {
+        "exception": f"{caught.value} {caught.value.failure}",
+        "describe()": json.dumps(job.describe()),
+        "events": job.record.events_file.read_text(),
+        "status": (job.record.path / "status.json").read_text(),
+        "result": job.result().to_json() + job.result()._repr_html_(),
+    }
+    for command in (["describe"], ["logs"], ["list"], ["report", "--json"], ["report", "-o", str(tmp_path / "r.html")]):
+        with contextlib.suppress(SystemExit):
+            main([command[0], job.name, *command[1:]] if command != ["list"] else command)
+        said = capsys.readouterr()
+        told[" ".join(command[:2])] = said.out + said.err
+    told["report"] = (tmp_path / "r.html").read_text()
+    secrets = [*named.values(), *formed, signed.rpartition("=")[2]]
+    assert [(face, secret) for face, text in told.items() for secret in secrets if secret in text] == []
+    assert "ValueError: *** *** *** and *** and https://b.example/k?X-Amz-Signature=***" in told["exception"]
+    assert "[PAD]" in told["describe()"]
 
 
 @pytest.mark.parametrize("before", [0, 270, 280, 690, 980])
