@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from estimators.job import strict_json
@@ -20,7 +20,8 @@ def say(text: str) -> None:
     """A line for people, on standard error, so that standard output can be piped."""
     from estimators.client.printing import write_text
 
-    write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
+    with contextlib.suppress(OSError):  # there is nobody whom that could be told
+        write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
 
 
 def out(text: str) -> None:
@@ -28,7 +29,40 @@ def out(text: str) -> None:
     from estimators.client.printing import write_text
 
     text = visible(text, colours=True)
-    write_text(sys.stdout, text if text.endswith("\n") else text + "\n")
+    with written():
+        write_text(sys.stdout, text if text.endswith("\n") else text + "\n")
+
+
+@contextlib.contextmanager
+def written() -> Iterator[None]:
+    """What is written to standard output here either is, or fails the command.
+
+    Raises:
+        BackendError: it cannot be written: a full disk.
+        BrokenPipeError: nobody reads it any more.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from estimators.job.errors import BackendError
+
+        close_output()
+        raise BackendError(f"the output cannot be written: {error.strerror}.") from error
+
+
+def open_streams() -> None:
+    """Have what is written to a closed standard output or standard error go nowhere.
+
+    Otherwise the next file that is opened would be taken for it by every program that is started.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
 
 
 def out_json(value: Any) -> None:

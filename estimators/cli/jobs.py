@@ -307,9 +307,15 @@ def run_logs(args: argparse.Namespace) -> int:
     job = _attach(args.job, args)
     if args.rank is not None:
         job.check_rank(args.rank)
-    if args.tail is None:
-        job.logs(rank=args.rank, follow=args.follow, all=args.all)
-        return Exit.OK
+    with console.written():
+        if args.tail is None:
+            job.logs(rank=args.rank, follow=args.follow, all=args.all)
+        else:
+            _print_tail(job, args)
+    return Exit.OK
+
+
+def _print_tail(job: TrainingJob, args: argparse.Namespace) -> None:
     from estimators.records.logs import LogLine, LogReader
 
     reader = LogReader(job.record, args.rank)
@@ -326,7 +332,6 @@ def run_logs(args: argparse.Namespace) -> int:
             printer.print(lines)
         printer.print(())  # what has waited long enough
     printer.finish()
-    return Exit.OK
 
 
 # --- attach, stop, wait ---

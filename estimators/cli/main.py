@@ -111,12 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status, as :class:`estimators.cli.Exit` lists them.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    console.open_streams()
     try:
         args = _parse(arguments)
     except SystemExit as ended:  # argparse has said what there is to say: --help, or a usage error
         return ended.code if isinstance(ended.code, int) else Exit.USAGE
-    if args.version or args.command is None:
-        return upkeep.run_version(args) if args.version else _no_command()
+    if args.version:
+        args.run = upkeep.run_version
+    elif args.command is None:
+        return _no_command()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         warnings.simplefilter("always", UserWarning)
@@ -135,7 +138,8 @@ def _run(args: argparse.Namespace) -> int:
 
     try:
         status = int(args.run(args))
-        sys.stdout.flush()
+        with console.written():
+            sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         console.say("interrupted.")

@@ -214,12 +214,16 @@ class LogPrinter:
             write_text(self.stream, "".join(out))
 
 
-def write_text(stream: IO[str], text: str) -> None:
+def write_text(stream: IO[str] | None, text: str) -> None:
     """Write and flush; for characters that the stream's encoding lacks the nearest is written.
+
+    As ``print`` does, nothing where there is no stream: Python has none for a descriptor that is closed.
 
     With PYTHONUNBUFFERED there is no buffer below the text layer, which then drops what a write that a signal cut
     short has left over; so such a stream is written byte by byte count.
     """
+    if stream is None:
+        return
     encoding = getattr(stream, "encoding", None)
     raw = getattr(stream, "buffer", None)
     if isinstance(raw, io.RawIOBase):

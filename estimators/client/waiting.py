@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from estimators.client import ipc_client
@@ -38,7 +39,10 @@ _PINGS = 3
 
 
 class Output:
-    """Where a waiting caller shows the logs: nowhere, or on a stream."""
+    """Where a waiting caller shows the logs: nowhere, or on a stream.
+
+    A stream that cannot be written to, on a full disk for example, is none any more; the job goes on.
+    """
 
     def __init__(self, job: TrainingJob, stream: IO[str] | None, *, all: bool = False) -> None:
         self._job = job
@@ -57,19 +61,27 @@ class Output:
 
     def show(self, *, final: bool = False) -> bool:
         """Print what is new; returns whether there was anything."""
+        shown = False
+        with self._going_on():
+            for _ in self._showing(final=final):
+                shown = True
+        return shown
+
+    def _showing(self, *, final: bool) -> Iterator[None]:
+        """Yield whenever something was printed."""
         if self._reader is None or self._printer is None:
-            return False
+            return
         shown = False
         for lines in self._reader.drain(final=final):
             self._printer.print(lines)
             shown = True
+            yield
         if not shown:
             self._printer.print(())  # what has waited long enough
         if final:
             self._printer.finish()
         if self.pane is not None:
             self.pane.finish() if final else self.pane.refresh()
-        return shown
 
     @property
     def due(self) -> float | None:
@@ -78,12 +90,29 @@ class Output:
 
     def message(self, text: str) -> None:
         """Print a line of our own, also without logs."""
-        if self._printer is not None:
-            self._printer.message(text)
-            if self.pane is not None and not self._job._is_over():
-                self.pane.refresh(force=True)
-        elif not self._silent:
-            write_text(sys.stderr, text + "\n")
+        with self._going_on():
+            if self._printer is not None:
+                self._printer.message(text)
+                if self.pane is not None and not self._job._is_over():
+                    self.pane.refresh(force=True)
+            elif not self._silent:
+                write_text(sys.stderr, text + "\n")
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except (OSError, ValueError) as error:
+            stream = self._stream
+            if isinstance(error, ValueError) and not (stream is not None and stream.closed):
+                raise
+            self.silence()
+            if stream is not sys.stderr:
+                with contextlib.suppress(OSError, ValueError):
+                    said = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+                    write_text(sys.stderr, f"fleetfit: the log is shown no more ({said}); the job goes on.\n")
 
     _silent = False
 
@@ -103,7 +132,8 @@ class Output:
 
         columns = shutil.get_terminal_size().columns
         text = display.job_table(self._job.result(), colour=wants_colour(stream), columns=columns)
-        write_text(stream, text)
+        with self._going_on():
+            write_text(stream, text)
 
 
 class Wait:
