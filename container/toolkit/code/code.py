@@ -48,7 +48,7 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
             incomplete.touch()
             _fetch(submit_directory, code_dir, max_bytes)
             incomplete.unlink()
-        check_names(code_dir.iterdir())
+        check_names(code_dir.iterdir() if code_dir.is_dir() else ())
         _make_executable(code_dir, program)
     except OSError as error:
         raise CodeError(

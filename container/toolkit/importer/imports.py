@@ -29,6 +29,8 @@ _LOOKING = frozenset(
         *("logging.getLogger", "os.environ.copy", "os.environ.get", "os.getcwd", "os.getenv", "os.getpid"),
         *(f"os.path.{name}" for name in ("abspath", "basename", "dirname", "exists", "expanduser", "isdir", "isfile")),
         *("os.path.join", "os.path.realpath", "pathlib.Path", "re.compile"),
+        *("collections.Counter", "collections.deque", "dataclasses.field", "datetime.timedelta", "enum.auto"),
+        *("functools.partial", "operator.attrgetter", "operator.itemgetter", "typing.cast"),
         *("time.monotonic", "time.perf_counter", "time.time", "typing.NamedTuple", "typing.NewType", "typing.TypeVar"),
     )
 )
@@ -98,7 +100,7 @@ def read(script: Path, folder: Path) -> Imports | None:
             return None
         reader = _Reader(roots, names)
         reader.take(script)
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, RecursionError, ImportError):
         return None
     return Imports(tuple(dict.fromkeys(reader.statements)), tuple(reader.settings), names)
 
