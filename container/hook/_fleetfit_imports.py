@@ -198,6 +198,11 @@ def do(plan, environment, tell, own):  # type: ignore[no-untyped-def]
     changed = {name: os.environ.get(name) for name in names if after_settings.get(name) != os.environ.get(name)}
     seen = {os.fsdecode(name) for name in noted.seen}
     surroundings = Surroundings(environment, after_settings, seen, noted.whole, changed, plan["code"])
+    inside = os.path.join(plan["code"], "")
+    for name, module in list(sys.modules.items()):
+        places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
+        if any(str(place).startswith(inside) for place in places):
+            raise Unfit(f"the script's folder has a module {name}")
     surroundings.note(plan)
     return surroundings, finder.tops
 
@@ -286,7 +291,8 @@ class Surroundings:
         for name, value, default in self._settings:
             if not default or name not in expected:
                 expected[name] = value
-        _Imported(self._packages, expected, self._matters).hide()
+        again = {name: self.changed[name] for name, _, _ in self._settings if name in self.changed}
+        _Imported(self._packages, expected, self._matters, again).hide()
 
     def _matters(self, name) -> bool:  # type: ignore[no-untyped-def]
         return self._whole or name in self._seen or name.startswith(_READ_BY_LIBRARIES)
@@ -322,9 +328,11 @@ class _Imported:
         packages: The packages, each with its file, and what identified that when it was imported.
         expected: The environment as it has to be.
         matters: Whether a variable may have been read.
+        again: What packages have made of variables that the script sets before it imports them.
     """
 
-    def __init__(self, packages, expected, matters):  # type: ignore[no-untyped-def]
+    def __init__(self, packages, expected, matters, again):  # type: ignore[no-untyped-def]
+        self._again = again
         self._packages = packages
         self._expected = expected
         self._matters = matters
@@ -368,6 +376,11 @@ class _Imported:
         sys.modules.update(self._hidden.pop(name))
         if not self._hidden:
             sys.meta_path.remove(self)
+            for variable, value in self._again.items():
+                if value is None:
+                    os.environ.pop(variable, None)
+                else:
+                    os.environ[variable] = value
 
     def _refusal(self, name):  # type: ignore[no-untyped-def]
         for variable in sorted({*self._expected, *os.environ}):

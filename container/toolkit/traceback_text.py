@@ -10,7 +10,7 @@ import re
 _HEADER = re.compile(r"^(?P<margin>[ |]*(?:\+ )?)(?:Exception Group )?Traceback \(most recent call last\):\s*$")
 _GROUP = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\):\s*$")
 #: Between the members of a group, and what one of them is, behind the margin.
-_SEPARATOR = re.compile(r"^ *\+-[+-]*-+ (?:\d+|\.\.\.) -+$")
+_SEPARATOR = re.compile(r"^ *\+-[+-]*- (?:\d+|\.\.\.) -+$")
 _IN_GROUP = re.compile(r"^ *\| (?!(?:Exception Group )?Traceback \(most recent call last\):)(\S.*)$")
 _SUMMARY = re.compile(r"\(\d+ sub-exceptions?\)$")
 _CHAIN = (

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from estimators.job import strict_json
@@ -29,27 +29,7 @@ def out(text: str) -> None:
     from estimators.client.printing import write_text
 
     text = visible(text, colours=True)
-    with written():
-        write_text(sys.stdout, text if text.endswith("\n") else text + "\n")
-
-
-@contextlib.contextmanager
-def written() -> Iterator[None]:
-    """What is written to standard output here either is, or fails the command.
-
-    Raises:
-        BackendError: it cannot be written: a full disk.
-        BrokenPipeError: nobody reads it any more.
-    """
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        from estimators.job.errors import BackendError
-
-        close_output()
-        raise BackendError(f"the output cannot be written: {error.strerror}.") from error
+    write_text(sys.stdout, text if text.endswith("\n") else text + "\n")
 
 
 def open_streams() -> None:

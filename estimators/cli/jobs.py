@@ -307,11 +307,10 @@ def run_logs(args: argparse.Namespace) -> int:
     job = _attach(args.job, args)
     if args.rank is not None:
         job.check_rank(args.rank)
-    with console.written():
-        if args.tail is None:
-            job.logs(rank=args.rank, follow=args.follow, all=args.all)
-        else:
-            _print_tail(job, args)
+    if args.tail is None:
+        job.logs(rank=args.rank, follow=args.follow, all=args.all)
+    else:
+        _print_tail(job, args)
     return Exit.OK
 
 

@@ -128,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from estimators.client.printing import UnwritableError, write_text
     from estimators.job.errors import (
         ConfigurationError,
         FleetfitError,
@@ -138,8 +139,7 @@ def _run(args: argparse.Namespace) -> int:
 
     try:
         status = int(args.run(args))
-        with console.written():
-            sys.stdout.flush()
+        write_text(sys.stdout, "")
         return status
     except KeyboardInterrupt:
         console.say("interrupted.")
@@ -147,6 +147,10 @@ def _run(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         console.close_output()
         return Exit.BROKEN_PIPE
+    except UnwritableError as error:
+        console.close_output()
+        console.say(f"the output cannot be written: {error.strerror}.")
+        return Exit.UNABLE
     except TrainingJobError as error:
         _say_error(args, error)
         return Exit.FAILED

@@ -214,16 +214,33 @@ class LogPrinter:
             write_text(self.stream, "".join(out))
 
 
+class UnwritableError(OSError):
+    """A stream cannot be written to, though somebody may read it: a full disk."""
+
+
 def write_text(stream: IO[str] | None, text: str) -> None:
     """Write and flush; for characters that the stream's encoding lacks the nearest is written.
 
     As ``print`` does, nothing where there is no stream: Python has none for a descriptor that is closed.
 
-    With PYTHONUNBUFFERED there is no buffer below the text layer, which then drops what a write that a signal cut
-    short has left over; so such a stream is written byte by byte count.
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+        UnwritableError: it takes nothing.
     """
     if stream is None:
         return
+    try:
+        _write(stream, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UnwritableError(error.errno, error.strerror) from error
+
+
+def _write(stream: IO[str], text: str) -> None:
+    """With PYTHONUNBUFFERED there is no buffer below the text layer, which then drops what a write that a signal cut
+    short has left over; so such a stream is written byte by byte count.
+    """
     encoding = getattr(stream, "encoding", None)
     raw = getattr(stream, "buffer", None)
     if isinstance(raw, io.RawIOBase):

@@ -109,10 +109,12 @@ class Output:
             if isinstance(error, ValueError) and not (stream is not None and stream.closed):
                 raise
             self.silence()
-            if stream is not sys.stderr:
-                with contextlib.suppress(OSError, ValueError):
-                    said = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
-                    write_text(sys.stderr, f"fleetfit: the log is shown no more ({said}); the job goes on.\n")
+            said = error.strerror if isinstance(error, OSError) else str(error)
+            text = f"fleetfit: the log is shown no more ({str(said).rstrip('.')}); the job goes on.\n"
+            with contextlib.suppress(OSError, ValueError):
+                if stream is not sys.stderr:
+                    write_text(sys.stderr, text)
+                    self._silent = False
 
     _silent = False
 

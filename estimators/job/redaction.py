@@ -35,10 +35,39 @@ _KEYS_OF = frozenset(
 #: Whose ``token`` is a word of a text: ``pad_token``, ``decoder_start_token``.
 _TOKENS_OF_TEXTS = frozenset(
     (
-        *("audio", "begin", "bos", "boi", "class", "cls", "end", "eoi", "eos", "eot", "fim", "first", "image", "init"),
-        *("initializer", "instance", "last", "mask", "modifier", "next", "new", "pad", "padding", "per", "placeholder"),
-        *("prefix", "separator", "sep", "special", "start", "stop", "suffix", "trigger", "unk", "unknown", "video"),
-        "word",
+        *("audio", "begin", "blank", "boi", "bos", "cls", "delimiter", "end", "eoi", "eos", "eot", "fim", "image"),
+        *(
+            "initializer",
+            "lang",
+            "language",
+            "mask",
+            "modifier",
+            "oov",
+            "pad",
+            "padding",
+            "per",
+            "placeholder",
+            "prefix",
+        ),
+        *("sep", "separator", "sos", "special", "src", "start", "stop", "suffix", "tgt", "trigger", "unk", "unknown"),
+        *("video", "word"),
+    )
+)
+#: What a ``token`` of a text has: ``token_embedding_dim``.
+_OF_TOKENS = frozenset(
+    (
+        "classification",
+        "count",
+        "dim",
+        "dropout",
+        "embedding",
+        "ids",
+        "length",
+        "level",
+        "limit",
+        "size",
+        "type",
+        "types",
     )
 )
 
@@ -57,17 +86,17 @@ _FORMS = {
     "SG.": r"SG\.[\w-]{16,64}\.[\w-]{16,64}",
     "dapi": r"dapi[0-9a-f]{32}",
     "dckr_pat_": r"dckr_pat_[\w-]{20,99}",
-    "eyJ": r"eyJ[\w-]{8,4096}\.eyJ[\w-]{8,4096}\.[\w-]{8,4096}",
+    "eyJ": r"(?<![\w-])eyJ[\w-]{8,4096}\.eyJ[\w-]{8,4096}\.[\w-]{8,4096}",
     **{f"gh{kind}_": rf"gh{kind}_[A-Za-z0-9]{{36,255}}" for kind in "oprsu"},
     "github_pat_": r"github_pat_\w{22,255}",
     "glpat-": r"glpat-[\w-]{20,255}",
     "gsk_": r"gsk_[A-Za-z0-9]{30,99}",
-    "hf_": r"hf_[A-Za-z0-9]{20,99}",
+    "hf_": r"hf_[A-Za-z0-9]{30,99}",
     "npm_": r"npm_[A-Za-z0-9]{36}",
     "nvapi-": r"nvapi-[\w-]{40,255}",
     "pypi-": r"pypi-[\w-]{50,255}",
     "r8_": r"r8_[A-Za-z0-9]{30,99}",
-    "sk-": r"sk-(?=[\w-]{0,99}[0-9])[\w-]{20,255}",
+    "sk-": r"sk-(?:(?:admin|ant|or|proj|svcacct)-[\w-]{20,255}|[A-Za-z0-9]{20,255})",
     "_live_": r"[prs]k_live_[A-Za-z0-9]{16,255}",
     "_test_": r"[prs]k_test_[A-Za-z0-9]{16,255}",
     "xox": r"xox[abeoprs]-[A-Za-z0-9-]{10,255}",
@@ -78,9 +107,11 @@ _KNOWN_FORMS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_FORMS.values())})(?![
 _QUERY = re.compile(r"(?P<name>[?&;](?P<word>[A-Za-z][\w.-]{0,60}))=(?P<value>[^&;\s\"'<>#]{1,4096})")
 _SIGNATURES = frozenset(("sig", "signature", "key", "token", "x-amz-signature", "x-amz-credential", "x-goog-signature"))
 _HEADER = re.compile(
-    r"(?P<name>\b(?:[Bb]earer|BEARER|[Aa]uthorization[\"']?[ \t]{0,4}[:=][ \t]{0,4}[\"']?\w{1,20}) )[\w.~+/=-]{6,4096}"
+    r"(?P<name>\b[Aa]uthorization[\"']?[ \t]{0,4}[:=][ \t]{0,4}[\"']?(?:Basic|Bearer|Digest|Negotiate|Token) "
+    r"|\b(?:[Bb]earer|BEARER) (?=[\w.~+/=-]{0,255}[0-9])(?=[\w.~+/=-]{16}))[\w.~+/=-]{6,4096}"
 )
-_PRIVATE = re.compile(r"(?<=PRIVATE KEY-----)[^-]{1,16384}(?=-----END)")
+_HOOK = re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]{8,255}")
+_PRIVATE = re.compile(r"(?<=PRIVATE KEY-----)[\s\S]{1,16384}?(?=-----END)")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -94,11 +125,11 @@ def looks_secret(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name)]
     if any(pair in _PAIRS or (pair[0] in _KEYS_OF and pair[1] == "key") for pair in itertools.pairwise(words)):
         return True
-    before = ["", *words]
-    return any(
-        word in _WORDS or (word.endswith(_ENDINGS) and not (word == "token" and before[place] in _TOKENS_OF_TEXTS))
-        for place, word in enumerate(words)
-    )
+    for before, word, behind in zip(["", *words], words, [*words[1:], ""], strict=False):
+        of_text = word == "token" and (before in _TOKENS_OF_TEXTS or behind in _OF_TOKENS)
+        if word in _WORDS or (word.endswith(_ENDINGS) and not of_text):
+            return True
+    return False
 
 
 def mask_text(text: str) -> str:
@@ -113,6 +144,8 @@ def mask_known(text: str) -> str:
     """
     if "://" in text:
         text = _URL_USER.sub(f"://{MASK}@", text)
+        text = _HOOK.sub(MASK, text)
+    if "://" in text or "Key=" in text:
         text = _QUERY.sub(_mask_query, text)
     if "earer " in text or "uthorization" in text or "BEARER " in text:
         text = _HEADER.sub(rf"\g<name>{MASK}", text)

@@ -14,7 +14,8 @@ import collections
 import os
 import struct
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ class _Redrawn:
     def take(self, span: Span, *, empty: bool) -> list[Span]:
         """Take the next state; returns what is to be settled."""
         if empty:
-            self.begins = True
+            self.begins = self.begins or not self.settled_ns
             return []
         if self.settled_ns and span[0] - self.settled_ns < _REDRAWN_NS:
             self.held = span
@@ -72,9 +73,16 @@ class _Redrawn:
         self.settled_ns, self.held = span[0], None
         return [span]
 
-    def end(self) -> list[Span]:
-        """The process has printed a line's end."""
-        return [self.held] if self.held is not None and not self.begins else []
+    def end(self, *, empty: bool) -> list[Span]:
+        """The process has printed a line with its end, which is the last state where each begins with the return."""
+        return [self.held] if self.held is not None and (empty or not self.begins) else []
+
+    def late(self, now_ns: int) -> list[Span]:
+        """Return what has been the last state for a while: a bar that pauses."""
+        if self.held is None or now_ns - self.held[0] < _REDRAWN_NS:
+            return []
+        self.settled_ns, found, self.held = self.held[0], self.held, None
+        return [found]
 
 
 class LogStream:
@@ -84,9 +92,13 @@ class LogStream:
         record: The job's record.
         host: The host.
         labelled: Whether each line says which process printed it.
+        clock: Tells the time as logs have it, in ns.
     """
 
-    def __init__(self, record: JobRecord, host: str, *, labelled: bool) -> None:
+    def __init__(
+        self, record: JobRecord, host: str, *, labelled: bool, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._clock = clock
         self._record = record
         self._host = host
         self._labelled = labelled
@@ -120,9 +132,8 @@ class LogStream:
                 while not self._finished:
                     spans = self._reader.locate(final=over)
                     if not spans:
-                        if over:
-                            self._append([one.held for one in self._redrawn.values() if one.held is not None])
-                            self._redrawn = {}
+                        now_ns = 1 << 63 if over else self._clock()
+                        self._append([span for one in self._redrawn.values() for span in one.late(now_ns)])
                         self._finished = over
                         break
                     self._append(list(self._thinned(spans)))
@@ -160,7 +171,7 @@ class LogStream:
             else:
                 redrawn = self._redrawn.pop(log, None)
                 if redrawn is not None:
-                    yield from redrawn.end()
+                    yield from redrawn.end(empty=not line.strip())
                 yield span
 
     def _append(self, spans: list[Span]) -> None:

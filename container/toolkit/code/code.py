@@ -6,12 +6,15 @@ as argv lists and without its shell string, so that every argument arrives as it
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from container.system.locations import LocationError, is_s3, local_path
 
+#: How the names of modules' files end.
+_SUFFIXES = frozenset(importlib.machinery.all_suffixes())
 #: Our own packages.
 _OUR_NAMES = ("container", "estimators")
 
@@ -191,7 +194,7 @@ def check_names(paths: Iterable[Path]) -> None:
     """
     for path in paths:
         name, _, rest = path.name.partition(".")
-        module = f".{rest}".endswith((".py", ".pyc", ".so")) if rest else (path / "__init__.py").is_file()
+        module = f".{rest}" in _SUFFIXES if rest else (path / "__init__.py").is_file()
         if name in _OUR_NAMES and module:
             raise CodeError(
                 f"{path}: {path.name!r} at the top of a job's code would hide fleetfit's own package of that name from "

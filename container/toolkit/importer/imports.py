@@ -25,7 +25,7 @@ _LOOKING = frozenset(
     (
         *("abs", "all", "any", "bool", "bytes", "dict", "enumerate", "float", "frozenset", "hasattr", "int", "len"),
         *("isinstance", "list", "max", "min", "next", "range", "repr", "round", "set", "sorted", "str", "sum", "type"),
-        *("tuple", "zip", "collections.OrderedDict", "collections.defaultdict", "collections.namedtuple", "json.loads"),
+        *("tuple", "zip", "collections.OrderedDict", "collections.namedtuple", "json.loads"),
         *("logging.getLogger", "os.environ.copy", "os.environ.get", "os.getcwd", "os.getenv", "os.getpid"),
         *(f"os.path.{name}" for name in ("abspath", "basename", "dirname", "exists", "expanduser", "isdir", "isfile")),
         *("os.path.join", "os.path.realpath", "pathlib.Path", "re.compile"),
@@ -38,7 +38,7 @@ _LOOKING = frozenset(
 _LOOKING_METHODS = frozenset(
     (
         *("encode", "endswith", "exists", "format", "get", "is_dir", "is_file", "items", "join", "joinpath", "keys"),
-        *("lower", "partition", "replace", "resolve", "rpartition", "rsplit", "split", "startswith", "strip", "upper"),
+        *("lower", "partition", "resolve", "rpartition", "rsplit", "split", "startswith", "strip", "upper"),
         "values",
     )
 )
@@ -98,7 +98,8 @@ def read(script: Path, folder: Path) -> Imports | None:
         names = frozenset(name for root in roots for name in _modules(root))
         if names & sys.stdlib_module_names:
             return None
-        reader = _Reader(roots, names)
+        folders = frozenset(name for root in roots for name in _folders(root)) - names
+        reader = _Reader(roots, names, folders)
         reader.take(script)
     except (OSError, SyntaxError, ValueError, RecursionError, ImportError):
         return None
@@ -115,6 +116,13 @@ def _modules(folder: Path) -> Iterator[str]:
             yield entry.name.partition(".")[0]
 
 
+def _folders(folder: Path) -> Iterator[str]:
+    """Yield the names of mere folders, which can be imported where nothing that is installed has the name."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if entry.name.isidentifier() and entry.is_dir() and not (entry / "__init__.py").exists():
+            yield entry.name
+
+
 class _Reader:
     """Reads a script and what it imports of its own project, in the order in which it will be run.
 
@@ -123,9 +131,10 @@ class _Reader:
         settings: The variables that are set before them.
     """
 
-    def __init__(self, roots: tuple[Path, ...], names: frozenset[str]) -> None:
+    def __init__(self, roots: tuple[Path, ...], names: frozenset[str], folders: frozenset[str]) -> None:
         self._roots = roots
         self._names = names
+        self._folders = folders
         self._read: set[Path] = set()
         self.statements: list[str] = []
         self.settings: list[tuple[str, str, bool]] = []
@@ -164,9 +173,8 @@ class _Reader:
                 return self._take_from(statement, package)
             case ast.If(test=test) if names.full(test) == "typing.TYPE_CHECKING":
                 return all(self._take(inner, names, package) for inner in statement.orelse)
-            case ast.Try():  # its handlers are for what is not there
-                first = (*statement.body, *statement.orelse, *statement.finalbody)
-                return all(_is_there(inner) and self._take(inner, names, package) for inner in first)
+            case ast.Try():
+                return self._take_try(statement, names, package)
         setting = names.setting(statement)
         if setting is None:
             return names.is_harmless(statement)
@@ -174,6 +182,16 @@ class _Reader:
             return False  # what has been imported by then does not see it
         self.settings.append(setting)
         return True
+
+    def _take_try(self, statement: ast.Try, names: _Names, package: tuple[str, ...]) -> bool:
+        """Take imports that may fail: it must not matter whether they do."""
+        imports = (*statement.body, *statement.orelse)
+        if not all(isinstance(one, ast.Import | ast.ImportFrom | ast.Pass) and _is_there(one) for one in imports):
+            return False
+        if not all(self._take(one, names, package) for one in imports):
+            return False
+        handled = [one for handler in statement.handlers for one in handler.body if not isinstance(one, ast.Raise)]
+        return names.may_be([*handled, *statement.finalbody])
 
     def _take_from(self, statement: ast.ImportFrom, package: tuple[str, ...]) -> bool:
         module = statement.module or ""
@@ -205,6 +223,8 @@ class _Reader:
         if self._is_own(module):
             return self._take_own(module)
         if top not in sys.stdlib_module_names:
+            if top in self._folders and not _is_package(top):
+                return False
             if isinstance(statement, ast.Import):
                 statement = ast.Import([ast.alias(module)])
             self.statements.append(ast.unparse(statement))
@@ -241,7 +261,13 @@ def _package(file: Path, names: tuple[str, ...]) -> tuple[str, ...]:
 def _is_there(statement: ast.stmt) -> bool:
     """Return whether an import finds what it names, as far as that can be told here; what else there is does."""
     tops = _tops(statement) if isinstance(statement, ast.Import | ast.ImportFrom) else ()
-    return all(top in sys.stdlib_module_names or importlib.util.find_spec(top) is not None for top in tops if top)
+    return all(importlib.util.find_spec(top) is not None for top in tops if top)
+
+
+def _is_package(top: str) -> bool:
+    """Return whether what is installed has a module or package of a name, and not only a folder."""
+    spec = importlib.util.find_spec(top)
+    return spec is not None and spec.origin is not None
 
 
 def _tops(statement: ast.Import | ast.ImportFrom) -> list[str]:
@@ -251,11 +277,18 @@ def _tops(statement: ast.Import | ast.ImportFrom) -> list[str]:
     return [alias.name.partition(".")[0] for alias in statement.names]
 
 
+def _is_passive(statement: ast.stmt) -> bool:
+    """Return whether a statement of a class has nothing called when a class is derived, and binds its own names."""
+    called = ("__init_subclass__", "__set_name__", "__class_getitem__")
+    return not isinstance(statement, ast.Global) and getattr(statement, "name", "") not in called
+
+
 class _Names:
     """What the names of a module mean, as far as they are of the standard library."""
 
     def __init__(self) -> None:
         self._known: dict[str, str | None] = {}
+        self._has_builtins = True
 
     def imported(self, statement: ast.Import | ast.ImportFrom) -> None:
         """Take the names that an import binds."""
@@ -268,12 +301,14 @@ class _Names:
             standard = full.partition(".")[0] in sys.stdlib_module_names and not getattr(statement, "level", 0)
             if name == "*" and not standard:
                 self._known = dict.fromkeys(self._known)  # any of them may mean something else now
+                self._has_builtins = False
             self._known[name] = full if standard else None
 
     def full(self, node: ast.expr) -> str | None:
         """Return what a name, or an attribute of one, is in full: ``os.environ``, or a builtin's name."""
         if isinstance(node, ast.Name):
-            return self._known.get(node.id, node.id if hasattr(builtins, node.id) else None)
+            builtin = self._has_builtins and hasattr(builtins, node.id)
+            return self._known.get(node.id, node.id if builtin else None)
         if isinstance(node, ast.Attribute):
             of = self.full(node.value)
             return None if of is None else f"{of}.{node.attr}"
@@ -312,26 +347,35 @@ class _Names:
             case ast.AnnAssign(target=target, annotation=annotation, value=value):
                 harmless = self._only_looks(annotation) and (value is None or self._only_looks(value))
                 return harmless and self._bind(target, value)
-            case ast.AugAssign(target=target, value=value):
-                return self._only_looks(value) and self._bind(target, None)
+            case ast.AugAssign(target=target, value=value):  # which changes a dict or a list in place
+                return self.full(target) is None and self._only_looks(value) and self._bind(target, None)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._known[statement.name] = None
-                return self._only_looks(statement.args) and self._only_decorate(statement.decorator_list)
+                returns = statement.returns is None or self._only_looks(statement.returns)
+                return returns and self._only_looks(statement.args) and self._only_decorate(statement.decorator_list)
             case ast.ClassDef():
                 self._known[statement.name] = None
                 inner = _Names()
-                inner._known = dict(self._known)
-                first: list[ast.AST] = [*statement.bases, *statement.keywords]
+                inner._known, inner._has_builtins = dict(self._known), self._has_builtins
+                metaclasses = [self.full(keyword.value) for keyword in statement.keywords]
                 return (
-                    all(self._only_looks(node) for node in first)
+                    all(self._only_looks(base) and self.full(base) != "type" for base in statement.bases)
+                    and set(metaclasses) <= {"abc.ABCMeta"}
                     and self._only_decorate(statement.decorator_list)
-                    and all(inner.is_harmless(one) for one in statement.body)
+                    and all(_is_passive(one) and inner.is_harmless(one) for one in statement.body)
                 )
             case ast.Assert(test=test, msg=message):
                 return self._only_looks(test) and (message is None or self._only_looks(message))
             case ast.If(test=test, body=body, orelse=orelse):
-                return self._only_looks(test) and all(self.is_harmless(one) for one in (*body, *orelse))
+                return self._only_looks(test) and self.may_be([*body, *orelse])
         return False
+
+    def may_be(self, statements: list[ast.stmt]) -> bool:
+        """Return whether statements are harmless that may be run or not; what they name is not known any more."""
+        before = dict(self._known)
+        harmless = all(self.is_harmless(one) for one in statements)
+        self._known = {name: full if before.get(name, "") == full else None for name, full in self._known.items()}
+        return harmless
 
     def _bind(self, target: ast.expr, value: ast.expr | None) -> bool:
         """Take what is assigned to; returns whether that is names alone."""
@@ -358,6 +402,8 @@ class _Names:
         match node:
             case ast.Lambda(args=arguments):
                 return self._only_looks(arguments)
+            case ast.Call(keywords=keywords) if any(one.arg in ("key", None) for one in keywords):
+                return False  # a function that is called
             case ast.Call(func=ast.Attribute(value=ast.Call() | ast.Constant() | ast.JoinedStr(), attr=method)):
                 if method not in _LOOKING_METHODS:
                     return False

@@ -188,7 +188,12 @@ def _portable_error(error: Exception, cloudpickle: Any) -> Any:
             return error
     except Exception:  # noqa: BLE001 - whatever the class does
         pass
-    return _Remade(error, cloudpickle.dumps)
+    try:
+        remade = _Remade(error, cloudpickle.dumps)
+        cloudpickle.loads(cloudpickle.dumps(remade))
+        return remade
+    except Exception:  # noqa: BLE001 - a class that cannot be made of its arguments, a group of such
+        return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 class _Remade:

@@ -116,13 +116,13 @@ def test_a_script_that_sets_what_was_read_already_is_told_of_it(
 ) -> None:
     """Where its source did not show it: a class is defined, which calls."""
     (library / "slowly.py").write_text(SLOWLY + 'FIRST = os.environ.get("FIRST")\n')
+    (library / "derived.py").write_text("class Base:\n    def __init_subclass__(cls, **given):\n        cls.act()\n")
     script = f"""
 import os, sys
-class Meta(type):
-    def __init__(cls, *given):
+import derived
+class C(derived.Base):
+    def act():
         {act}
-class C(metaclass=Meta):
-    pass
 import slowly
 import aid
 aid.report(forked=slowly.PID != os.getpid())

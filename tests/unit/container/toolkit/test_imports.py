@@ -101,13 +101,31 @@ ACTS = [
     "from compiled import *",
     "os = type('os', (), {})\nos.environ['A'] = '1'",
     "environ = {}\nenviron['A'] = '1'",
+    "from os import environ\nenviron |= {'A': '1'}",
+    "path = sys.path\npath += ['lib']",
+    "if sys.argv:\n    env = {}\nelse:\n    env = os.environ\nenv['A'] = '1'",
+    "x = max([1, 2], key=f)",
+    "x = sorted([1], key=lambda one: os.environ.update(A='1'))",
+    "x = int(**f)",
+    "def f() -> g(): ...",
+    "class C(metaclass=M): ...",
+    "class M(type): ...",
+    "class C:\n    def __init_subclass__(cls): os.environ['A'] = '1'",
+    "class C:\n    global os\n    os = None",
+    "from pathlib import Path\nPath('a').replace('b')",
+    "try:\n    N = int(os.environ['B'])\nexcept KeyError:\n    os.environ['A'] = '1'",
+    "try:\n    import winreg_of_none\n    os.environ['A'] = '1'\nexcept ImportError:\n    pass",
+    "try:\n    from math import none\nexcept ImportError:\n    os.environ['A'] = '1'",
+    "try:\n    import json\nfinally:\n    print()",
+    "import mere.inner",
+    "from mere import inner",
 ]
 
 
 @pytest.mark.parametrize("line", ACTS)
 def test_nothing_is_taken_after_what_is_not_known_to_be_harmless(tmp_path: Path, line: str) -> None:
     script = f"import logging, os, subprocess, sys, warnings\nimport numpy\n{line}\nimport tensorflow\n"
-    found = statements(tmp_path, script, {"compiled.pyc": ""})
+    found = statements(tmp_path, script, {"compiled.pyc": "", "mere/inner.py": ""})
     assert found == ["import numpy"]
 
 
@@ -115,7 +133,7 @@ def test_nothing_is_taken_after_what_is_not_known_to_be_harmless(tmp_path: Path,
 def test_nothing_is_taken_after_an_own_module_that_does_it(tmp_path: Path, line: str) -> None:
     files = {"parts/__init__.py": "", "parts/first.py": f"import logging, os, subprocess, sys, warnings\n{line}\n"}
     script = "from parts import first\nimport tensorflow\n"
-    assert statements(tmp_path, script, {**files, "compiled.pyc": ""}) == []
+    assert statements(tmp_path, script, {**files, "compiled.pyc": "", "mere/inner.py": ""}) == []
 
 
 @pytest.mark.parametrize(
@@ -139,6 +157,9 @@ def test_nothing_is_taken_after_an_own_module_that_does_it(tmp_path: Path, line:
         "if sys.version_info >= (3, 11):\n    import tomllib\nelse:\n    tomllib = None",
         "try:\n    import tomllib\nexcept ImportError:\n    raise SystemExit('no')",
         "assert sys.version_info > (3, 9), 'too old'",
+        "try:\n    from math import tau\nexcept ImportError:\n    tau = 6.28\n",
+        "import abc\nclass C(abc.ABC, metaclass=abc.ABCMeta):\n    @abc.abstractmethod\n    def f(self): ...",
+        "@dataclasses.dataclass\nclass C:\n    x: list = dataclasses.field(default_factory=list)",
     ],
 )
 def test_what_only_looks_or_defines_is_harmless(tmp_path: Path, line: str) -> None:
@@ -178,6 +199,11 @@ def test_the_projects_own_modules_are_read_and_not_imported(tmp_path: Path) -> N
     )
     assert found.statements == ("import tensorflow", "import scipy", "import numpy", "import pandas")
     assert {"train", "model", "parts"} <= found.names
+
+
+def test_a_mere_folder_of_an_installed_packages_name_is_not_imported(tmp_path: Path) -> None:
+    files = {"numpy/data.csv": "", "mere/inner.py": "import scipy"}
+    assert statements(tmp_path, "import numpy\nimport mere.inner\nimport tensorflow", files) == ["import numpy"]
 
 
 def test_imports_between_an_own_packages_modules_are_followed(tmp_path: Path) -> None:

@@ -203,14 +203,16 @@ def test_mistakes_are_named(arguments: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["code/container/__init__.py", "code/estimators.py", "code/container.cpython-311.so"])
+@pytest.mark.parametrize("name", ["code/container/__init__.py", "code/estimators.py", "code/container.so"])
 def test_our_own_packages_are_never_hidden(name: str) -> None:
     write(name)
     with pytest.raises(ConfigurationError, match="would hide fleetfit's own package"):
         resolve("train.py", "code")
 
 
-@pytest.mark.parametrize("name", ["code/container/Dockerfile", "code/estimators/data.csv", "code/container.yaml"])
+@pytest.mark.parametrize(
+    "name", ["code/container/Dockerfile", "code/estimators/data.csv", "code/container.yaml", "code/container.config.py"]
+)
 def test_a_folder_that_is_no_package_hides_nothing(name: str) -> None:
     write(name)
     assert resolve("train.py", "code").program == "train.py"

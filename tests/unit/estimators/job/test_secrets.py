@@ -27,7 +27,21 @@ def test_empty_secrets_are_shown_empty() -> None:
     [
         *("max_tokens", "tokenizer", "monkey", "keyboard", "pad_token", "eos_token_id", "decoder_start_token", "key"),
         *("PAD_TOKEN", "padToken", "mask-token", "sort_key", "image_key", "primary_key", "num_special_tokens_to_add"),
-        *("placeholder_token", "per_token_loss", "secretary", "authors", "passes", "tokens_per_second", "KeyError"),
+        *(
+            "placeholder_token",
+            "oov_token",
+            "sos_token",
+            "word_delimiter_token",
+            "token_embedding_dim",
+            "token_ids",
+            "token_type_ids",
+            "per_token_loss",
+            "secretary",
+            "authors",
+            "passes",
+            "tokens_per_second",
+            "KeyError",
+        ),
     ],
 )
 def test_everyday_hyperparameters_are_not_secrets(name: str) -> None:
@@ -47,6 +61,9 @@ def test_everyday_hyperparameters_are_not_secrets(name: str) -> None:
             "refresh_token",
             "db-password",
             "SMTP_PASS",
+            "INIT_TOKEN",
+            "INSTANCE_TOKEN",
+            "NEXT_TOKEN",
         ),
     ],
 )
@@ -100,6 +117,13 @@ def test_keys_of_known_forms_are_hidden_in_any_text(secret: str, text: str) -> N
         ("https://a/b?page=2&sort_key=x", "https://a/b?page=2&sort_key=x"),
         ("postgres://me:word@host/db", "postgres://***@host/db"),
         ("Authorization: Bearer abcdef.123", "Authorization: Bearer ***"),
+        ("a bearer 0123456789abcdef.x", "a bearer ***"),
+        ("the standard bearer remained calm", "the standard bearer remained calm"),
+        ("Authorization: failed because", "Authorization: failed because"),
+        ("hf_T5ForConditionalGeneration = 3", "hf_T5ForConditionalGeneration = 3"),
+        ("sk-learn-pipeline-v2-final-run", "sk-learn-pipeline-v2-final-run"),
+        ("Protocol=https;AccountName=x;AccountKey=abc==;End=y", "Protocol=https;AccountName=x;AccountKey=***;End=y"),
+        ("https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXX", "https://hooks.slack.com/services/***"),
         ("{'Authorization': 'Basic YWJjZGVm'}", "{'Authorization': 'Basic ***'}"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
@@ -114,7 +138,13 @@ def test_addresses_and_headers(text: str, expected: str) -> None:
 
 
 def test_masking_takes_a_time_that_grows_with_the_text_only() -> None:
-    for text in ("eyJ" + "a" * 300_000, "sk-" * 100_000, "https://a?" + "a=" * 100_000, "hf_ " * 100_000):
+    for text in (
+        "eyJ" + "a" * 300_000,
+        "sk-" * 100_000,
+        "https://a?" + "a=" * 100_000,
+        "hf_ " * 100_000,
+        "-eyJ" * 75_000,
+    ):
         assert text_mask({})(text)
 
 

@@ -74,10 +74,13 @@ def test_of_a_line_that_is_redrawn_one_state_a_second_and_the_last_one_are_event
 ) -> None:
     printed = bytearray()
     writer = LogWriter(record)
-    stream = LogStream(record, "algo-1", labelled=False)
+    now = 0
+    stream = LogStream(record, "algo-1", labelled=False, clock=lambda: now * NS)
     found: list[str] = []
 
     def write(text: str, at: int, *, final: bool = False) -> None:
+        nonlocal now
+        now = at
         printed.extend(text.encode())
         for piece in split_pieces(printed, final=final):
             writer.write(Piece("algo-1", "rank 0", piece), at * NS)
@@ -94,12 +97,27 @@ def test_of_a_line_that_is_redrawn_one_state_a_second_and_the_last_one_are_event
 
 
 def test_the_last_state_of_a_line_that_is_redrawn_until_the_end_is_an_event(record: JobRecord, write: Write) -> None:
-    stream = LogStream(record, "algo-1", labelled=False)
+    stream = LogStream(record, "algo-1", labelled=False, clock=lambda: 1500 * NS)
     write("rank 0", "1%\r", "2%\r", "3%\r", at=1000)
     write("rank 1", "other\n", at=1000)
     assert [text for _, text in read(stream)] == ["1%", "other"]
     assert [text for _, text in read(stream, over=True)] == ["1%", "other", "3%"]
     assert [text for _, text in read(stream, over=True)] == ["1%", "other", "3%"]
+
+
+def test_a_line_that_is_redrawn_no_more_is_an_event_after_a_second(record: JobRecord, write: Write) -> None:
+    now = 1500
+    stream = LogStream(record, "algo-1", labelled=False, clock=lambda: now * NS)
+    write("rank 0", "1%\r", "2%\r", at=1000)
+    assert [text for _, text in read(stream)] == ["1%"]
+    now = 2000
+    assert [text for _, text in read(stream)] == ["1%", "2%"]
+
+
+def test_a_line_that_is_cleared_between_two_states_loses_none(record: JobRecord, write: Write) -> None:
+    stream = LogStream(record, "algo-1", labelled=False, clock=lambda: 1500 * NS)
+    write("rank 0", "step 1\r", "      \r", "step 2\r", "step 3\r", "\n", at=1000)
+    assert [text for _, text in read(stream)] == ["step 1", "step 3", ""]
 
 
 def test_what_comes_late_comes_after_what_was_given_out(record: JobRecord, write: Write) -> None:
