@@ -200,8 +200,8 @@ def do(plan, environment, tell, own):  # type: ignore[no-untyped-def]
     surroundings = Surroundings(environment, after_settings, seen, noted.whole, changed, plan["code"])
     inside = os.path.join(plan["code"], "")
     for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
-        if any(str(place).startswith(inside) for place in places):
+        of = getattr(module, "__dict__", {})  # some have an attribute by any name
+        if any(str(place).startswith(inside) for place in (of.get("__file__"), *(of.get("__path__") or ()))):
             raise Unfit(f"the script's folder has a module {name}")
     surroundings.note(plan)
     return surroundings, finder.tops
