@@ -130,9 +130,13 @@ class TestMaterialize:
             materialize(str(source), code_dir, "train.py")
         assert str(source / name) in str(caught.value)
 
-    @pytest.mark.parametrize("name", ["container", "estimators", "container.py", "estimators.py"])
+    @pytest.mark.parametrize(
+        "name", ["container/__init__.py", "estimators/__init__.py", "container.py", "estimators.py"]
+    )
     def test_our_names_are_refused(self, source: Path, code_dir: Path, name: str) -> None:
-        (source / name).mkdir()
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).touch()
+        name = name.partition("/")[0]
         for location in (str(source), str(pack(source, source.parent / "s.tar.gz"))):
             with pytest.raises(CodeError, match=name) as caught:
                 materialize(location, code_dir, "train.py")
