@@ -203,9 +203,9 @@ class _Reader:
             return not statement.level and self._take_module(module, statement)
         if not self._take_own(module):
             return False
-        inner = [self._file(f"{module}.{alias.name}") for alias in statement.names]
         if any(alias.name == "*" for alias in statement.names) and self._is_package(module):
             return False  # its ``__all__`` says what else is imported
+        inner = [self._file(f"{module}.{alias.name}") for alias in statement.names]
         parents = tuple(module.split("."))
         return all(
             self.take(file, _package(file, (*parents, alias.name)))
@@ -223,7 +223,7 @@ class _Reader:
         if self._is_own(module):
             return self._take_own(module)
         if top not in sys.stdlib_module_names:
-            if top in self._folders and not _is_package(top):
+            if top in self._folders and not _is_installed(top):
                 return False
             if isinstance(statement, ast.Import):
                 statement = ast.Import([ast.alias(module)])
@@ -264,7 +264,7 @@ def _is_there(statement: ast.stmt) -> bool:
     return all(importlib.util.find_spec(top) is not None for top in tops if top)
 
 
-def _is_package(top: str) -> bool:
+def _is_installed(top: str) -> bool:
     """Return whether what is installed has a module or package of a name, and not only a folder."""
     spec = importlib.util.find_spec(top)
     return spec is not None and spec.origin is not None
@@ -294,8 +294,8 @@ class _Names:
         """Take the names that an import binds."""
         for alias in statement.names:
             if isinstance(statement, ast.Import):
-                name, full = alias.asname or alias.name.partition(".")[0], alias.name
-                full = full if alias.asname else name
+                full = alias.name if alias.asname else alias.name.partition(".")[0]
+                name = alias.asname or full
             else:
                 name, full = alias.asname or alias.name, f"{statement.module}.{alias.name}"
             standard = full.partition(".")[0] in sys.stdlib_module_names and not getattr(statement, "level", 0)

