@@ -16,7 +16,7 @@ from pathlib import Path
 from container import launchers
 from container.contract.environment import Environment, Machine
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree, rebased
-from container.contract.plan import Deferred, HostPlan, Role
+from container.contract.plan import Deferred, HostPlan, ProcessPlan, Role
 from container.contract.strategies import MPI
 from container.system import host_machine as machines
 from container.toolkit.code import code
@@ -249,15 +249,13 @@ def _on_host(host: HostPlan, environment: Environment, tree: MLTree) -> HostPlan
     def moved_variables(variables: Mapping[str, str], first: Mapping[str, str]) -> Mapping[str, str]:
         return Deferred(lambda: {**first, **{name: moved(value) for name, value in variables.items()}})
 
+    def moved_process(process: ProcessPlan) -> ProcessPlan:
+        argv = process.argv if process.role is Role.LAUNCHER else tuple(moved(item) for item in process.argv)
+        return dataclasses.replace(process, argv=argv, environment=moved_variables(process.environment, {}))
+
     return dataclasses.replace(
         host,
         environment=moved_variables(host.environment, given),
-        processes=tuple(
-            dataclasses.replace(
-                process,
-                argv=process.argv if process.role is Role.LAUNCHER else tuple(moved(item) for item in process.argv),
-                environment=moved_variables(process.environment, {}),
-            )
-            for process in host.processes
-        ),
+        # There may be thousands of them.
+        processes=host.processes if here == there else tuple(map(moved_process, host.processes)),
     )
