@@ -21,6 +21,7 @@ from pathlib import Path
 
 from benchmarks import harness, steps
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
+from container.launchers.mpi import RANK_PROGRAM
 from estimators import RunOptions, TensorFlow
 from estimators.backends.docker import job_secrets
 from estimators.backends.docker.containers import IMAGE, JOB_LABEL, ContainerPlan
@@ -264,8 +265,9 @@ class _Horovod(steps.HorovodTraining):
         planned = self.estimator().plan().mpirun
         assert planned is not None
         words = list(planned)
-        end = next(n for n in range(len(words)) if words[n : n + 2] == ["rank", "--"])
-        words = [*words[: end - 4], *words[end + 2 :]]
+        words.remove(RANK_PROGRAM)  # which goes to the code from any folder
+        at = words.index("--wdir")
+        words[at : at + 2] = []
         at = words.index("plm_rsh_agent")
         return [*words[: at - 1], *words[at + 2 :]]
 

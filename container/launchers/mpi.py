@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from container.contract import variables
 from container.contract.environment import Environment, Machine
 from container.contract.membership import Membership
 from container.contract.plan import Plan, ProcessPlan, Role, StartedBy, rank_processes
@@ -22,6 +23,15 @@ from container.launchers.mpi_options import Option, export, mca, merge, option, 
 #: Where the toolkit puts the remote shell: a program without spaces in its path, since mpirun splits the parameter.
 #: The toolkit replaces this by the path in its private folder; a plan shows it as it is.
 REMOTE_SHELL = "$FLEETFIT_RUNTIME_DIR/rsh"
+
+#: The rank wrapper where hosts are machines of their own: mpirun gives all of them one command, and each may have its
+#: Python and our package elsewhere. Each host's toolkit makes a program of this name and puts its folder into the PATH
+#: in which OpenMPI seeks it, on the host itself.
+RANK_PROGRAM = "fleetfit-rank"
+
+#: ``-x PATH`` of the user's, in which OpenMPI would seek :data:`RANK_PROGRAM`: the rank wrapper sets it. Without a
+#: value it is the PATH of algo-1's processes.
+USERS_PATH = f"{variables.USERS_PREFIX}PATH"
 
 
 def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
@@ -72,6 +82,13 @@ def mpirun_command(
         interface: The network interface between hosts.
     """
     defaults = (_openmpi_5 if machine.mpi_major >= 5 else _openmpi_4)(machine, membership, interface)
+    wrapper = rank_wrapper(machine)
+    if not machine.shared and len(membership.hosts) > 1:
+        wrapper = (RANK_PROGRAM,)
+        users = [_without_path(item) for item in users]
+        # mpirun's own folder is elsewhere on another host, whose ranks would begin in their home, if there is one. Each
+        # goes to its code from here.
+        defaults.append(option("wdir", "/"))
     defaults += [export(name, value) for name, value in strategy.horovod_environment().items()]
     if machine.gpus:
         # As the toolkit: NCCL must take the interface that the hosts share.
@@ -83,9 +100,16 @@ def mpirun_command(
         "-np",
         str(membership.size),
         *merge(defaults, users),
-        *rank_wrapper(machine),
+        *wrapper,
         *command,
     )
+
+
+def _without_path(item: Option) -> Option:
+    if item.key != ("x", "PATH"):
+        return item
+    _, equals, value = item.words[1].partition("=")
+    return Option(item.key, (item.words[0], f"{USERS_PATH}{equals}{value}"))
 
 
 def _hosts(machine: Machine, membership: Membership) -> str:
@@ -101,16 +125,16 @@ def _hosts(machine: Machine, membership: Membership) -> str:
     return ",".join(f"{host.name}:{host.slots}" for host in membership.hosts)
 
 
-def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> dict[str, str]:
+def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[str, str]:
     """What mpirun's daemons change for their ranks of what the dynamic linker reads when a process starts.
 
     Args:
         environment: The job as one host sees it.
-        variables: What all processes of the host get.
+        given: What all processes of the host get.
     """
     machine = environment.machine
     folder = os.path.join(os.path.dirname(os.path.dirname(machine.mpirun or "")), "lib")
-    users = variables.get("LD_LIBRARY_PATH", "")
+    users = given.get("LD_LIBRARY_PATH", "")
     if len(environment.hosts) == 1 or (environment.is_master and not machine.shared):
         # Its ranks are mpirun's own. A daemon is started by a line for a shell, which puts the folder before nothing.
         return {"LD_LIBRARY_PATH": f"{folder}:{users}" if users else folder}

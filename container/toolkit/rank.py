@@ -75,8 +75,11 @@ def main(argv: list[str]) -> int:
 
     env = dict(os.environ)
     env[EVENTS] = f"{events_write}:{os.fstat(events_write).st_ino}"
-    for name in (HOST_SOCKET, PROCESS):
-        env.pop(name, None)
+    own = os.path.dirname(env.pop(HOST_SOCKET))
+    if own in (path := env.get("PATH", "").split(":")):  # where mpirun's daemon has found us
+        path.remove(own)
+        env["PATH"] = ":".join(path)
+    env.pop(PROCESS, None)
     if folder := env.pop(SHARED_MEMORY_DIR, None):
         # Not set for mpirun, which would hand algo-1's folder to every host.
         for component in _SHARED_MEMORY_COMPONENTS:
@@ -153,7 +156,10 @@ class Spawned:
 
     Attributes:
         pid: Its pid.
+        importer_gone: Whether it has ended with what had imported for it: never.
     """
+
+    importer_gone = False
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -261,7 +267,7 @@ def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
 def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None:
     """This host's own command, where the toolkit left one for ranks that mpirun starts.
 
-    mpirun gives every rank algo-1's command. Where hosts share a machine their paths differ.
+    mpirun gives every rank algo-1's command; the paths of hosts differ.
     """
     if PROCESS in environ:
         return None
@@ -328,7 +334,8 @@ def _follow(
         # mpirun signals us and the command one after the other: it may be our turn in a moment.
         with contextlib.suppress(InterruptedError):
             select.select([], [], [], 0.05)
-    toolkit.send(_end(exit_code, killed_by, told=told_to_end(), max_rss_kb=max_rss_kb))
+    end = _end(exit_code, killed_by, told=told_to_end(), max_rss_kb=max_rss_kb)
+    toolkit.send({**end, "importer_gone": process.importer_gone})
     code = exit_code if exit_code is not None else 128 + (killed_by or 0)
     if hold:
         # While the job is being stopped, mpirun must not see ranks ending one by one: it would kill the others,

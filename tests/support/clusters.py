@@ -289,6 +289,8 @@ class Process:
         words = [os.path.basename(word) for word in self.argv]
         if words and words[0] in ("mpirun", "orted", "prterun", "prted") and "--version" not in words:
             return words[0]
+        if "fleetfit-rank" in words[:3]:
+            return "wrapper"
         for word, kind in (("train", "toolkit"), ("rsh", "rsh"), ("rank", "wrapper"), ("serve", "server")):
             if "__main__.py" in words and words[words.index("__main__.py") + 1 :][:1] == [word]:
                 return kind

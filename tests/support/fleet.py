@@ -78,7 +78,7 @@ class Machine:
         if fleet.keys is not None:
             environment = " ".join(
                 f'"{name}={value}"'
-                for name, value in {**os.environ, "HOME": "/tmp/home", "PATH": PATH}.items()
+                for name, value in {**os.environ, "HOME": f"/tmp/home-{number}", "PATH": PATH}.items()
                 if name in ("HOME", "PATH") or name.startswith(("COVERAGE_", "TF_CPP"))
             )
             words += fleet.keys.server(self.address, 22, more=f"SetEnv {environment}")

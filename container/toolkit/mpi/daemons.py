@@ -1,4 +1,4 @@
-"""mpirun's daemons on other hosts: our remote shell, and reading the command line that mpirun gives it.
+"""mpirun's daemons on other hosts: our remote shell, the rank wrapper, and reading mpirun's line for a remote shell.
 
 It is written for a shell on the other side, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess "env" …``
 (OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5). We run no shell:
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from container.contract import variables
 from container.contract.environment import Machine
-from container.launchers.mpi import REMOTE_SHELL
+from container.launchers.mpi import RANK_PROGRAM, REMOTE_SHELL, USERS_PATH
 
 #: The programs that mpirun may start on another host.
 DAEMONS = ("orted", "prted")
@@ -80,11 +80,43 @@ def _expand(value: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], "") or match[3] or "", value)
 
 
-def prepare(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
-    """Make the remote shell that an mpirun line refers to, and put its path into the line.
+def of_host(
+    argv: Sequence[str], added: Mapping[str, str], environment: Mapping[str, str], machine: Machine
+) -> tuple[list[str], dict[str, str]]:
+    """Return a daemon's line and variables with this host's OpenMPI in place of algo-1's, which may lie elsewhere.
 
     Args:
-        argv: The planned line, with :data:`REMOTE_SHELL` in it.
+        argv: The daemon's line, see :func:`command`.
+        added: Its variables.
+        environment: What all processes of this host get.
+        machine: What this host runs on.
+
+    Raises:
+        ValueError: this host's OpenMPI has no such daemon.
+    """
+    theirs, ours = (os.path.dirname(os.path.dirname(path)) for path in (argv[0], machine.mpirun or ""))
+    if not theirs or not ours or theirs == ours:
+        return list(argv), dict(added)
+    daemon = f"{ours}/bin/{os.path.basename(argv[0])}"
+    if not os.path.exists(daemon):
+        raise ValueError(f"algo-1's OpenMPI starts {os.path.basename(argv[0])}, and the one of {ours} has none")
+    moved = {
+        name: ":".join(
+            ours + path[len(theirs) :] if path == theirs or path.startswith(f"{theirs}/") else path
+            for path in value.split(":")
+        )
+        for name, value in added.items()
+    }
+    moved.update({name: environment[name] for name in _PREFIXES if name in added and name in environment})
+    return [daemon, *argv[1:]], moved
+
+
+def prepare(argv: Sequence[str], path: str, runtime_dir: Path, machine: Machine) -> list[str]:
+    """Make the remote shell that an mpirun line refers to, and put into the line what it leaves open.
+
+    Args:
+        argv: The planned line, with :data:`REMOTE_SHELL` and, where the user exports it, :data:`USERS_PATH` in it.
+        path: The PATH of this host's processes.
         runtime_dir: The host's private folder; its path must not hold spaces, since mpirun splits there.
         machine: What this host runs on.
 
@@ -92,7 +124,8 @@ def prepare(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[st
         OSError: it cannot be made.
     """
     shell = _make_shell(runtime_dir, machine)
-    return [shell if word == REMOTE_SHELL else word for word in argv]
+    found = {REMOTE_SHELL: shell, USERS_PATH: f"{USERS_PATH}={path}"}
+    return [found.get(word, word) for word in argv]
 
 
 def with_own_shell(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
@@ -122,17 +155,51 @@ def _make_shell(runtime_dir: Path, machine: Machine) -> str:
     return str(shell)
 
 
-def session_environment(runtime_dir: Path) -> dict[str, str]:
-    """Variables for mpirun and its daemons: a private folder for their session files, which they find by TMPDIR.
+def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
+    """Make this host's program of the name :data:`RANK_PROGRAM`.
 
-    The rank wrapper gives the script its own TMPDIR back, and its limit of open descriptors (:func:`limit_open_files`).
+    It is no shell script: a shell drops variables of names such as ``SM_HP_BATCH-SIZE``. The interpreter's path may
+    hold spaces, or be longer than the kernel reads.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    program = runtime_dir / RANK_PROGRAM
+    interpreter = runtime_dir / "python"
+    if program.exists():  # another rank's
+        return
+    interpreter.symlink_to(machine.python)
+    program.write_text(
+        f"#!{interpreter} -IS\n"
+        f"import sys\nsys.path.insert(0, {os.path.dirname(machine.container_package)!r})\n"
+        "from container.__main__ import leave\nfrom container.toolkit import rank\n"
+        'leave(rank.main(["--", *sys.argv[1:]]))\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o700)
+
+
+def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
+    """Variables for mpirun and its daemons: a private folder for their session files, which they find by TMPDIR, and
+    the folder in which they find the rank wrapper.
+
+    The rank wrapper gives the script its own TMPDIR and PATH back, and its limit of open descriptors
+    (:func:`limit_open_files`).
+
+    Args:
+        runtime_dir: The host's private folder.
+        path: What they have as PATH without.
 
     Raises:
         OSError: the folder cannot be made.
     """
     sessions = runtime_dir / "mpi"
     sessions.mkdir(mode=0o700, exist_ok=True)
-    environment = {"TMPDIR": str(sessions), variables.USERS_TMPDIR: os.environ.get("TMPDIR", "")}
+    environment = {
+        "PATH": f"{runtime_dir}:{path}",
+        "TMPDIR": str(sessions),
+        variables.USERS_TMPDIR: os.environ.get("TMPDIR", ""),
+    }
     users, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if users > OPEN_FILES:
         environment[variables.USERS_OPEN_FILES] = str(users)

@@ -101,13 +101,23 @@ class Daemons:
         runtime_dir: The private folder for session files.
         machine: What this host runs on.
         answer: Says on algo-1 how a request has ended: :meth:`Requests.ended`, or a message that comes to it.
+        failed: Called with the reason why a daemon cannot be started. mpirun would speak of firewalls.
     """
 
-    def __init__(self, host: str, runtime_dir: Path, machine: Machine, answer: Callable[[int, int, str], None]) -> None:
+    def __init__(
+        self,
+        host: str,
+        runtime_dir: Path,
+        machine: Machine,
+        *,
+        answer: Callable[[int, int, str], None],
+        failed: Callable[[Failure], None],
+    ) -> None:
         self._host = host
         self._machine = machine
         self._runtime_dir = runtime_dir
         self._answer = answer
+        self._failed = failed
         self._members: list[Member] = []
 
     def __contains__(self, member: Member) -> bool:
@@ -122,11 +132,15 @@ class Daemons:
         """Start the command line that mpirun would have given to ssh: words that a remote shell would read."""
         try:
             argv, environment = daemons.command(words, gang.environment)
+            argv, environment = daemons.of_host(argv, environment, gang.environment, self._machine)
             argv = daemons.with_own_shell(argv, self._runtime_dir, self._machine)
-            environment.update(daemons.session_environment(self._runtime_dir))
+            path = environment.get("PATH") or gang.environment.get("PATH", "")
+            environment.update(daemons.session_environment(self._runtime_dir, path))
             environment.update(daemons.node_environment(argv, self._host, self._machine))
             member = gang.launch_bare(os.path.basename(argv[0]), Role.LAUNCHER, argv, environment)
         except (OSError, ValueError) as error:
+            message = f"mpirun's daemon could not be started: {error}"
+            self._failed(Failure(cause=Cause.LAUNCH, message=message, host=self._host))
             self._answer(number, 255, f"{self._host}: {error}")
             return
         self._members.append(member)

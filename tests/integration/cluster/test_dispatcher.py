@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_logs_metrics_and_the_model_come_here(make: clusters.Make, dispatcher: f
     job = make.start(STEPS, hosts=2, ready=2, metric_definitions=LOSS)
     assert job.dispatcher == dispatcher.address
     there = dispatcher.processes()
-    assert any("--record /tmp/home/.fleetfit/jobs/" in line for line in there), there
+    assert any(re.search(r"--record /tmp/home-\d+/\.fleetfit/jobs/", line) for line in there), there
     assert not clusters.below(follower(job)) or all("ssh" in p.argv[0] for p in clusters.below(follower(job)))
     make.mark("go")
     job.wait(logs=False)

@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from container.contract.environment import Machine
-from container.launchers.mpi import REMOTE_SHELL
+from container.launchers.mpi import REMOTE_SHELL, USERS_PATH
 from container.toolkit.mpi import daemons
 
 
 def test_the_remote_shell_is_a_program_in_the_private_folder(tmp_path: Path) -> None:
     machine = Machine(python=sys.executable, cpus=1, container_package="/site/con tainer")
-    argv = daemons.prepare(["mpirun", "--mca", "plm_rsh_agent", REMOTE_SHELL], tmp_path, machine)
+    line = ["mpirun", "-x", USERS_PATH, "--mca", "plm_rsh_agent", REMOTE_SHELL]
+    argv = daemons.prepare(line, "/bin", tmp_path, machine)
+    assert argv[2] == "FLEETFIT_USERS_PATH=/bin"
     shell = Path(argv[-1])
     assert shell.parent == tmp_path
     assert shell.stat().st_mode & 0o777 == 0o700
@@ -40,6 +42,6 @@ def test_mpirun_has_few_descriptors_and_the_script_its_own_limit(
         process.kill()
         process.wait()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (32, most))
-    assert "FLEETFIT_USERS_OPEN_FILES" not in daemons.session_environment(tmp_path)
+    assert "FLEETFIT_USERS_OPEN_FILES" not in daemons.session_environment(tmp_path, "")
     monkeypatch.setattr(daemons, "OPEN_FILES", 8)
-    assert daemons.session_environment(tmp_path)["FLEETFIT_USERS_OPEN_FILES"] == "32"
+    assert daemons.session_environment(tmp_path, "")["FLEETFIT_USERS_OPEN_FILES"] == "32"

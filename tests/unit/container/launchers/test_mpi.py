@@ -35,6 +35,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         2,
     ),
     "openmpi4-horovod-options": ({}, {"fusion": "64", "cycle": "3.5"}, 2),
+    "openmpi4-users-path": ({}, {"options": "-x PATH -x LD_LIBRARY_PATH"}, 2),
     "openmpi5-one-host": ({"mpi_major": 5, "shared": True}, {"per_host": 2}, 1),
     "openmpi5-two-hosts": ({"mpi_major": 5}, {"per_host": 2, "options": "-mca btl_tcp_if_include eth1 -verbose"}, 2),
 }

@@ -83,12 +83,48 @@ def test_session_files_are_private_and_the_scripts_tmpdir_is_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/mine")
-    values = daemons.session_environment(tmp_path)
+    values = daemons.session_environment(tmp_path, "/bin")
+    assert values["PATH"] == f"{tmp_path}:/bin"
     assert Path(values["TMPDIR"]).parent == tmp_path
     assert os.stat(values["TMPDIR"]).st_mode & 0o777 == 0o700
     assert values["FLEETFIT_USERS_TMPDIR"] == "/mine"
     monkeypatch.delenv("TMPDIR")
-    assert daemons.session_environment(tmp_path)["FLEETFIT_USERS_TMPDIR"] == ""
+    assert daemons.session_environment(tmp_path, "/bin")["FLEETFIT_USERS_TMPDIR"] == ""
+
+
+def installed(folder: Path, *programs: str) -> Machine:
+    (folder / "bin").mkdir(parents=True)
+    for name in programs:
+        (folder / "bin" / name).touch()
+    return Machine(python="python", cpus=1, mpirun=str(folder / "bin/mpirun"))
+
+
+@pytest.mark.parametrize(("line", "name"), [(OPENMPI_4, "orted"), (OPENMPI_5, "prted")])
+def test_a_host_starts_the_daemon_of_its_own_openmpi(line: str, name: str, tmp_path: Path) -> None:
+    ours = tmp_path / "Bob's own"
+    machine = installed(ours, name)
+    environment = {"PATH": "/venvs/bin:/venv/tools", "LD_LIBRARY_PATH": "/venv", "OPAL_PREFIX": "/bobs/relocated"}
+    argv, added = daemons.command([line, "-mca", "x", "/venv/y"], environment)
+    argv, added = daemons.of_host(argv, added, environment, machine)
+    assert argv == [f"{ours}/bin/{name}", "-mca", "x", "/venv/y"]
+    assert added["LD_LIBRARY_PATH"] == f"{ours}/lib:{ours}"
+    if name == "orted":
+        assert added["PATH"] == f"{ours}/bin:/venvs/bin:{ours}/tools"
+        assert added["OPAL_PREFIX"] == "/bobs/relocated"
+    else:
+        assert added["PRTE_PREFIX"] == str(ours)
+
+
+def test_one_that_lies_where_algo_1s_lies_is_left_alone() -> None:
+    argv, added = daemons.command([OPENMPI_4], {})
+    same = daemons.of_host(argv, added, {"OPAL_PREFIX": "/x"}, Machine(python="p", cpus=1, mpirun="/venv/bin/mpirun"))
+    assert same == (argv, added)
+
+
+def test_an_openmpi_of_another_kind_is_named(tmp_path: Path) -> None:
+    argv, added = daemons.command([OPENMPI_4], {})
+    with pytest.raises(ValueError, match=f"algo-1's OpenMPI starts orted, and the one of {tmp_path} has none"):
+        daemons.of_host(argv, added, {}, installed(tmp_path, "prted"))
 
 
 RULE = "-" * 74 + "\n"
