@@ -112,6 +112,8 @@ class Environment:
         """
         tree = MLTree(Path(base_dir), shared_checkpoints)
         decoded = codec.decode(hyperparameters)
+        if codec.ARGUMENTS in decoded:
+            decoded[codec.ARGUMENTS] = rebased(decoded[codec.ARGUMENTS], tree)
         user = {name: rebased(value, tree) for name, value in decoded.items() if not codec.is_reserved(name)}
         variables_given = user_environment or {}
         named = {
@@ -186,8 +188,9 @@ class Environment:
         return self.machine.shared or bool(self.addresses)
 
     def to_cmd_args(self) -> list[str]:
-        """Return the user's hyperparameters as the script's arguments."""
-        return codec.to_cmd_args(self.hyperparameters)
+        """Return the script's arguments: the user's hyperparameters, and what they are followed by."""
+        arguments = self.framework_parameters.get(codec.ARGUMENTS) or ()
+        return codec.to_cmd_args(self.hyperparameters, [str(word) for word in arguments])
 
     def for_host(self, host: str) -> Environment:
         """Return the same job as another host sees it (the paths are this host's)."""

@@ -67,11 +67,6 @@ _RAISED: tuple[tuple[str, str], ...] = (
 #: What is said anywhere at the end of the output -> hint.
 _SAID: tuple[tuple[str, str], ...] = (
     (
-        r"unrecognized arguments: (.*)",
-        "every hyperparameter reaches the script as an argument: declare {0} in its argument parser, or use "
-        "parse_known_args().",
-    ),
-    (
         r"No space left on device",
         "the disk is full: `fleetfit clean` says what finished jobs hold; --free 5G removes the oldest.",
     ),
@@ -124,6 +119,10 @@ def hints(
     """
     raised = traceback or text
     found = _of_exception(raised, situation or Situation())
+    for said in (text, raised):
+        if (hint_on_arguments := _of_argparse(said)) is not None:
+            found.append(hint_on_arguments)
+            break
     for pattern, hint in _SAID:
         match = re.search(pattern, text) or re.search(pattern, raised)
         if match is not None:
@@ -162,6 +161,34 @@ def _of_exception(raised: str, situation: Situation) -> list[str]:
     if any(re.search(pattern, raised) for pattern in _KERAS_2):
         return [_keras(situation)]
     return []
+
+
+def _of_argparse(text: str) -> str | None:
+    """Return the hint for what argparse says of a script's arguments."""
+    match = re.search(r"unrecognized arguments: (.*)", text)
+    if match is not None:
+        options = [word.partition("=")[0] for word in match[1].split() if word.startswith("-")]
+        if not options:
+            return (
+                "a hyperparameter is passed with its value, which an option without one (store_true) leaves over: pass "
+                "such an option with arguments=['--NAME'], and leave it out where it is off."
+            )
+        return (
+            f"every hyperparameter reaches the script as an argument: declare {cut(', '.join(options), 200)} in its "
+            "argument parser, or use parse_known_args()."
+        )
+    match = re.search(r"error: argument (?:-\w, )?(--?[\w-]+)\S*: invalid .{1,100} value: '(\[.{0,1000}\])'", text)
+    if match is not None:
+        words = [match[1], *re.findall(r"[^\s,\[\]'\"]+", match[2])]
+        return (
+            f"a list is passed as one argument: for nargs='+' give arguments={cut(str(words), 200)} in place of the "
+            "hyperparameter."
+        )
+    match = re.search(r"error: argument (?:-\w, )?(--?[\w-]+)\S*: expected (?:at least )?one argument", text)
+    if match is not None:
+        option = f"{match[1]}=VALUE"
+        return f"argparse takes a value that begins with a dash for an option: pass it with arguments=[{option!r}]."
+    return None
 
 
 def _channel(variable: str, situation: Situation) -> str:

@@ -7,9 +7,11 @@ host's side decodes leniently, as the training toolkit does: what is not JSON is
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from container.contract.names import shown
@@ -41,6 +43,8 @@ HANG_TIMEOUT = "fleetfit_hang_timeout"
 ON_UNDISTRIBUTED = "fleetfit_on_undistributed"
 #: "fail" where the toolkit ends a job that reports a loss that is not a number; without it nothing is done about it.
 ON_NAN = "fleetfit_on_nan"
+#: Words that the script gets behind its hyperparameters, as they are.
+ARGUMENTS = "fleetfit_arguments"
 
 #: ``sagemaker_*`` names that are the toolkit's own; every other reserved one is a "framework parameter"
 #: (training toolkit, ``params.py``: SAGEMAKER_HYPERPARAMETERS).
@@ -180,16 +184,50 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
 # --- as sagemaker-training-toolkit hands them to the script (``mapping.py``: ``to_cmd_args``, ``to_env_vars``) ---
 
 
-def to_cmd_args(hyperparameters: Mapping[str, Any]) -> list[str]:
+def to_cmd_args(hyperparameters: Mapping[str, Any], arguments: Sequence[str] = ()) -> list[str]:
     """Convert ``{"batch-size": 25, "v": True}`` to ``["--batch-size", "25", "-v", "True"]``, sorted by name.
 
     A one-letter name gets one dash, and an empty one none; a dict becomes ``k=v,k=v``; None becomes an empty string.
+
+    Args:
+        hyperparameters: By their names.
+        arguments: What follows them as it is. A hyperparameter that is named in there is not passed twice.
     """
+    named = values_in(arguments)
     args: list[str] = []
     for name in sorted(hyperparameters):
-        args.append(f"--{name}" if len(name) > 1 else f"-{name}" if name else "")
-        args.append(_argument(hyperparameters[name]))
-    return args
+        option = option_of(name)
+        if option not in named:
+            args += [option, _argument(hyperparameters[name])]
+    return [*args, *arguments]
+
+
+def option_of(name: str) -> str:
+    """Return the option by which a script gets a hyperparameter."""
+    return f"--{name}" if len(name) > 1 else f"-{name}" if name else ""
+
+
+def values_in(arguments: Sequence[str]) -> dict[str, str]:
+    """Return what may be options among a script's arguments, each with what it is given at last.
+
+    ``--lr 1``, ``--lr=1`` and ``--lr`` have ``--lr``, with 1, 1 and an empty text.
+    """
+    found = {}
+    for word, behind in itertools.pairwise([*arguments, ""]):
+        if word.startswith("-") and word.strip("-"):
+            name, equals, value = word.partition("=")
+            found[name] = value if equals else behind
+    return found
+
+
+def conflict(hyperparameters: Mapping[str, Any], arguments: Sequence[str]) -> str | None:
+    """Say which hyperparameter has another value in the arguments, which the script gets in its place; None if none."""
+    given = values_in(arguments)
+    for name, value in hyperparameters.items():
+        option = option_of(name)
+        if option in given and given[option] != (text := _argument(value)):
+            return f"hyperparameter {name!r} is {text!r}, and arguments have {option} {given[option]!r}"
+    return None
 
 
 def to_env_vars(values: Mapping[str, Any]) -> dict[str, str]:
@@ -205,6 +243,8 @@ def _argument(value: Any) -> str:
         return ""
     if isinstance(value, Mapping):
         return ",".join(f"{key}={item}" for key, item in sorted(value.items()))
+    if isinstance(value, float) and value < 0 and math.isfinite(value):
+        return f"{Decimal(repr(value)):f}"  # to argparse -1e-05 is an option, and -0.00001 is not
     return str(value)
 
 

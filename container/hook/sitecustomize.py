@@ -1,6 +1,7 @@
 """Reports an uncaught exception to the toolkit, in a Python process of a training job.
 
-What else is told of such a process is in ``_fleetfit_evidence`` beside this file: whether it joins the others.
+What else is told of such a process is beside this file: whether it joins the others (``_fleetfit_evidence``), and what
+became of its arguments (``_fleetfit_arguments``).
 
 The toolkit puts this folder first on ``PYTHONPATH`` of every rank, so that Python's own ``site`` module imports this
 file when the interpreter starts: the script needs no decorator. It takes its folder out of the path again, hands over
@@ -212,6 +213,43 @@ def _evidence_watch():  # type: ignore[no-untyped-def]
     except Exception:  # noqa: BLE001 - it is not looked at then
         return None
     return watch
+
+
+def _arguments_watch():  # type: ignore[no-untyped-def]
+    """``_fleetfit_arguments.wrap``, while this folder is in the path."""
+    try:
+        from _fleetfit_arguments import wrap  # type: ignore[import-not-found]
+    except Exception:  # noqa: BLE001 - it is not looked at then
+        return None
+    return wrap
+
+
+class _Arguments:
+    """Has what becomes of the script's arguments looked at, from where it imports argparse.
+
+    It stands in ``sys.meta_path`` until then.
+
+    Args:
+        wrap: Wraps the module.
+        target: ``fd:inode`` of the pipe for events.
+    """
+
+    def __init__(self, wrap, target: str) -> None:  # type: ignore[no-untyped-def]
+        self._wrap = wrap
+        self._target = target
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "argparse":
+            return None
+        sys.meta_path.remove(self)
+        return _spec_with(name, path, target, self.wrap)
+
+    def wrap(self, module) -> None:  # type: ignore[no-untyped-def]
+        if hasattr(module, "ArgumentParser"):  # and not a module of the script's
+            self._wrap(module, self._tell)
+
+    def _tell(self, text: str) -> None:
+        _send(self._target, _json({"kind": "warning", "data": {"message": text}}).encode() + b"\n")
 
 
 def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
@@ -497,7 +535,7 @@ def _go_on(text: str, hide, late, evidence) -> None:  # type: ignore[no-untyped-
         evidence: What watches whether this process joins others; None if nothing does.
     """
     _leave_the_path()
-    for name in ("importer", "imports", "hosts", "ranks", "command"):
+    for name in ("arguments", "importer", "imports", "hosts", "ranks", "command"):
         sys.modules.pop(f"_fleetfit_{name}", None)
     late.text = text
     fd = os.environ.pop(_PLACE_FD, None)
@@ -526,6 +564,7 @@ if __name__ == "sitecustomize":
         _target = _LateTarget()  # type: ignore[assignment]
     _watch = _evidence_watch() if os.environ.get(_EVIDENCE) else None
     _evidence = None
+    _arguments = _arguments_watch() if _target else None
     _standins = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "standins", "names")
     _leave_the_path()
     try:
@@ -549,6 +588,12 @@ if __name__ == "sitecustomize":
             # Where container.distributed finds it: this module is not in sys.modules any more.
             sys._fleetfit_place = _Place(int(_fd), _target)  # type: ignore[attr-defined]
             sys.meta_path.insert(0, sys._fleetfit_place)  # type: ignore[attr-defined]
+        if _target and _arguments is not None:
+            _looking = _Arguments(_arguments, _target)
+            if "argparse" in sys.modules:
+                _looking.wrap(sys.modules["argparse"])
+            else:
+                sys.meta_path.insert(0, _looking)
         if _target and _watch is not None:
             _evidence = _watch_evidence(_watch, _target)  # the last: it asks those behind it
         if _serve is not None:

@@ -204,9 +204,9 @@ class Runtime(abc.ABC):
         self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
 
     def _pass_on(self, values: Mapping[str, Any], *, rank: int | None) -> None:
-        """Pass on what a process says, if it is an event."""
+        """Pass on what a process says, if it is an event; what the hook warns of, all ranks say alike."""
         kind, data, time_ns = (values.get(name) for name in ("kind", "data", "time_ns"))
-        if isinstance(kind, str) and isinstance(data, dict):
+        if isinstance(kind, str) and isinstance(data, dict) and not (kind == "warning" and rank):
             stamp = {"time_ns": time_ns} if isinstance(time_ns, int) else {}
             self._output.event(
                 Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data, **stamp)

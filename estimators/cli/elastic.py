@@ -148,6 +148,10 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
         words = words[1:]
     if words and words[0].rpartition("/")[2].startswith("python"):
         words = words[1:]
+        if words[:1] == ["-u"]:  # as all Pythons of a job
+            words = words[1:]
+    module = words[:1] == ["-m"]
+    words = words[module:]
     if not words or words[0].startswith("-"):
         raise ConfigurationError(
             f"horovodrun needs a command such as `python train.py --epochs 4`; got {' '.join(args.command_line)!r}."
@@ -155,7 +159,7 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     elastic = args.min_np is not None or args.max_np is not None or args.host_discovery_script is not None
     _check_controller(args, elastic)
     hosts, per_host, most_hosts = _hosts(args, elastic)
-    folder, _, script = words[0].rpartition("/")
+    folder, _, script = ("", "", words[0]) if module else words[0].rpartition("/")
     line = [script, "--hosts", str(hosts), "--processes", str(per_host)]
     line += ["--strategy", "elastic_horovod" if elastic else "mpi", "--source-dir", folder or "."]
     if elastic:

@@ -69,7 +69,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "script", metavar="SCRIPT", nargs="?", help="entry point: a .py or .sh file, or a module of --source-dir"
     )
     parser.add_argument(
-        "script_arguments", nargs="*", metavar="-- --NAME VALUE …", help="arguments of the script, behind `--`"
+        "script_arguments",
+        nargs="*",
+        metavar="-- ARGUMENT …",
+        help="arguments of the script, behind `--`: it gets them as they are; `--name value` is a hyperparameter too",
     )
     files = parser.add_argument_group("job files (docs/job-files.md)")
     files.add_argument(
@@ -243,6 +246,7 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
         "source_dir": args.source_dir,
         "dependencies": args.dependency or None,
         "hyperparameters": parsing.hyperparameters(args.hyperparameters, args.script_arguments) or None,
+        "arguments": [*(before.get("arguments") or ()), *args.script_arguments] if args.script_arguments else None,
         "environment": parsing.pairs("--env", args.env) or None,
         "model_dir": args.model_dir,
         "instance_count": args.hosts,

@@ -168,7 +168,7 @@ def _run(args: argparse.Namespace) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace:
     # What follows `--` is the script's, to the letter; argparse would take apart what looks like an option.
     passed: list[str] | None = None
-    if "--" in arguments:
+    if "--" in arguments and "horovodrun" not in arguments[: arguments.index("--")]:
         place = arguments.index("--")
         arguments, passed = arguments[:place], arguments[place + 1 :]
     root = parser()

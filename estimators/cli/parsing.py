@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from container.contract.hyperparameters import decode_value, to_cmd_args
+from container.contract.hyperparameters import decode_value, is_reserved, option_of, to_cmd_args
 from container.contract.names import shown
 from estimators.job.errors import ConfigurationError
 
@@ -76,10 +77,10 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def hyperparameters(texts: Iterable[str], passed: Sequence[str] = ()) -> dict[str, Any]:
-    """Hyperparameters from ``--hyperparameters`` and from what follows ``--``.
+    """Hyperparameters from ``--hyperparameters``, and what reads as some behind ``--``.
 
-    Each text is ``name=value``, a JSON object, or ``@file`` of a JSON object. In ``name=value`` and behind ``--`` the
-    script gets exactly the characters that were typed; the values of a JSON object keep their types.
+    Each text is ``name=value``, a JSON object, or ``@file`` of a JSON object. In ``name=value`` the script gets exactly
+    the characters that were typed; the values of a JSON object keep their types.
 
     Raises:
         ConfigurationError: something cannot be read, or a name is given twice.
@@ -93,43 +94,33 @@ def hyperparameters(texts: Iterable[str], passed: Sequence[str] = ()) -> dict[st
         else:
             for name, typed in pairs(option, [text]).items():
                 _add(values, option, name, typed_value(typed))
-    for name, typed in script_arguments(passed).items():
+    for name, typed in pairs_among(passed).items():
         _add(values, "--", name, typed_value(typed))
     return values
 
 
-def script_arguments(arguments: Sequence[str]) -> dict[str, str]:
-    """``["--lr", "0.1", "--epochs=3"]`` -> ``{"lr": "0.1", "epochs": "3"}``.
+def pairs_among(arguments: Sequence[str]) -> dict[str, str]:
+    """Return a script's arguments that are hyperparameters too: what reads as a name and its value.
 
-    Raises:
-        ConfigurationError: an argument that cannot travel as a hyperparameter: a positional one, or an option without
-            a value.
+    ``["--lr", "0.1", "--epochs=3", "--fp16", "--layers", "64", "32"]`` -> ``{"lr": "0.1", "epochs": "3"}``. A flag is
+    none, nor is an option with several values, one that is given twice, or what follows ``--``.
     """
-    values: dict[str, str] = {}
-    rest = list(arguments)
-    while rest:
-        option = rest.pop(0)
-        name, equals, value = option.partition("=")
-        if not name.startswith("-") or not name.strip("-") or _NUMBER.match(name):
-            raise ConfigurationError(
-                f"behind `--`: {option!r} has no name. The script's arguments travel as hyperparameters, "
-                "so each is written --NAME VALUE or --NAME=VALUE."
-            )
-        if (name.startswith("--") and len(name) == 3) or (not name.startswith("--") and len(name) > 2):
-            raise ConfigurationError(
-                f"behind `--`: {name!r} would reach the script as "
-                f"{'-' * min(2, len(name.lstrip('-'))) + name.lstrip('-')!r}: names of one letter get one dash, "
-                "longer ones two, as in SageMaker's toolkit."
-            )
-        if not equals:
-            if not rest or (rest[0].startswith("-") and len(rest[0]) > 1 and not _NUMBER.match(rest[0])):
-                raise ConfigurationError(
-                    f"behind `--`: {name!r} has no value. Hyperparameters always have one: write {name} True, and have "
-                    "the script take a value."
-                )
-            value = rest.pop(0)
-        _add(values, "behind `--`:", name.lstrip("-"), value)
-    return values
+    words = list(itertools.takewhile(lambda word: word != "--", arguments))
+    found: dict[str, list[list[str]]] = {}
+    values: list[str] = []
+    for word in words:
+        if word.startswith("-") and word.strip("-") and not _NUMBER.match(word):
+            name, equals, value = word.partition("=")
+            values = [value] if equals else []
+            found.setdefault(name, []).append(values)
+        else:
+            values.append(word)
+    return {
+        name.lstrip("-"): given[0][0]
+        for name, given in found.items()
+        if len(given) == 1 and len(given[0]) == 1 and name == option_of(name.lstrip("-"))
+        if not is_reserved(name.lstrip("-"))
+    }
 
 
 def typed_value(text: str) -> Any:

@@ -100,6 +100,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         entry_point=spec.program,
         source_dir=str(source) if source.is_dir() else _source_on_s3(spec),
         hyperparameters=user,
+        arguments=decoded.get(codec.ARGUMENTS),
         environment=spec.environment,
         container_log_level=log_level if isinstance(log_level, int) else 20,
         container_entry_point=None if is_shipped(spec) else spec.algorithm.entry_point or None,

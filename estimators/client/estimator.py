@@ -94,6 +94,7 @@ class Estimator:
             - ``source_dir``, ``dependencies``: the folder with the code, and what is put beside it. Each job keeps a
               copy. A ``requirements.txt`` at its top is installed for the job, never into this environment;
             - ``hyperparameters``: become arguments of the script; values keep their types;
+            - ``arguments``: words that the script gets behind them as they are: ``["--fp16", "--layers", "64", "32"]``;
             - ``distribution``: the strategy, ``MPI(processes_per_host=2)`` or SageMaker's dict
               ``{"mpi": {"enabled": True, "processes_per_host": 2}}``;
             - ``environment``: variables for the script;

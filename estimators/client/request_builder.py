@@ -156,6 +156,8 @@ def build_hyperparameters(
         platform.update(settings.distribution.to_hyperparameters())
     if settings.hang_timeout is not None:
         platform[codec.HANG_TIMEOUT] = settings.hang_timeout
+    if settings.arguments:
+        platform[codec.ARGUMENTS] = list(settings.arguments)
     platform.update(_noticed(settings))
     if passes_model_dir and settings.model_dir is not False:
         if codec.MODEL_DIR in user:

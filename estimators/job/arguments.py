@@ -298,6 +298,12 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(name="tags", treatment=_CARRIED, note="without effect locally"),
     # our own
     Argument(
+        name="arguments",
+        treatment=_OWN,
+        note="words that the script gets as they are, behind its hyperparameters: ['--fp16', '--layers', '64', '32']; "
+        "for flags, options with several values, and values that begin with a dash",
+    ),
+    Argument(
         name="hang_timeout",
         treatment=_OWN,
         note="seconds without a sign of life of any rank after which the job fails, with every rank's stack; "

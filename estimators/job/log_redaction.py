@@ -13,7 +13,7 @@ from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract.names import CUT
-from estimators.job.redaction import mask_known
+from estimators.job.redaction import mask_known, secret_words
 from estimators.job.secrets import MASK, looks_secret
 
 #: The members of a request in which names and values are the user's.
@@ -83,8 +83,11 @@ def text_mask(request: Mapping[str, Any]) -> Mask:
     values = {value for name, value in os.environ.items() if looks_secret(name) and not _is_harmless(value)}
     for member in _MEMBERS:
         for name, value in (request.get(member) or {}).items():
+            decoded = codec.decode_value(value)
             if looks_secret(str(name)):
-                values |= {str(value), str(codec.decode_value(value))}
+                values |= {str(value), str(decoded)}
+            elif isinstance(decoded, list):
+                values |= secret_words([word for word in decoded if isinstance(word, str)])
     return Mask(form for value in values for form in _forms(value) if len(form) >= _SHORTEST)
 
 

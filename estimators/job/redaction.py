@@ -177,6 +177,12 @@ def mask_argv(argv: Sequence[str]) -> list[str]:
     return masked
 
 
+def secret_words(argv: Sequence[str]) -> set[str]:
+    """Return the values of secret options in a command line, which :func:`mask_argv` hides."""
+    masked = zip(argv, mask_argv(argv), strict=True)
+    return {word.partition("=")[2] if shown != MASK else word for word, shown in masked if shown.endswith(MASK)}
+
+
 def _mask_query(match: re.Match[str]) -> str:
     word = match["word"]
     secret = word.lower() in _SIGNATURES or looks_secret(word)

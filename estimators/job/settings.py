@@ -61,6 +61,7 @@ class Settings:
     dependencies: tuple[str, ...] = ()
     code_location: str | None = None
     hyperparameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    arguments: tuple[str, ...] | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     container_log_level: int = logging.INFO
     container_entry_point: tuple[str, ...] | None = None
@@ -105,6 +106,7 @@ class Settings:
         self._check_types()
         self._check_place()
         self._set("_encoded", _encode_hyperparameters(self.hyperparameters, plain=self.is_plain))
+        self._check_arguments()
         _check_environment(self.environment)
         _check_session(self.sagemaker_session)
         if self.base_job_name is not None and not _BASE_NAME.fullmatch(self.base_job_name):
@@ -241,6 +243,29 @@ class Settings:
                 "use fewer processes per host, or a larger instance type."
             )
 
+    def _check_arguments(self) -> None:
+        """See that there is a script for them, and that they can travel."""
+        if not self.arguments:
+            return
+        if callable(self.entry_point):
+            raise ConfigurationError(
+                "arguments are a script's, and entry_point is a function, which gets hyperparameters."
+            )
+        if self.is_plain:
+            raise ConfigurationError(
+                "arguments are a script's, and the image brings a program of its own: name the script as entry_point, "
+                "or give container_arguments."
+            )
+        problem = codec.conflict(self.hyperparameters, self.arguments)
+        if problem is not None:
+            raise ConfigurationError(f"{problem}: leave one of them out.")
+        size = len(codec.encode_value("arguments", list(self.arguments)))
+        if size > _MAX_VALUE:
+            raise ConfigurationError(
+                f"arguments: they have {size} characters as JSON; SageMaker takes at most {_MAX_VALUE}. Put long "
+                "values into a file of a channel."
+            )
+
     def _check_limits(self) -> None:
         """How often and how long it may be tried."""
         if self.max_wait is not None and not self.use_spot_instances:
@@ -273,7 +298,8 @@ class Settings:
 
 
 #: Arguments that are lists of texts.
-_LISTS = ("dependencies", "container_entry_point", "container_arguments", "subnets", "security_group_ids")
+_LISTS = ("dependencies", "arguments", "container_entry_point", "container_arguments", "subnets", "security_group_ids")
+_EXAMPLES = {"dependencies": "['lib']", "arguments": "['--fp16', '--layers', '64', '32']"}
 _PATHS = ("entry_point", "source_dir", "output_path", "checkpoint_s3_uri", "checkpoint_local_path", "model_uri")
 _TEXTS = (
     "role", "volume_kms_key", "training_plan", "code_location", "image_uri", "framework_version", "py_version",
@@ -399,11 +425,12 @@ def _texts(name: str, value: Any) -> tuple[str, ...] | None:
     if isinstance(value, str | os.PathLike):
         raise ConfigurationError(f"{name} must be a list, got {shown(value)}; write [{shown(value)}].")
     items = []
-    for item in bounds.items_of(name, value, "['lib']" if name == "dependencies" else ""):
+    for item in bounds.items_of(name, value, _EXAMPLES.get(name, "")):
         if isinstance(item, os.PathLike):
             item = os.fspath(item)
-        if not isinstance(item, str) or not item:
-            raise ConfigurationError(f"{name} must be a list of strings, got {shown(item)} in it.")
+        if not isinstance(item, str) or (not item and name != "arguments"):
+            write = f"; write {str(item)!r}" if isinstance(item, int | float) else ""
+            raise ConfigurationError(f"{name} must be a list of strings, got {shown(item)} in it{write}.")
         _check_text(name, item, path=name == "dependencies")
         items.append(item)
     return tuple(items)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from estimators.job import fleets
-from estimators.job.secrets import mask_mapping
+from estimators.job.secrets import mask_value
 from estimators.job.text import columns_of, visible
 from estimators.results.html import render
 
@@ -141,7 +141,7 @@ def job_values(result: Result) -> dict[str, Any]:
 def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
     """Return an estimator as HTML: the settings that are no defaults, and its latest job."""
     shown = [
-        (field.name, [_value_text(mask_mapping(value) if isinstance(value, Mapping) else value)])
+        (field.name, [_value_text(mask_value("", value) if isinstance(value, Mapping | tuple) else value)])
         for field in dataclasses.fields(settings)
         if (value := getattr(settings, field.name)) != _default(field) and field.name not in _NOT_SHOWN
     ]

@@ -149,6 +149,7 @@ def test_container_needs_the_standard_library_only() -> None:
         *sys.stdlib_module_names,
         "container",
         "sitecustomize",
+        "_fleetfit_arguments",
         "_fleetfit_command",
         "_fleetfit_evidence",
         "_fleetfit_hosts",

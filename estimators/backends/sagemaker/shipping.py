@@ -160,7 +160,8 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
     own = [name for name in spec.hyperparameters if name.startswith("fleetfit_")]
     if own:
         raise UnsupportedError(
-            f"image {image!r} would start the script by itself, and its toolkit does not know {', '.join(own)}: "
+            f"image {image!r} would start the script by itself, and its toolkit does not know "
+            f"{', '.join('arguments=' if name == codec.ARGUMENTS else name for name in own)}: "
             f"{remedy}."
         )
 

@@ -14,14 +14,15 @@ from estimators.client.jobfiles import reading
 from estimators.client.jobfiles.building import DERIVED_OPTIONS, PATHS, argument_names
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import Channel, RunOptions, TrainingJobSpec
-from estimators.job.secrets import looks_secret, mask_value
+from estimators.job.secrets import MASK, looks_secret, mask_argv, mask_value
 from estimators.job.settings import Settings
 from estimators.records.record import JobRecord
 
 #: In this order they are read most easily; the others come after them.
 _ORDER = (
-    "framework", "entry_point", "source_dir", "dependencies", "image_uri", "hyperparameters", "environment",
-    "distribution", "instance_type", "instance_count", "inputs", "input_mode", "output_path", "checkpoint_s3_uri",
+    "framework", "entry_point", "source_dir", "dependencies", "image_uri", "hyperparameters", "arguments",
+    "environment", "distribution", "instance_type", "instance_count", "inputs", "input_mode", "output_path",
+    "checkpoint_s3_uri",
 )  # fmt: skip
 _LINE = 120
 
@@ -110,11 +111,24 @@ def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
             if not secret or value in (None, ""):
                 kept[name][key] = _escaped(value)
                 continue
-            variable = key if name == "environment" else re.sub(r"\W", "_", key, flags=re.ASCII).upper()
-            variable = variable if not variable[:1].isdigit() else f"_{variable}"
+            variable = key if name == "environment" else _variable(key)
             kept[name][key] = f"${{env:{variable}}}"
             variables.append(variable)
+    words = values.get("arguments") or ()
+    for place, (word, shown) in enumerate(zip(words, mask_argv(words), strict=True)):
+        if shown != word:
+            name, _, _ = word.partition("=")
+            begun = f"{name}=" if shown == f"{name}={MASK}" else ""
+            variable = _variable((name if begun else words[place - 1] if place else "").strip("-") or "argument")
+            kept["arguments"][place] = f"{begun}${{env:{variable}}}"
+            variables.append(variable)
     return kept, variables
+
+
+def _variable(name: str) -> str:
+    """Return the environment variable that stands for a value of this name."""
+    variable = re.sub(r"\W", "_", name, flags=re.ASCII).upper()
+    return variable if not variable[:1].isdigit() else f"_{variable}"
 
 
 def _escaped(value: Any) -> Any:

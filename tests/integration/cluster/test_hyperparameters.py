@@ -8,6 +8,8 @@ from typing import Any
 import clusters
 import pytest
 
+from estimators import MPI, TensorFlow
+
 VALUES: dict[str, Any] = {
     "text": "plain",
     "empty": "",
@@ -129,3 +131,29 @@ def test_the_users_environment_reaches_the_script_and_ours_does_not(make: cluste
             "FLEETFIT_JOB_TOKEN", "FLEETFIT_CONTROL_FD", "FLEETFIT_CONTROL_ADDRESS", "FLEETFIT_LIFELINE_FD",
             "FLEETFIT_HOST_SOCKET", "FLEETFIT_PROCESS",
         }  # fmt: skip
+
+
+def test_arguments_reach_the_script_as_they_are_behind_the_hyperparameters(make: clusters.Make) -> None:
+    words = ["--fp16", "--layers", "64", "32", "--text", "a 'b' \n", "", "--lr=-1e-05", "--out", "/opt/ml/model/x"]
+    job = make.run(
+        SCRIPT, hosts=2, distribution=MPI(), hyperparameters={"epochs": 3, "lr": 5}, arguments=words, model_dir=False
+    )
+    for rank in range(2):
+        got = json.loads(make.marked(f"got-{rank}"))
+        own = got["environ"]["SM_MODEL_DIR"]
+        assert got["argv"] == ["--epochs", "3", *words[:-1], f"{own}/x"]
+        assert json.loads(got["environ"]["SM_USER_ARGS"]) == got["argv"]
+    assert TensorFlow.attach(job.name).arguments == tuple(words)
+
+
+def test_what_argparse_drops_is_warned_of_once(make: clusters.Make) -> None:
+    script = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--train_batch_size", type=int, default=8)
+    parser.parse_known_args()
+    """
+    job = make.run(script, hosts=2, distribution=MPI(), hyperparameters={"train-batch-size": 1})
+    assert [text for text in job.warnings if "parser" in text] == [
+        "the script's parser has no --train-batch-size, and dropped it: was --train_batch_size meant?"
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import Any
 
@@ -88,10 +89,26 @@ def test_reserved_names() -> None:
         ({"s3_uri": "s3://x", "on": True}, ["--on", "True", "--s3_uri", "s3://x"]),
         ({"map": {"b": 2, "a": 1}}, ["--map", "a=1,b=2"]),
         ({"list": [1, "two"]}, ["--list", "[1, 'two']"]),
+        # To argparse a number with an exponent is an option if it is negative.
+        ({"lr": -1e-05, "up": 1e-05, "far": -1.5e22}, ["--far", "-15000000000000000000000", "--lr", "-0.00001", "--up",
+                                                       "1e-05"]),
     ],
-)
+)  # fmt: skip
 def test_command_line_arguments(values: dict[str, Any], expected: list[str]) -> None:
     assert hyperparameters.to_cmd_args(values) == expected
+
+
+def test_negative_numbers_are_none_of_argparses_options() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--xx", type=float)
+    for value in (-1e-05, -2.5e-300, -1e300, -0.0, -7.25):
+        assert parser.parse_args(hyperparameters.to_cmd_args({"xx": value})).xx == value
+
+
+def test_arguments_follow_and_name_a_hyperparameter_once() -> None:
+    values = {"lr": 0.1, "epochs": 3, "v": 1}
+    words = ["--fp16", "--lr=0.2", "-v", "2", "-0.5", "--", "x"]
+    assert hyperparameters.to_cmd_args(values, words) == ["--epochs", "3", *words]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,14 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
     [
         ("ModuleNotFoundError: No module named 'horovod'", "horovod is not installed in the Python that runs the job"),
         ("ModuleNotFoundError: No module named 'pandas.core'", "add pandas.core to a requirements.txt"),
-        ("train.py: error: unrecognized arguments: --epochs 3", "declare --epochs 3 in its argument parser"),
+        ("train.py: error: unrecognized arguments: --epochs 3 --lr=1", "declare --epochs, --lr in its argument parser"),
+        ("train.py: error: unrecognized arguments: True", "arguments=['--NAME']"),
+        (
+            "t.py: error: argument --layers: invalid int value: '[64, 32]'",
+            "arguments=['--layers', '64', '32'] in place",
+        ),
+        ("t.py: error: argument -l/--layers: invalid int value: '[64]'", "arguments=['-l', '64'] in place"),
+        ("train.py: error: argument --prefix: expected one argument", "arguments=['--prefix=VALUE']"),
         ("OSError: [Errno 28] No space left on device", "`fleetfit clean`"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),
         ("OSError: [Errno 98] Address already in use", "port 0"),

@@ -17,9 +17,16 @@ from estimators.job.errors import ConfigurationError
 FLAGS = "-np 8 --min-np 4 --max-np 12 --slots 4 --host-discovery-script discover_hosts.sh"
 
 
-@pytest.mark.parametrize(("command", "arguments"), [("train.py", []), ("a/train.py --epochs 4", ["--epochs", "4"])])
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("train.py", []),
+        ("a/train.py --epochs 4", ["--epochs", "4"]),
+        ("-u bench.py --no-cuda -- 'a b' --layers 64 32", ["--no-cuda", "--", "a b", "--layers", "64", "32"]),
+    ],
+)
 def test_horovodruns_flags_are_those_of_an_elastic_job(command: str, arguments: list[str]) -> None:
-    given = horovodrun_arguments(parser().parse_args(["horovodrun", *FLAGS.split(), "python", *command.split()]))
+    given = horovodrun_arguments(parser().parse_args(["horovodrun", *FLAGS.split(), "python", *shlex.split(command)]))
     assert (given.hosts, given.processes, given.strategy) == (2, 4, "elastic_horovod")
     script = os.path.abspath("discover_hosts.sh")  # the supervisor runs it, elsewhere
     assert {"min_workers=4", "max_workers=12", "slots=4", "max_hosts=3", f"discovery={script}"} <= set(given.option)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.contract.hyperparameters import decode, encode, to_cmd_args
+from container.contract.hyperparameters import ARGUMENTS, decode, encode, to_cmd_args
 from estimators.cli import jobargs, parsing
 from estimators.cli.jobargs import distribution
 from estimators.job.errors import ConfigurationError
@@ -55,34 +55,31 @@ def test_arguments_of_the_script(arguments: list[str], values: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "part"),
+    ("arguments", "values"),
     [
-        (["file.txt"], "has no name"),
-        (["--epochs", "3", "4"], "'4' has no name"),
-        (["--verbose"], "'--verbose' has no value"),
-        (["--verbose", "--epochs", "3"], "'--verbose' has no value"),
-        (["--lr", "1", "--lr=2"], "twice"),
-        (["--x", "1"], "'-x'"),
-        (["-lr", "1"], "'--lr'"),
-        (["--"], "has no name"),
+        (["file.txt"], {}),
+        (["--epochs", "3", "4"], {}),
+        (["--no-cuda", "--epochs", "3", "--fp16"], {"epochs": 3}),
+        (["--layers", "64", "32", "--lr", "0.1"], {"lr": 0.1}),
+        (["--lr", "1", "--lr=2", "-v", "2"], {"v": 2}),
+        (["--x", "1", "-lr", "1"], {}),  # as hyperparameters they would be -x and --lr
+        (["--lr", "1", "--", "--epochs", "3"], {"lr": 1}),
+        (["--sagemaker_program", "x.py"], {}),
     ],
 )
-def test_arguments_that_cannot_travel(arguments: list[str], part: str) -> None:
-    with pytest.raises(ConfigurationError, match=part):
-        parsing.hyperparameters([], arguments)
+def test_what_is_no_name_with_a_value_is_no_hyperparameter(arguments: list[str], values: dict) -> None:
+    assert parsing.hyperparameters([], arguments) == values
 
 
-@given(
-    st.dictionaries(
-        st.from_regex(r"[a-z][a-z_]{1,8}", fullmatch=True),
-        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-    )
-)
-def test_the_script_gets_what_was_typed(values: dict[str, str]) -> None:
-    typed = [f"--{name}={value}" for name, value in values.items()]
-    sent = encode(parsing.hyperparameters([], typed))
-    received = to_cmd_args(decode(sent))
-    assert received == [text for name in sorted(values) for text in (f"--{name}", values[name])]
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(st.lists(st.one_of(WORDS, st.from_regex(r"--?[a-z][a-z_]{0,8}(=-?[0-9])?", fullmatch=True))))
+def test_the_script_gets_what_was_typed(typed: list[str]) -> None:
+    sent = encode({**parsing.hyperparameters([], typed), ARGUMENTS: typed})
+    received = decode(sent)
+    words = received.pop(ARGUMENTS)
+    assert to_cmd_args(received, words) == typed
 
 
 def test_hyperparameters_by_name_json_and_file(tmp_path: Path) -> None:

@@ -177,10 +177,15 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     variables = writing.save(
         str(path),
-        {"hyperparameters": {"api-key": "s3cret", "max_tokens": 3}, "environment": {"DB_PASSWORD": "s3cret"}},
+        {
+            "hyperparameters": {"api-key": "s3cret", "max_tokens": 3},
+            "environment": {"DB_PASSWORD": "s3cret"},
+            "arguments": ["--hf-token", "s3cret", "--db-password=s3cret", "--url", "http://me:s3cret@x", "--fp16"],
+        },
     )
-    assert variables == ["API_KEY", "DB_PASSWORD"]
+    assert variables == ["API_KEY", "DB_PASSWORD", "HF_TOKEN", "DB_PASSWORD", "URL"]
     assert "s3cret" not in path.read_text()
+    assert "--db-password=${env:DB_PASSWORD}" in path.read_text()
     with pytest.raises(ConfigurationError, match="there is a file already"):
         writing.save(str(path), {})
     with pytest.raises(ConfigurationError, match="cannot be written"):

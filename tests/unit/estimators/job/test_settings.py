@@ -17,6 +17,16 @@ from estimators.job.settings import Settings
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ({"entry_point": "t.py", "arguments": "--fp16"}, "arguments must be a list, got '--fp16'; write ['--fp16']."),
+        ({"entry_point": "t.py", "arguments": ["--layers", 64]}, "got 64 in it; write '64'."),
+        ({"entry_point": "t.py", "arguments": ["a\0"]}, "NUL"),
+        ({"entry_point": "t.py", "arguments": ["x" * 3000]}, "3004 characters as JSON; SageMaker takes at most 2500"),
+        ({"entry_point": print, "arguments": ["x"]}, "entry_point is a function"),
+        ({"image_uri": "x", "arguments": ["x"]}, "or give container_arguments"),
+        (
+            {"entry_point": "t.py", "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
+            "hyperparameter 'lr' is '0.5', and arguments have --lr '0.1'",
+        ),
         ({"instance_count": 0}, "instance_count must be a whole number, 1 or more; got 0."),
         ({"instance_count": -1}, "got -1"),
         ({"instance_count": 2.0}, "got 2.0; write 2."),
