@@ -25,6 +25,7 @@ from container.contract.names import cut
 from container.contract.plan import Plan, Role, StartedBy
 from container.contract.wire import PROGRESS, STACKS
 from container.launchers import membership_of
+from container.system import processes
 from container.system.connection import Connection
 from container.system.loop import Loop, Timer
 from container.system.progress import ProgressJudge
@@ -96,7 +97,9 @@ class HostRuntime(Runtime):
                 self._host, environment.hosts, spawn=self._spawn_daemon, hung_up=self._remote_shell_gone
             )
             answer = self._requests.ended
-        self._daemons = remotes.Daemons(self._host, settings.runtime_dir, environment.machine, answer)
+        self._daemons = remotes.Daemons(
+            self._host, settings.runtime_dir, environment.machine, answer=answer, failed=self._fail_if_running
+        )
         self._watch = ProgressWatch(loop, output, environment, settings.hang_timeout, self._tell_progress)
         self._progress: ProgressJudge | None = None
         if self._coordinator is not None and settings.hang_timeout:
@@ -376,12 +379,13 @@ class HostRuntime(Runtime):
             for process in mine.processes:
                 if process.started_by is StartedBy.MPIRUN:
                     self._gang.expect(process)
-                    if self._env.machine.shared:
-                        self._gang.leave_command(process.argv)
+                    self._gang.leave_command(process.argv)
+                    daemons.make_rank_program(self._settings.runtime_dir, self._env.machine)
             for process in mine.processes:
                 if process.role is Role.LAUNCHER:
-                    argv = daemons.prepare(process.argv, self._settings.runtime_dir, self._env.machine)
-                    session = daemons.session_environment(self._settings.runtime_dir)
+                    path = self._gang.environment.get("PATH", "")
+                    argv = daemons.prepare(process.argv, path, self._settings.runtime_dir, self._env.machine)
+                    session = daemons.session_environment(self._settings.runtime_dir, path)
                     mpirun = self._gang.launch_bare(
                         process.name, process.role, argv, {**process.environment, **session}
                     )
@@ -425,6 +429,8 @@ class HostRuntime(Runtime):
             for member in self._gang.ranks
             if member.pid is None and not member.ended and not member.waits_for_importer
         ]
+        if not missing and self._state is ToolkitState.RUNNING:
+            self._check_importer(self._gang)
         if missing and self._state is ToolkitState.RUNNING:
             self.fail(
                 Failure(
@@ -432,6 +438,23 @@ class HostRuntime(Runtime):
                     message=f"{', '.join(missing)} did not start within {self._settings.start_timeout:g} s.",
                     host=self._host,
                     hints=("mpirun's own output, under [mpirun], may say why.",),
+                )
+            )
+
+    def _check_importer(self, gang: Gang) -> None:
+        """See that what imports for ranks goes on doing so: imports may take any time, but not in silence."""
+        waiting = [member.name for member in gang.ranks if member.waits_for_importer]
+        left = gang.importer_heard + self._settings.start_timeout - time.monotonic()
+        if waiting and left > 0:
+            self._loop.call_later(left, self._check_started)
+        elif waiting:
+            stopped = gang.importer is not None and processes.is_stopped(gang.importer)
+            self.fail(
+                Failure(
+                    cause=Cause.TIMEOUT,
+                    message=f"what imports for {', '.join(waiting)} has imported nothing for "
+                    f"{self._settings.start_timeout:g} s{': it is stopped (SIGSTOP)' if stopped else ''}.",
+                    host=self._host,
                 )
             )
 

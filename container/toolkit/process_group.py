@@ -50,6 +50,7 @@ class Member:
         signal: How, if a signal killed it.
         told: Whether it ended after it, or its wrapper, was told to.
         vanished: Whether its wrapper went away without a report.
+        importer_gone: Whether it ended as what had imported for it was killed.
         start_error: Why the command could not be started, if so.
         exception: The uncaught exception that its Python reported, as ``{pid, type, message, traceback}``.
         max_rss_kb: Its peak memory in KiB.
@@ -68,6 +69,7 @@ class Member:
     signal: int | None = None
     told: bool = False
     vanished: bool = False
+    importer_gone: bool = False
     start_error: str | None = None
     exception: dict[str, Any] | None = None
     max_rss_kb: int | None = None
@@ -139,6 +141,8 @@ class Gang:
         self.members: dict[str, Member] = {}
         self._ending = False
         self._importer: importer.Importer | None = None
+        #: When what imports for the ranks has last told something.
+        self.importer_heard = 0.0
         #: Whether whoever started the toolkit is still there; if not, nothing is kept for others.
         self.is_followed = True
         self._has_own_importer = False
@@ -213,6 +217,7 @@ class Gang:
         request |= {"keep": keep, "keep_with": keep_with}
         path = self._runtime_dir / rank_wrapper.IMPORTER
         self._has_own_importer = folder is None
+        self.importer_heard = time.monotonic()
         try:
             self._importer = importer.Importer(
                 self._loop, folder or self._runtime_dir, path, command, env, request, self._from_importer
@@ -226,6 +231,7 @@ class Gang:
         return self._importer.pid if self._importer is not None else None
 
     def _from_importer(self, message: Message) -> None:
+        self.importer_heard = time.monotonic()
         self.on_activity()
         if "importing" not in message:
             self.on_importer(message)
@@ -405,6 +411,7 @@ class Gang:
                 member.signal = message["signal"]
                 member.told = member.told or bool(message["told"])
                 member.max_rss_kb = int(message["max_rss_kb"])
+                member.importer_gone = bool(message.get("importer_gone"))
                 self._ended(member)
 
     def _wrapper_closed(self, member: Member) -> None:
@@ -451,7 +458,7 @@ class Gang:
         elif values.get("kind") == "serving" and isinstance(values.get("data"), dict):
             member.servers.add(values["data"].get("pid"))
             self.on_serving(member)
-        else:
+        elif values.get("kind") != "importing":  # which has told all by coming
             self.on_event(member, values)
 
 

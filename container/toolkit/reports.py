@@ -38,6 +38,12 @@ _HEADLINE = 300
 _OPENING = ("(", "[", "{")
 
 
+IMPORTER_GONE = (
+    "The kernel does that when memory runs out (see `dmesg`), or somebody has ended it. environment={'FLEETFIT_FORK': "
+    "'0'} has each rank import by itself."
+)
+
+
 def is_consequence(member: Member) -> bool:
     """Return whether a process's exception or last words say that another one failed before it."""
     said = str(member.exception.get("message")) if member.exception is not None else ""
@@ -73,6 +79,8 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
     end = describe_end(member.exit_code, member.signal)
     if member.vanished:
         end = "was killed by SIGKILL together with its wrapper"
+    if member.importer_gone:
+        end = "ended with the process that had imported for the ranks of its machine, which was killed by SIGKILL"
     timed_out = collective_timeouts.describe(text, traceback)
     headline = timed_out or _headline(traceback, member.exception)
     if member.exit_code is None and member.signal is None:
@@ -91,7 +99,8 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
         log_tail=None if traceback else traceback_text.log_tail(text) or None,
         hints=(
             *((collective_timeouts.HINT,) if timed_out else ()),
-            *hints(text, member.signal, traceback=traceback, situation=situation),
+            *((IMPORTER_GONE,) if member.importer_gone else ()),
+            *hints(text, None if member.importer_gone else member.signal, traceback=traceback, situation=situation),
         ),
     )
 

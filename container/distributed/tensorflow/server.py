@@ -42,6 +42,33 @@ def serve() -> int:
     return 0
 
 
+class Importing:
+    """Tells the toolkit now and then that modules are being imported, which may take longer than a job may be silent.
+
+    The scripts' own processes have the hook for that. It stands first in ``sys.meta_path``, finds nothing, and counts
+    each name once.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._next = 0.0
+
+    def __enter__(self) -> Importing:
+        sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Note that a module is looked for."""
+        if name not in self._names:
+            self._names.add(name)
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + 1.0
+                events.emit("importing")
+
+
 def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> None:
     """Serve until the chief has finished, or SIGTERM comes.
 
@@ -59,7 +86,8 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # parameter servers take no GPU
     ended = _Ended()
     events.emit("serving", pid=os.getpid())
-    import tensorflow as tf
+    with Importing():
+        import tensorflow as tf
 
     from container.distributed.tensorflow import devices
 

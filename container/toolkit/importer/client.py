@@ -24,11 +24,13 @@ class Forked:
 
     Attributes:
         pid: Its pid, which stays its own until :meth:`wait` returns.
+        importer_gone: Whether it has ended with the importer.
     """
 
     def __init__(self, connection: BlockingConnection, pid: int) -> None:
         self._connection = connection
         self.pid = pid
+        self.importer_gone = False
 
     def wait(self) -> tuple[int, int]:
         """Return how it has ended, as a wait status, and its peak memory in KiB."""
@@ -38,6 +40,7 @@ class Forked:
         except OSError:
             answer = None
         if answer is None:  # the importer was killed, and its death killed the rank
+            self.importer_gone = True
             return signal.SIGKILL, 0
         return int(answer["status"]), int(answer["max_rss_kb"])
 

@@ -169,7 +169,10 @@ def test_after_sigkill_of_one_process_nothing_is_left(kind: str, make: clusters.
     snapshot.find(kind, "algo-2").kill()
     snapshot.await_end()
     assert clusters.await_terminal(job) == "Failed"
-    assert "algo-2" in job.describe()["FailureReason"]
+    reason = job.describe()["FailureReason"]
+    assert "algo-2" in reason
+    if kind == "importer":
+        assert "ended with the process that had imported for the ranks" in reason and "batch size" not in reason
     snapshot.await_tidy()
 
 
@@ -233,6 +236,14 @@ def test_an_import_that_hangs_is_told_for_each_rank(make: clusters.Make, library
     lines = str(job.failure.places).splitlines()
     assert [line.partition(":")[0] for line in lines] == ["algo-1, rank 0", "algo-1, rank 1"]
     assert all("importing" in line for line in lines)
+
+
+def test_an_importer_that_is_stopped_while_it_imports_is_told(make: clusters.Make, library: Path) -> None:
+    (library / "slowly.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n")
+    job = clusters.fit(make("import slowly\n", processes=2, options={"start_timeout": 2.0}), wait=False)
+    assert clusters.await_terminal(job) == "Failed"
+    said = "what imports for rank 0, rank 1 has imported nothing for 2 s: it is stopped (SIGSTOP)"
+    assert said in job.describe()["FailureReason"]
 
 
 def test_an_importer_that_is_killed_while_it_imports_is_done_without(make: clusters.Make, library: Path) -> None:
