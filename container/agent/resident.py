@@ -39,7 +39,7 @@ from pathlib import Path
 from container.contract.messages import Message
 from container.system import interfaces, processes, saved
 from container.system.background import Background
-from container.system.host_machine import cpu_count, gpu_count
+from container.system.host_machine import cpu_count, gpu_count, identity
 from container.system.link import Link
 from container.system.loop import Loop
 from container.system.removing import remove_tree
@@ -221,6 +221,7 @@ class _Resident:
             "gpus": gpu_count(),
             "processor": platform.machine(),
             "interfaces": {name: str(address.ip) for name, address in interfaces.addresses().items()},
+            "identity": identity(),
         }
         self._link.send({"op": "hello", "protocol": PROTOCOL, **facts})
 

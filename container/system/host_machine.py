@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -40,6 +41,18 @@ def cpu_count() -> int:
 def gpu_count() -> int:
     """Count the NVIDIA devices that this process sees, without starting a program."""
     return len(machine.gpus())
+
+
+def identity() -> str:
+    """Return what tells this machine from others, whatever it is called: its boot, its network and its name.
+
+    Containers, and network namespaces, are machines of their own. Empty where the kernel does not say.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/net')} {socket.gethostname()}"
+    except OSError:
+        return ""
 
 
 def find_mpirun(python: str = sys.executable, path: str | None = None) -> str | None:

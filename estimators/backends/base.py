@@ -192,6 +192,11 @@ class Backend(abc.ABC):
         return dict(options.backend_options)
 
     @classmethod
+    def patient(cls, options: RunOptions) -> dict[str, Any]:
+        """Return the backend's options for a job that is to wait where others have what it needs: a tuner's trial."""
+        return dict(options.backend_options)
+
+    @classmethod
     def head_start(cls, spec: TrainingJobSpec, record: Path) -> HeadStart | None:
         """What a caller that waits can do for the job while its supervisor loads, if there is something."""
         return None

@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -92,6 +93,11 @@ def submit(source: IO[bytes], speaker: Speaker) -> int:
         speaker.say({"op": "refused", "error": str(error)})
     except OSError as error:
         speaker.say({"op": "refused", "error": f"{error.filename or 'the job'}: {error.strerror or error}"})
+    except Exception as error:  # noqa: BLE001 - whoever waits would be told that there is no such job
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(place.filename)}:{place.lineno}, Python {sys.version.split()[0]}"
+        text = f"fleetfit failed on the dispatcher: {type(error).__name__}: {error} ({where})"
+        speaker.say({"op": "refused", "error": text})
     else:
         speaker.say({"op": "done"})
     return 0

@@ -81,7 +81,7 @@ def of_environment(
     own = horovod.cached(installation, cache)
     if own is None and horovod_too:
         raise ProvisionError(
-            "There is no Horovod wheel for this environment in the cache",
+            f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod",
             "`fleetfit install horovod` builds it.",
         )
     extra = "[and-cuda]" if gpu else ""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract import hyperparameters as codec
 from container.contract.names import shown
 from container.contract.strategies import ElasticHorovod
 from estimators import backends
@@ -290,6 +291,12 @@ class HyperparameterTuner:
                 "strategy 'PBT': trials go on from checkpoints in each other's records; leave checkpoint_s3_uri out."
             )
         tuned = self._hyperparameter_ranges
+        fixed = sorted(name for name in tuned if codec.option_of(name) in codec.values_in(settings.arguments or ()))
+        if fixed:
+            raise ConfigurationError(
+                f"arguments have {', '.join(map(codec.option_of, fixed))} for all trials, which is to be tuned: leave "
+                "it out there, or out of the ranges."
+            )
         values = {key: value for key, value in settings.hyperparameters.items() if key not in tuned}
         changes: dict[str, Any] = {"hyperparameters": values}
         if self.metric_definitions is not None:
@@ -307,8 +314,10 @@ class HyperparameterTuner:
             warnings.warn(warning, PreflightWarning, stacklevel=4)
 
         def fill(template: JobRecord) -> None:
-            launch.fill(template, draft.spec, draft.options, draft.source, time.time())
-            found = backends.load(draft.options.backend).found(draft.spec)
+            backend = backends.load(draft.options.backend)
+            options = dataclasses.replace(draft.options, backend_options=backend.patient(draft.options))
+            launch.fill(template, draft.spec, options, draft.source, time.time())
+            found = backend.found(draft.spec)
             if found is not None:
                 template.write_json(template.found_file, found)
 

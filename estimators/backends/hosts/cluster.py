@@ -110,6 +110,12 @@ class HostCluster(Backend):
         return dict(make(spec, options) if make is not None else options.backend_options)
 
     @classmethod
+    def patient(cls, options: RunOptions) -> dict[str, Any]:
+        """What the provider makes of them, if its jobs do not wait by themselves."""
+        make = getattr(cls.provider_type, "patient", None)
+        return dict(make(options) if make is not None else options.backend_options)
+
+    @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
         """What the provider sees of the caller, if it looks."""
         look = getattr(cls.provider_type, "found", None)

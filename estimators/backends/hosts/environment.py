@@ -115,10 +115,11 @@ class PythonEnvironment:
             also: Of what is installed here, packages that it has beside those of training.
 
         Raises:
-            ProvisionError: what is installed here is not enough to train with.
+            ProvisionError: what is installed here is not enough to train with, or there is no wheel of its Horovod.
         """
         if requirements is None:
-            wheels = wheelhouse.of_environment(_here(), horovod_too=False, also=also)
+            here = _here()
+            wheels = wheelhouse.of_environment(here, horovod_too="horovod" in here.installed(), also=also)
         else:
             wheels = wheelhouse.of_requirements(requirements)
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -38,6 +38,7 @@ class MachineFacts:
         gpus: Its GPUs.
         processor: Its kind of processor, as ``uname -m`` says it.
         interfaces: Its network interfaces' addresses, by name.
+        identity: What it is known by, whatever its name or address; empty where that is not known.
     """
 
     root: str
@@ -49,6 +50,7 @@ class MachineFacts:
     gpus: int = 0
     processor: str = ""
     interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    identity: str = ""
 
     def interface_of(self, address: str) -> str | None:
         """Return the interface that has an address; None if none has."""

@@ -190,6 +190,7 @@ class SshOptions:
         fleet: The name under which host keys, and machines added by ``fleetfit hosts add``, are kept.
         caller_address: Where the machines reach this one, if not where ssh comes from.
         silence: After how many seconds without a sign of life a machine is lost.
+        wait: How long a job waits for machines that other jobs have, in seconds.
     """
 
     hosts: tuple[Machine, ...] | None = option(lambda where, value: parse_list(value, where))
@@ -200,6 +201,7 @@ class SshOptions:
     fleet: str = option(_fleet, DEFAULT_FLEET)
     caller_address: str | None = option(text())
     silence: float = option(seconds(1, 3600), 15.0)
+    wait: float = option(seconds(0), 0.0)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SshOptions:

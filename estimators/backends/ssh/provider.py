@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,6 +28,10 @@ from estimators.provision.errors import ProvisionError
 
 #: How often a file of machines is read while an elastic job runs, in seconds.
 _LIST_EVERY_S = 2.0
+#: How often it is looked whether machines are free that other jobs have, in seconds.
+_LOOK_EVERY_S = 1.0
+#: How long a tuner's trial waits for them.
+_TRIAL_WAITS_S = 7 * 86_400.0
 #: How long after the end of what a connection carries its own end, and why, is told, in seconds.
 _WHY_S = 0.1
 
@@ -59,6 +64,11 @@ class SshProvider:
         self.protected: set[int] = set()
         self._bridges = 0
         self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
+        self._reserved: dict[str, int] = {}  # machine -> the lock on one that no host has yet
+        self._queue: list[_Acquisition] = []  # who waits until there are machines for all
+        self._waits_until = 0.0
+        self._said = ""
+        self._identities: dict[str, tuple[str, str]] = {}  # host -> what its machine is known by, and is called
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -66,8 +76,12 @@ class SshProvider:
         try:
             given = SshOptions.of(options.backend_options)
             machines = given.machines()
+            if given.python is None:
+                PythonEnvironment.of(given.requirements)
         except ConfigurationError as error:
             return [str(error)]
+        except ProvisionError as error:
+            return [f"no environment can be made on the hosts: {error} Or name one: backend_options={{'python': …}}."]
         if _discovers(spec):
             strategy = spec.strategy
             assert isinstance(strategy, Elastic)
@@ -125,6 +139,11 @@ class SshProvider:
             given.pop("host_file", None)
         return given
 
+    @classmethod
+    def patient(cls, options: RunOptions) -> dict[str, Any]:
+        """Wait for machines that other jobs have."""
+        return {"wait": _TRIAL_WAITS_S, **options.backend_options}
+
     # --- hosts ---
 
     def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
@@ -132,8 +151,43 @@ class SshProvider:
         acquisition = _Acquisition(self, name, ready, failed)
         if _discovers(self._spec) and name not in self._places:
             self._waiting[name] = acquisition
+        elif self._options.wait and not self._starts and not self._places:
+            self._queue.append(acquisition)
+            if len(self._queue) == 1:
+                self._waits_until = time.monotonic() + self._options.wait
+                self._loop.call_later(0, self._reserve)
+        else:
+            self._loop.call_later(0, acquisition.next)
+
+    def _reserve(self) -> None:
+        """Lock as many machines as the job has hosts; all or none, so that two jobs do not wait for each other."""
+        busy = []
+        try:
+            for machine in self._machines:
+                if len(self._reserved) < len(self._queue) and _fits(machine, self._spec):
+                    lock, owner = _lock(self._options.fleet, machine.name, self._spec.name)
+                    if lock is None:
+                        busy.append(f"{machine.name} ({owner})")
+                    else:
+                        self._reserved[machine.name] = lock
+        except OSError:  # why is said where each host tries
+            busy = []
+        if busy and len(self._reserved) < len(self._queue) and time.monotonic() < self._waits_until:
+            self._unreserve()
+            text = f"waiting for machines: other jobs have {', '.join(busy)}"
+            if text != self._said:
+                self._said = text
+                self.tell(text)
+            self._loop.call_later(_LOOK_EVERY_S, self._reserve)
             return
-        self._loop.call_later(0, acquisition.next)
+        waiting, self._queue = self._queue, []
+        for acquisition in waiting:
+            acquisition.next()
+
+    def _unreserve(self) -> None:
+        for lock in self._reserved.values():
+            os.close(lock)
+        self._reserved.clear()
 
     def membership(self) -> MembershipSource | None:
         """What the list of machines says; hosts may be added to a file of them while a job runs."""
@@ -162,12 +216,14 @@ class SshProvider:
             machines = [known.get(machine.name, machine) for machine in machines]
         else:
             machines = [machine for machine in self._machines if _fits(machine, self._spec)]
-            machines.sort(key=lambda machine: self._losses.get(machine.name, 0))
+            machines.sort(key=lambda machine: (machine.name not in self._reserved, self._losses.get(machine.name, 0)))
         busy = []
         for machine in machines:
             if machine.name in tried or machine.name in self._locks:
                 continue
-            lock, owner = _lock(self._options.fleet, machine.name, self._spec.name)
+            lock, owner = self._reserved.pop(machine.name, None), ""
+            if lock is None:
+                lock, owner = _lock(self._options.fleet, machine.name, self._spec.name)
             if lock is None:
                 busy.append(f"{machine.name} ({owner})")
                 continue
@@ -201,6 +257,7 @@ class SshProvider:
     def give_up(self, host: str) -> None:
         """A host's machine is not its any more."""
         machine = self._taken.pop(host, None)
+        self._identities.pop(host, None)
         if machine is not None:
             lock = self._locks.pop(machine.name, None)
             if lock is not None:
@@ -218,6 +275,13 @@ class SshProvider:
             ready(connection)
 
         self._connections.open(machine.destination, connected, failed)
+
+    def known_as(self, host: str, machine: Machine, identity: str) -> str | None:
+        """Return by which other name the job has a machine already; else note that a host has it."""
+        other = next((name for known, name in self._identities.values() if known == identity and identity), None)
+        if other is None:
+            self._identities[host] = (identity, machine.name)
+        return other
 
     def root(self, host: str) -> str:
         """Return a folder for a host that no agent has had: one that is cut off may still remove its own."""
@@ -269,6 +333,9 @@ class SshProvider:
     def close(self) -> None:
         """Close all connections, at which everything ends on the machines."""
         self._waiting.clear()
+        self._queue.clear()
+        self._waits_until = 0.0
+        self._unreserve()
         for child in self.preparing:
             child.kill()
         for host in list(self._taken):
@@ -331,6 +398,15 @@ class _Acquisition:
             complaint = last[0].last_line if last and last[0].errors.strip() else ""
             return self._provider.lost(machine, connection, complaint, reason)
 
+        def ready(host: RemoteHost) -> None:
+            other = self._provider.known_as(self._name, machine, host.facts.identity)
+            if other is None:
+                self._ready(host)
+                return
+            host.on_lost = lambda reason: None
+            host.close()
+            self._not(machine, f"it is the machine of {other}: name a machine once, with as many slots as it has")
+
         def started(read: int, write: int) -> None:
             SshHost(
                 self._provider.loop,
@@ -342,7 +418,7 @@ class _Acquisition:
                 address=address,
                 caller_address=options.caller_address or connection.caller_address,
                 interface="",
-                ready=self._ready,
+                ready=ready,
                 failed=lambda text: self._not(machine, text),
                 silence=options.silence,
             )

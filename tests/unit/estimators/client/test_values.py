@@ -1,0 +1,46 @@
+"""The exception of a function is known by its job's failure, also where the reason was cut."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from container.contract.failures import Cause, Failure
+from estimators.client.functions import values
+
+
+class MyError(Exception):
+    pass
+
+
+def raised(error: Exception) -> str:
+    try:
+        raise error
+    except (MyError, ValueError):
+        return traceback.format_exc()
+
+
+@pytest.mark.parametrize("message", ["x" * 5000, "first line\n" + "many more\n" * 500 + "last", "short", ""])
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_exception_is_known_by_what_is_left_of_it(
+    message: str, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = MyError(message)
+    text = raised(error)
+    headline = text[text.index(f"{__name__}.MyError") :]
+    said = [
+        values._Said(name, pickle.dumps({"error": one, "text": raised(one), "rank": 0, "time": time}))
+        for name, one, time in (("error-algo-1-0.pkl", error, 2.0), ("error-algo-2-1.pkl", ValueError("before"), 1.0))
+    ]
+    monkeypatch.setattr(values, "_left", lambda record: said)
+    reason = f"AlgorithmError: algo-1, rank 0: {headline}" if whole else f"algo-1, rank 0: {headline[:900]}"
+    failure = Failure(cause=Cause.PROCESS, message=reason, rank=0)
+    record: Any = SimpleNamespace(name="job")
+    found = values.exception_of(record, failure)
+    assert isinstance(found, MyError) and found.args == error.args
+    other = Failure(cause=Cause.HOST_LOST, message="algo-2 was lost", rank=None)
+    assert values.exception_of(record, other) is None

