@@ -221,6 +221,7 @@ def _arguments_watch():  # type: ignore[no-untyped-def]
         from _fleetfit_arguments import wrap  # type: ignore[import-not-found]
     except Exception:  # noqa: BLE001 - it is not looked at then
         return None
+    del sys.modules["_fleetfit_arguments"]
     return wrap
 
 
@@ -535,7 +536,7 @@ def _go_on(text: str, hide, late, evidence) -> None:  # type: ignore[no-untyped-
         evidence: What watches whether this process joins others; None if nothing does.
     """
     _leave_the_path()
-    for name in ("arguments", "importer", "imports", "hosts", "ranks", "command"):
+    for name in ("importer", "imports", "hosts", "ranks", "command"):
         sys.modules.pop(f"_fleetfit_{name}", None)
     late.text = text
     fd = os.environ.pop(_PLACE_FD, None)

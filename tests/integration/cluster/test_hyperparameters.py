@@ -134,9 +134,22 @@ def test_the_users_environment_reaches_the_script_and_ours_does_not(make: cluste
 
 
 def test_arguments_reach_the_script_as_they_are_behind_the_hyperparameters(make: clusters.Make) -> None:
-    words = ["--fp16", "--layers", "64", "32", "--text", "a 'b' \n", "", "--lr=-1e-05", "--out", "/opt/ml/model/x"]
+    words = [
+        "--fp16",
+        "--layers",
+        "64",
+        "32",
+        "--text",
+        "a 'b' \n",
+        "",
+        "--shift=-1e-05",
+        "--lr",
+        "0.5",
+        "--out",
+        "/opt/ml/model/x",
+    ]
     job = make.run(
-        SCRIPT, hosts=2, distribution=MPI(), hyperparameters={"epochs": 3, "lr": 5}, arguments=words, model_dir=False
+        SCRIPT, hosts=2, distribution=MPI(), hyperparameters={"epochs": 3, "lr": 0.5}, arguments=words, model_dir=False
     )
     for rank in range(2):
         got = json.loads(make.marked(f"got-{rank}"))

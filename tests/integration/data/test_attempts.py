@@ -69,7 +69,8 @@ def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp
         job.resume(logs=False)
     assert job.status == "Completed", job.describe().get("FailureReason")
     attempts = {f"algo-{host + 1}-{number}" for host in range(hosts) for number in range(fails + 1)}
-    assert len(said(job, "began")) == len(attempts)
+    # Of an attempt that is interrupted without notice a host may be ended with its file, before it has said so.
+    assert set(said(job, "began")) == {str(number) for number in range(fails + 1)}
     names = s3.names()
     assert {name.removeprefix("ck/") for name in names if name.startswith("ck/")} == attempts
     assert {Path(name).name for name in names if "/intermediate/" in name} == attempts
