@@ -85,6 +85,8 @@ def of_host(
 ) -> tuple[list[str], dict[str, str]]:
     """Return a daemon's line and variables with this host's OpenMPI in place of algo-1's, which may lie elsewhere.
 
+    The rank wrapper sets what is meant for ranks.
+
     Args:
         argv: The daemon's line, see :func:`command`.
         added: Its variables.
@@ -108,6 +110,9 @@ def of_host(
         for name, value in added.items()
     }
     moved.update({name: environment[name] for name in _PREFIXES if name in added and name in environment})
+    if "OPAL_PREFIX" in environment:
+        # mpirun gives its own to all ranks, where PMIx would not find what it loads, and MPI_Init not end.
+        moved[f"{variables.USERS_PREFIX}PMIX_INSTALL_PREFIX"] = environment["OPAL_PREFIX"]
     return [daemon, *argv[1:]], moved
 
 
