@@ -201,6 +201,11 @@ class Journal:
         self._writer.write(wire.Piece(host, None, f"{text}\n".encode()), time_ns)
         self._news = True
 
+    def show_progress(self, host: str, text: str) -> None:
+        """Put a state of what is waited for into a host's log, where the next one takes its place."""
+        self._writer.write(wire.Piece(host, None, f"{text}\r".encode()))
+        self._news = True
+
     def recall(self) -> None:
         """Add up again what an earlier supervisor has recorded of the metrics."""
         for event in self._record.events("metric"):

@@ -115,6 +115,7 @@ class Supervisor:
         self._next_timer: Timer | None = None  # for the next attempt
         self._wait_until = 0.0
         self._run_timer: Timer | None = None  # max_run
+        self._waits_since: float | None = None  # for hosts
         self._turn: Turn | None = None  # its place in a queue
         self._linger = _PROVENANCE_TIMEOUT
         self._timers: list[Timer] = []
@@ -757,9 +758,20 @@ class Supervisor:
         ):
             return
         self._journal.step(secondary, message)
+        self._show_wait(secondary, message)
         self._journal.write_status()
         if secondary is SecondaryStatus.TRAINING:
             self._hosts_start()
+
+    def _show_wait(self, secondary: SecondaryStatus, message: str) -> None:
+        """Show what hosts are waited for, and that they are there."""
+        host = self._attempt.spec.hosts[0]
+        if message and secondary in (SecondaryStatus.STARTING, SecondaryStatus.PENDING, SecondaryStatus.TRAINING):
+            self._waits_since = self._waits_since or time.monotonic()
+            self._journal.show_progress(host, message)
+        elif self._waits_since is not None and secondary is SecondaryStatus.TRAINING:
+            self._journal.say(host, f"the hosts are ready after {time.monotonic() - self._waits_since:.0f} s")
+            self._waits_since = None
 
     def _hosts_start(self) -> None:
         now = time.monotonic()

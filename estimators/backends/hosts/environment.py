@@ -51,7 +51,17 @@ do
   echo "python $v"
 done
 mkdir -p "$b" && chmod 700 "$b"
+test -n "$(find "$b/no-index" -mmin -1440 2>/dev/null)" && echo no-index
 echo "free $(df -Pk "$b" | tail -n 1 | awk '{{print $4}}')"
+"""
+#: Whether the host's index serves a package: ``$1``: the Python, ``$2``: uv's version, ``$3``: a requirement. That it
+#: does not is remembered for a day: a host behind a firewall waits for long until it knows.
+_PROBE = f"""
+b="{CACHE}"
+export UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=4 UV_HTTP_RETRIES=0
+if printf '%s\\n' "$3" | timeout 6 "$b/uv-$2" -q pip compile --no-deps --no-header --python "$1" - 2>&1
+then rm -f "$b/no-index"; else s=$?; touch "$b/no-index"; test $s -ne 124 || echo "it did not answer within 6 s"; exit 1
+fi
 """
 #: ``$1``: where the file goes, below our folder there. It comes in, packed.
 _TAKE_PROGRAM = f"""
@@ -215,13 +225,20 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Callable[[str], N
     if own is not None:
         _send(shell, folder, [wheels / own.name], say)
     pins = [_pin(path) for path in files]
+    own_pin = _pin(own) if own is not None else ""
 
     def make(how: str) -> tuple[int, list[str]]:
         words = (environment.name, found.python, uv.VERSION, folder, how)
         return shell.run(_MAKE, *words, *pins)
 
-    say(f"installing {len(files)} packages from its index")
-    code, lines = make("--quiet")
+    code, lines = 1, ["it did not when it was last asked, less than a day ago"]
+    if found.index:
+        say("asking its index")
+        asked = next((pin for pin in pins if pin != own_pin), None)
+        code, lines = shell.run(_PROBE, found.python, uv.VERSION, asked) if asked is not None else (0, [])
+    if code == 0:
+        say(f"installing {len(files)} packages from its index")
+        code, lines = make("--quiet")
     if code != 0:
         say(f"its index does not serve them ({_last(lines)}); sending the wheels, {size >> 20} MiB")
         _send(shell, folder, files, say)
@@ -247,6 +264,7 @@ def _seldom(say: Callable[[str], None]) -> Callable[[str], None]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Found:
     ready: bool
+    index: bool
     uv: bool
     python: str
     free: int | None
@@ -275,6 +293,7 @@ def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     free = known.get("free", [""])[-1]
     return _Found(
         ready="ready" in known,
+        index="no-index" not in known,
         uv="uv" in known,
         python=pythons[environment.python],
         free=int(free) << 10 if free.isdecimal() else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import zipfile
@@ -208,6 +209,9 @@ def test_an_environment_is_made_once_without_root_index_or_network(
         assert said["prefix"].startswith(f"{said['home']}/.cache/fleetfit/hosts/env-")
     steps = [entry["StatusMessage"] for entry in first.describe()["SecondaryStatusTransitions"]]
     assert any("its environment is ready after" in step for step in steps), steps
+    shown = "".join(line.data.decode() for line in first.log_lines())
+    assert re.search(r"asking its index\r(.*\r)*.*its environment is ready after \d+ s\r", shown)
+    assert re.search(r"\rthe hosts are ready after \d+ s\n", shown)
     again = make.run(script, hosts=2, options=wanted)
     steps = [entry["StatusMessage"] for entry in again.describe()["SecondaryStatusTransitions"]]
     assert not any("environment" in step for step in steps), steps

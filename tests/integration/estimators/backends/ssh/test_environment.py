@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import clusters
@@ -73,6 +74,28 @@ def test_a_step_that_fails_leaves_nothing_half_made(
         prepare(shell, wanted, print)
     hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
     assert [path.name for path in hosts.iterdir() if "env-" in path.name and "wheels" not in path.name] == []
+
+
+def test_an_index_that_does_not_serve_is_not_asked_again_for_a_day(
+    shell: Shell, wanted: PythonEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "greeting-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("greeting.py", "")
+        archive.writestr("greeting-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+        archive.writestr("greeting-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("greeting-1.0.dist-info/RECORD", "")
+    monkeypatch.setattr(environment.wheelhouse, "fetch", lambda *arguments, **options: wheels)
+    monkeypatch.setenv("UV_OFFLINE", "1")  # the host has no index
+    said: list[str] = []
+    prepare(shell, wanted, said.append)
+    assert said[1:3] == ["asking its index", next(text for text in said if "its index does not serve them" in text)]
+    again: list[str] = []
+    prepare(shell, dataclasses.replace(wanted, name=f"{wanted.name}-2"), again.append)
+    assert "asking its index" not in again
+    assert any("it did not when it was last asked" in text for text in again)
+    assert again[-1].startswith("its environment is ready")
 
 
 def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted: PythonEnvironment) -> None:
