@@ -198,7 +198,9 @@ class Environment:
         return dataclasses.replace(self, current_host=host, resource_config=resource_config)
 
     def to_env_vars(self) -> dict[str, str]:
-        """Return the ``SM_*`` variables of this host's processes, without ``PYTHONPATH`` and what TensorFlow needs.
+        """Return SageMaker's variables of this host's processes, without ``PYTHONPATH`` and what TensorFlow needs.
+
+        They are ``SM_*``, and those that the training toolkit sets for itself: its scripts read them as well.
 
         Raises:
             ValueError: a value is too long for a process's environment.
@@ -211,6 +213,9 @@ class Environment:
             values[f"hp_{name}"] = value
         env = codec.to_env_vars(values)
         env[variables.CHECKPOINT_DIR] = self.tree.real_checkpoints
+        env["CURRENT_HOST"] = self.current_host
+        env["SAGEMAKER_JOB_NAME"] = str(self.toolkit_parameters.get(codec.JOB_NAME) or self.job_name)
+        env["SAGEMAKER_REGION"] = str(self.toolkit_parameters.get(codec.REGION) or self._region)
         for name, text in env.items():
             if len(name) + 1 + len(text.encode()) > STRING_LIMIT:
                 if name == "SM_TRAINING_ENV":
@@ -222,6 +227,12 @@ class Environment:
         if len(env["SM_TRAINING_ENV"]) + len("SM_TRAINING_ENV=") > STRING_LIMIT:
             del env["SM_TRAINING_ENV"]  # it repeats what the others say
         return env
+
+    @property
+    def _region(self) -> str:
+        """The AWS region that the user's variables name, if they do."""
+        given = (self.user_environment.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
+        return next(filter(None, given), "")
 
     def _values(self) -> dict[str, Any]:
         groups = self.resource_config.get("instance_groups") or []
@@ -267,8 +278,17 @@ class Environment:
 
     def _training_env(self, values: Mapping[str, Any]) -> dict[str, Any]:
         kept = {name: value for name, value in values.items() if name not in ("hps", "framework_params", "user_args")}
+        groups = self.resource_config.get("instance_groups") or []
+        distributed = values["distribution_instance_groups"]
+        training = [host for item in groups if item.get("instance_group_name") in distributed for host in item["hosts"]]
         return {
             **kept,
+            # What SageMaker's toolkit says of libraries and machines of AWS's that nobody else has.
+            "is_modelparallel_enabled": None,
+            "is_smddprun_installed": False,
+            "is_smddpmprun_installed": False,
+            "topology": [],
+            "distribution_hosts": training if groups else list(self.hosts),
             "hyperparameters": values["hps"],
             "additional_framework_parameters": values["framework_params"],
             "channel_input_dirs": {name: str(self.tree.channel(name)) for name in self.input_data_config},

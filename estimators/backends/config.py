@@ -32,13 +32,11 @@ class BackendFacts:
     Attributes:
         network_interface: The interface for traffic between the hosts: ``lo`` between processes of one machine.
         instance_type: What the hosts are told to be; None: the job's own instance type.
-        job_arn: The job's ARN, if it has one yet.
         submit_directory: Where a host finds the code that is on this machine; None: where the job says.
     """
 
     network_interface: str = "lo"
     instance_type: str | None = None
-    job_arn: str | None = None
     submit_directory: str | None = None
 
 
@@ -77,6 +75,12 @@ class HostConfig:
         return {path: json.dumps(content, ensure_ascii=False) for path, content in contents.items()}
 
 
+def _arn(spec: TrainingJobSpec) -> str:
+    """Return the job's ARN in the account of no one."""
+    region = codec.decode_value(spec.hyperparameters.get(codec.REGION)) or "local"
+    return f"arn:aws:sagemaker:{region}:000000000000:training-job/{spec.name.lower()}"
+
+
 def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSES) -> HostConfig:
     """Build one host's configuration.
 
@@ -92,9 +96,7 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSE
     if host not in hosts:
         raise ValueError(f"{host!r} is not a host of the job; its hosts: {', '.join(hosts)}.")
     instance_type = facts.instance_type or spec.instance_type
-    environment = {**spec.environment, variables.JOB_NAME: spec.name}
-    if facts.job_arn:
-        environment[JOB_ARN] = facts.job_arn
+    environment = {**spec.environment, variables.JOB_NAME: spec.name, JOB_ARN: _arn(spec)}
     return HostConfig(
         hyperparameters=_hyperparameters(spec, facts),
         resource_config={

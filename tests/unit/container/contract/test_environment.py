@@ -72,14 +72,16 @@ def test_variables_are_those_of_sagemakers_toolkit() -> None:
     assert training["channel_input_dirs"]["test"] == "/base/ml/input/data/test"
     assert training["job_name"] == "job-1" and training["is_master"] is False
     for name, value in env.items():
-        assert name.startswith("SM_") and "\0" not in value
+        assert name.startswith("SM_") or name in ("CURRENT_HOST", "SAGEMAKER_JOB_NAME", "SAGEMAKER_REGION")
+        assert "\0" not in value
+    assert (env["CURRENT_HOST"], env["SAGEMAKER_JOB_NAME"]) == (env["SM_CURRENT_HOST"], "job-1")
 
 
 def test_another_hosts_view_differs_in_its_name_only() -> None:
     mine, other = environment().to_env_vars(), environment().for_host("algo-1").to_env_vars()
     assert other["SM_CURRENT_HOST"] == "algo-1"
     assert {name for name in mine if mine[name] != other[name]} == {
-        "SM_CURRENT_HOST", "SM_RESOURCE_CONFIG", "SM_TRAINING_ENV",
+        "CURRENT_HOST", "SM_CURRENT_HOST", "SM_RESOURCE_CONFIG", "SM_TRAINING_ENV",
     }  # fmt: skip
 
 

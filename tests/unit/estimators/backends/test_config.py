@@ -51,16 +51,16 @@ def test_every_host_reads_itself() -> None:
         },
         "test": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
     }
-    assert config.environment == {"A": "b", "TRAINING_JOB_NAME": "job"}
+    arn = "arn:aws:sagemaker:local:000000000000:training-job/job"
+    assert config.environment == {"A": "b", "TRAINING_JOB_NAME": "job", "TRAINING_JOB_ARN": arn}
     assert config.checkpoint_config is None
 
 
 def test_a_backend_may_say_what_the_hosts_are() -> None:
-    facts = BackendFacts(network_interface="eth0", instance_type="ml.m5.large", job_arn="arn")
+    facts = BackendFacts(network_interface="eth0", instance_type="ml.m5.large")
     config = host_config(SPEC, "algo-1", facts)
     assert config.resource_config["network_interface_name"] == "eth0"
     assert config.resource_config["current_instance_type"] == "ml.m5.large"
-    assert config.environment["TRAINING_JOB_ARN"] == "arn"
 
 
 def test_checkpoints_are_configured_where_they_are_kept() -> None:
