@@ -176,6 +176,8 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
                 f"services = {name}",
                 "request_checksum_calculation = when_required",
                 "response_checksum_validation = when_required",
+                "s3 =",
+                "  signature_version = s3v4",  # boto3 would sign addresses by the older one, which is refused
             ],
             f"services {name}": ["s3 =", f"  endpoint_url = {address.s3_endpoint}"],
         },

@@ -142,15 +142,14 @@ def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec
     Raises:
         ServiceError: it makes no sense, or asks for what is not here; nothing has been started.
     """
-    found = [
-        f"{member} is not available on a fleetfit endpoint: {why}."
-        for member, why in local.refused.items()
-        if _asked_for(request, member)
-    ]
-    if found:
-        raise invalid(
-            " ".join(found) + " (`fleetfit serve --without MEMBER` takes such jobs and runs them without it.)"
-        )
+    asked = {member: why for member, why in local.refused.items() if _asked_for(request, member)}
+    if asked:
+        texts = [f"{member} is not available on a fleetfit endpoint: {why}." for member, why in asked.items()]
+        if not asked.keys() <= REFUSED_FOR_PROCESSES.keys():
+            texts.append("(`fleetfit serve --without MEMBER` takes such jobs and runs them without it.)")
+        if asked.keys() & REFUSED_FOR_PROCESSES.keys():
+            texts.append("(`fleetfit serve --backend docker` runs jobs in containers of this machine.)")
+        raise invalid(" ".join(texts))
     parameters = dict(request.get("HyperParameters") or {})
     for name, why in _FOREIGN_LAUNCHERS.items():
         if parameters.get(name, "false").strip('"').lower() not in ("false", "null", "", "[]"):

@@ -46,6 +46,13 @@ def test_a_job_keeps_everything_but_where_it_runs() -> None:
     assert spec.hyperparameters == REQUEST["HyperParameters"]
 
 
+def test_a_refusal_advises_what_helps() -> None:
+    entry_point = refusal(with_member("AlgorithmSpecification.ContainerEntrypoint", ["python"]))
+    assert "--backend docker" in entry_point and "--without" not in entry_point
+    network = {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}
+    assert "--without" in (said := refusal(with_member("VpcConfig", network))) and "--backend docker" not in said
+
+
 @pytest.mark.parametrize("member", sorted(translation.REFUSED) + sorted(translation.REFUSED_FOR_PROCESSES))
 def test_what_only_aws_has_is_refused_by_name(member: str) -> None:
     assert member in refusal(with_member(member, {"Some": "thing"}))
