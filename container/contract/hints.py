@@ -26,12 +26,14 @@ class Situation:
         strategy: Name of its strategy; None for none.
         environment: The variables that the user set.
         base_dir: The host's folder, ``/opt/ml`` in a container.
+        elsewhere: Whether the host is another machine than the one that the job was started on.
     """
 
     channels: tuple[str, ...] = ()
     strategy: str | None = None
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     base_dir: str = DEFAULT_BASE_DIR
+    elsewhere: bool = False
 
     @classmethod
     def of(cls, environment: Environment) -> Situation:
@@ -42,6 +44,7 @@ class Situation:
             strategy=strategy.name if strategy is not None else None,
             environment=environment.user_environment,
             base_dir=str(environment.tree.base),
+            elsewhere=not environment.machine.shared and str(environment.tree.base) != DEFAULT_BASE_DIR,
         )
 
 
@@ -54,9 +57,14 @@ OWN_PATHS = (
 #: What a Python exception says -> hint.
 _RAISED: tuple[tuple[str, str], ...] = (
     (
-        r"No module named '(horovod|mpi4py|tensorflow|tf_keras|torch)'",
-        "{0} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and how to get "
-        "it.",
+        r"module 'horovod\.torch' has no attribute|Extension horovod\.torch has not been built",
+        "Horovod was built without its part for PyTorch: `FLEETFIT_HOROVOD=tensorflow,torch fleetfit install horovod` "
+        "builds it with both.",
+    ),
+    (
+        r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",
+        "NCCL needs GPUs, and a PyTorch that was built for them: init_process_group(backend='gloo') does without, and "
+        "container.distributed takes the one that fits.",
     ),
     (
         r"No module named 'encodings'",
@@ -66,10 +74,6 @@ _RAISED: tuple[tuple[str, str], ...] = (
 
 #: What is said anywhere at the end of the output -> hint.
 _SAID: tuple[tuple[str, str], ...] = (
-    (
-        r"No space left on device",
-        "the disk is full: `fleetfit clean` says what finished jobs hold; --free 5G removes the oldest.",
-    ),
     (
         r"ResourceExhaustedError|OOM when allocating",
         "the device ran out of memory: a smaller batch size, or fewer processes per host, needs less.",
@@ -123,6 +127,8 @@ def hints(
         if (hint_on_arguments := _of_argparse(said)) is not None:
             found.append(hint_on_arguments)
             break
+    if "No space left on device" in text or "No space left on device" in raised:
+        found.append(_disk(situation or Situation()))
     for pattern, hint in _SAID:
         match = re.search(pattern, text) or re.search(pattern, raised)
         if match is not None:
@@ -150,6 +156,9 @@ def _of_exception(raised: str, situation: Situation) -> list[str]:
         match = re.search(pattern, raised)
         if match is not None:
             return [hint.format(*match.groups())]
+    match = re.search(r"No module named '(horovod|mpi4py|tensorflow|tf_keras|torch)'", raised)
+    if match is not None:
+        return [_not_installed(match[1], situation)]
     match = re.search(r"No module named '([\w.]+)'", raised)
     if match is not None:
         return [install(match[1])]
@@ -189,6 +198,24 @@ def _of_argparse(text: str) -> str | None:
         option = f"{match[1]}=VALUE"
         return f"argparse takes a value that begins with a dash for an option: pass it with arguments=[{option!r}]."
     return None
+
+
+def _not_installed(package: str, situation: Situation) -> str:
+    if situation.elsewhere:
+        return (
+            f"{package} is not installed on the host, in the Python that runs the job there, which backend_options="
+            "{'python': …} may name."
+        )
+    return (
+        f"{package} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and "
+        "how to get it."
+    )
+
+
+def _disk(situation: Situation) -> str:
+    if situation.elsewhere:
+        return "the host's disk is full: make room there, or name another folder for temporary files (TMPDIR)."
+    return "the disk is full: `fleetfit clean` says what finished jobs hold; --free 5G removes the oldest."
 
 
 def _channel(variable: str, situation: Situation) -> str:

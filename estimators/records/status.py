@@ -214,7 +214,8 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
         log_tail=log_tail.strip() or None,
         hints=(
             "It was killed, or the machine was restarted or ran out of memory; the processes of the job ended with it.",
-            f"`fleetfit resume {status.get('TrainingJobName', 'JOB')}` goes on from its last checkpoint.",
+            f"`fleetfit resume {status.get('TrainingJobName', 'JOB')}` starts it again: its script goes on from its "
+            "last checkpoint, if it keeps some.",
         ),
     )
     return fail(status, failure, max(when, float(status.get("LastModifiedTime", when))))

@@ -197,6 +197,11 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
         ("t.py: error: argument -l/--layers: invalid int value: '[64]'", "arguments=['-l', '64'] in place"),
         ("train.py: error: argument --prefix: expected one argument", "arguments=['--prefix=VALUE']"),
         ("OSError: [Errno 28] No space left on device", "`fleetfit clean`"),
+        (
+            "AttributeError: module 'horovod.torch' has no attribute 'init'",
+            "FLEETFIT_HOROVOD=tensorflow,torch fleetfit",
+        ),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "backend='gloo'"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),
         ("OSError: [Errno 98] Address already in use", "port 0"),
     ],
@@ -204,6 +209,18 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
 def test_hints(text: str, hint: str) -> None:
     (said,) = reports.hints(text)
     assert hint in said
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("ModuleNotFoundError: No module named 'horovod'", "horovod is not installed on the host"),
+        ("OSError: [Errno 28] No space left on device", "the host's disk is full"),
+    ],
+)
+def test_hints_for_another_machine_do_not_name_commands_of_this_one(text: str, hint: str) -> None:
+    (said,) = reports.hints(text, situation=Situation(base_dir="/tmp/x", elsewhere=True))
+    assert hint in said and "fleetfit" not in said
 
 
 def test_other_texts_have_no_hints() -> None:
