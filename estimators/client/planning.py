@@ -74,7 +74,7 @@ def plan_cluster(
     plan = dataclasses.replace(
         plan,
         hosts=tuple(_on_host(item, environment, place.tree(item.name)) for item in plan.hosts),
-        notes=(*place.notes, *plan.notes),
+        notes=(*place.notes, *(source.notes() if source is not None else ()), *plan.notes),
     )
     return ClusterPlan(
         spec=spec,

@@ -13,12 +13,13 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from container.contract.names import nearest
 from container.toolkit.code import code
+from estimators.client import ignoring
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
 #: Sources above this size are warned about, in bytes: each job keeps its own copy.
 LARGE_BYTES = 200_000_000
 LARGE_FILES = 20_000
+
+#: So many of what is left out are named.
+_MOST_NAMED = 8
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -62,12 +66,14 @@ class Listing:
     Attributes:
         entries: Files and links.
         folders: Folders, each after those that hold it.
-        left_out: Links that lead nowhere, as texts for a warning.
+        left_out: What cannot be part of it, as texts for a warning: links that lead nowhere, sockets.
+        ignored: What an ignore file leaves out: the file's name -> paths, folders with a slash at the end.
     """
 
     entries: tuple[Entry, ...]
     folders: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    ignored: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -90,12 +96,14 @@ class Source:
         roots: ``(name in the snapshot, path)``; the name is empty for a folder whose content is taken.
         without: Folders that are never entered: the one that holds job records, should it lie in the source.
         made: Files that are made for the job: path -> content.
+        kept: Files that are taken whatever an ignore file says: the entry point.
     """
 
     program: str
     roots: tuple[tuple[str, Path], ...]
     without: tuple[str, ...] = ()
     made: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     @functools.cached_property
     def listing(self) -> Listing:
@@ -104,7 +112,7 @@ class Source:
         Raises:
             ConfigurationError: something cannot be part of a job's code; the message names it.
         """
-        found = _list(self.roots, frozenset(self.without))
+        found = _list(self.roots, frozenset(self.without), self.kept)
         folders = {parent.as_posix() for name in self.made for parent in PurePosixPath(name).parents} - {"."}
         entries = (Entry(name, None, len(content), content=content) for name, content in self.made.items())
         return dataclasses.replace(
@@ -112,9 +120,10 @@ class Source:
         )
 
     def warnings(self) -> list[str]:
-        """Return what the user should know: a large source, links that were left out."""
+        """Return what the user should know: a large source, what was left out and may be missed."""
         listing = self.listing
         found = [f"source_dir: {text}." for text in listing.left_out]
+        found += self._missed()
         if listing.size > LARGE_BYTES or len(listing.entries) > LARGE_FILES:
             largest = ", ".join(f"{name} ({size / 1e6:.0f} MB)" for name, size in self._largest())
             found.append(
@@ -122,6 +131,28 @@ class Source:
                 f"keeps a copy; largest: {largest}. Pass data as a channel, or give a smaller source_dir."
             )
         return found
+
+    def _missed(self) -> Iterator[str]:
+        """Yield what is said of files that were left out, and are likely to be missed."""
+        for file, names in self.listing.ignored.items():
+            for name in names:
+                if name.rpartition("/")[2] in ignoring.NEVER:
+                    yield (
+                        f"source_dir: {name} is not part of the job's code, as it may hold secrets: give environment=, "
+                        f"or name it in a {ignoring.OWN} (!{name})."
+                    )
+            modules = [name for name in names if name.endswith(".py")]
+            if modules:
+                are = "is" if len(modules) == 1 else "are"
+                yield (
+                    f"source_dir: {_some(modules)} {are} not part of the job's code, as {file} says; a {ignoring.OWN} "
+                    "counts in its place."
+                )
+
+    def notes(self) -> list[str]:
+        """Return what ignore files leave out, a text for each."""
+        ignored = self.listing.ignored.items()
+        return [f"left out of the job's code by {file}: {_some(names)}" for file, names in ignored]
 
     def _largest(self) -> list[tuple[str, int]]:
         sizes: dict[str, int] = {}
@@ -149,6 +180,11 @@ class Source:
                 os.symlink(entry.link, place)
             else:
                 _copy(entry, place)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def resolve_function(
@@ -215,7 +251,21 @@ def resolve(
         roots = [("", folder)]
     _add_dependencies(roots, dependencies)
     _refuse_reserved(roots)
-    return Source(program=program, roots=tuple(roots), without=tuple(os.path.realpath(path) for path in without))
+    return Source(
+        program=program,
+        roots=tuple(roots),
+        without=tuple(os.path.realpath(path) for path in without),
+        kept=tuple(_files_of(program, roots[0][1])),
+    )
+
+
+def _files_of(program: str, root: Path) -> Iterator[str]:
+    """Yield the files that an entry point may be, without links in their paths."""
+    base = os.path.realpath(root)
+    module = program.replace(".", "/")
+    for name in (program, f"{module}.py", f"{module}/__main__.py", f"{module}/__init__.py"):
+        if os.path.isfile(os.path.join(base, name)):
+            yield os.path.join(base, os.path.normpath(name))
 
 
 def _add_dependencies(roots: list[tuple[str, Path]], dependencies: tuple[str, ...]) -> None:
@@ -337,27 +387,47 @@ def _near(path: Path) -> str:
 # --- listing and copying ---
 
 
-def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str]) -> Listing:
+def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str], kept: tuple[str, ...]) -> Listing:
     entries: list[Entry] = []
     folders: list[str] = []
     left_out: list[str] = []
+    ignored: dict[str, list[str]] = {}
     for name, path in roots:
         real = os.path.realpath(path)
         if os.path.isdir(real):
             if name:
                 folders.append(name)
-            for item in _walk(real, name, real, (real,), without, left_out):
+            rules = _rules(real, kept)
+            taken = ignored.setdefault(rules.file, [])
+            for item in _walk(real, name, real, (real,), without, left_out, rules, taken):
                 if isinstance(item, str):
                     folders.append(item)
                 else:
                     entries.append(item)
         else:
             entries.append(_file(real, name, os.stat(real)))
-    return Listing(tuple(entries), tuple(folders), tuple(left_out))
+    found = {file: tuple(names) for file, names in ignored.items() if names}
+    return Listing(tuple(entries), tuple(folders), tuple(left_out), found)
+
+
+def _rules(folder: str, kept: tuple[str, ...]) -> ignoring.Ignored:
+    try:
+        return ignoring.Ignored(folder, kept)
+    except OSError as error:
+        raise ConfigurationError(f"source_dir: {error.filename} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigurationError(f"source_dir: an ignore file of {folder} cannot be read: {error}.") from error
 
 
 def _walk(
-    folder: str, prefix: str, root: str, above: tuple[str, ...], without: frozenset[str], left_out: list[str]
+    folder: str,
+    prefix: str,
+    root: str,
+    above: tuple[str, ...],
+    without: frozenset[str],
+    left_out: list[str],
+    rules: ignoring.Ignored,
+    ignored: list[str],
 ) -> Iterator[str | Entry]:
     """Yield the entries below a folder; a text is a folder.
 
@@ -367,7 +437,9 @@ def _walk(
         root: Links that stay in it stay links.
         above: The folders that are being listed, ``folder`` the last.
         without: Folders that are not entered.
-        left_out: Takes what is left out.
+        left_out: Takes what is left out, as texts.
+        rules: What ignore files say of what is below the root.
+        ignored: Takes what they leave out.
     """
     try:
         with os.scandir(folder) as found:
@@ -379,6 +451,10 @@ def _walk(
             continue
         name = f"{prefix}/{item.name}" if prefix else item.name
         path = item.path
+        is_folder = item.is_dir()
+        if folder.startswith(root) and rules.leaves_out(path, is_folder=is_folder and not item.is_symlink()):
+            ignored.append(f"{name}/" if is_folder else name)
+            continue
         if item.is_symlink():
             link = _inner_link(path, root)
             if link is not None:
@@ -391,21 +467,33 @@ def _walk(
             if target in above or folder.startswith(target.rstrip("/") + "/"):
                 raise ConfigurationError(f"source_dir: {path} links to {target}, which contains it; remove the link.")
             path = target
-        status = os.stat(path)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            continue  # it has just gone
         if stat.S_ISDIR(status.st_mode):
             if path in without:
                 continue
             yield name
             inner_root = root if path == item.path else path
-            yield from _walk(path, name, inner_root, (*above, path), without, left_out)
+            inner_rules = rules if inner_root == root else _rules(inner_root, ())
+            yield from _walk(path, name, inner_root, (*above, path), without, left_out, inner_rules, ignored)
+        elif (kind := _kind(status)) is not None:
+            left_out.append(f"{path} is {kind}, which cannot be part of a job's code; it is left out")
         else:
             yield _file(path, name, status)
 
 
+def _kind(status: os.stat_result) -> str | None:
+    """Return what is no file is called; None for a file."""
+    if stat.S_ISREG(status.st_mode):
+        return None
+    kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(status.st_mode), "a device")
+
+
 def _file(path: str, name: str, status: os.stat_result) -> Entry:
-    if not stat.S_ISREG(status.st_mode):
-        kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-        kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
+    if (kind := _kind(status)) is not None:
         raise ConfigurationError(f"source_dir: {path} is {kind}, which cannot be part of a job's code; move it away.")
     if not os.access(path, os.R_OK):
         raise ConfigurationError(f"source_dir: {path} cannot be read: permission denied.")
@@ -432,6 +520,10 @@ def _copy(entry: Entry, place: str) -> None:
     try:
         shutil.copyfile(entry.origin, place)
         status = os.stat(entry.origin)
+    except FileNotFoundError as error:
+        if error.filename != entry.origin:
+            raise
+        return  # it has gone meanwhile
     except OSError as error:
         if error.filename != entry.origin:
             raise

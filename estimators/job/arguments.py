@@ -110,7 +110,12 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_CHANGED,
         note="also a function; a module ('pkg.module') or a folder with a __main__.py, without a setup.py",
     ),
-    Argument(name="source_dir", treatment=_CHANGED, note="code on S3 (a .tar.gz) is for jobs on SageMaker only"),
+    Argument(
+        name="source_dir",
+        treatment=_CHANGED,
+        note="code on S3 (a .tar.gz) is for jobs on SageMaker only; what a .fleetfitignore names, or else git ignores, "
+        "is left out, and .env",
+    ),
     Argument(name="dependencies", treatment=_CHANGED, note="refused when one would overwrite a name of the source"),
     Argument(
         name="git_config",

@@ -148,15 +148,76 @@ def test_links_within_a_circle_inside_stay_links() -> None:
     assert os.readlink("snapshot/pkg/self") == "."
 
 
-def test_pipes_and_sockets_are_refused() -> None:
+def test_pipes_and_sockets_are_left_out_and_told() -> None:
     os.mkfifo("code/pipe")
-    with pytest.raises(ConfigurationError, match=r"code/pipe is a named pipe, which cannot be part of a job's code"):
-        _ = resolve("train.py", "code").listing
-    os.unlink("code/pipe")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("code/socket")
-        with pytest.raises(ConfigurationError, match="is a socket"):
-            _ = resolve("train.py", "code").listing
+        code = resolve("train.py", "code")
+        pipe, sock = code.warnings()
+    assert "code/pipe is a named pipe, which cannot be part of a job's code; it is left out." in pipe
+    assert "code/socket is a socket" in sock
+    code.copy_to("snapshot")
+    assert not {"pipe", "socket"} & set(tree("snapshot"))
+    os.mkfifo("alone")
+    with pytest.raises(ConfigurationError, match="is a named pipe"):
+        _ = resolve("train.py", "code", ("alone",)).listing
+
+
+def test_a_file_that_goes_meanwhile_is_no_ones_failure() -> None:
+    write("code/passing")
+    code = resolve("train.py", "code")
+    assert "passing" in {entry.name for entry in code.listing.entries}
+    os.unlink("code/passing")
+    code.copy_to("snapshot")
+    assert "passing" not in tree("snapshot") and "train.py" in tree("snapshot")
+
+
+def test_an_ignore_file_of_ours_counts_alone() -> None:
+    write("code/.gitignore", "pkg/\n")
+    write("code/.fleetfitignore", "# data\ndata/\n*.ckpt\n!keep.ckpt\n")
+    for name in ("data/a", "x.ckpt", "keep.ckpt", "pkg/y.ckpt"):
+        write(f"code/{name}")
+    code = resolve("train.py", "code")
+    code.copy_to("snapshot")
+    assert {"pkg/task.py", "keep.ckpt"} <= set(tree("snapshot"))
+    assert not {"data/a", "x.ckpt", "pkg/y.ckpt"} & set(tree("snapshot"))
+    assert code.notes() == ["left out of the job's code by .fleetfitignore: data/, pkg/y.ckpt, x.ckpt"]
+    assert code.warnings() == []
+
+
+def test_the_entry_point_is_taken_whatever_is_ignored() -> None:
+    write("code/.gitignore", "pkg/\ntrain.py\n")
+    resolve("pkg/task.py", "code").copy_to("snapshot")
+    assert {name for name in tree("snapshot") if name.endswith(".py")} == {"pkg/task.py"}
+    [said] = resolve("pkg/task.py", "code").warnings()
+    assert "pkg/__init__.py, train.py" in said and "as .gitignore says" in said
+    resolve("pkg.task", "code").copy_to("other")
+    assert "pkg/task.py" in tree("other")
+
+
+def test_secrets_in_env_are_sent_only_where_they_are_named() -> None:
+    write("code/.env", "KEY=secret")
+    code = resolve("train.py", "code")
+    code.copy_to("snapshot")
+    assert ".env" not in tree("snapshot")
+    [said] = code.warnings()
+    assert ".env is not part of the job's code, as it may hold secrets" in said
+    write("code/.fleetfitignore", "!.env\n")
+    named = resolve("train.py", "code")
+    named.copy_to("other")
+    assert ".env" in tree("other") and named.warnings() == []
+
+
+def test_a_folder_that_its_repository_ignores_is_a_jobs_all_the_same() -> None:
+    (Path("repo/.git")).mkdir(parents=True)
+    write("repo/.gitignore", "/experiments/\nwandb/\n")
+    for name in ("train.py", "wandb/run"):
+        write(f"repo/experiments/{name}")
+        write(f"repo/src/{name}")
+    resolve("train.py", "repo/experiments").copy_to("first")
+    resolve("train.py", "repo/src").copy_to("second")
+    assert tree("first") == ["train.py", "wandb/run"]  # nothing of that file counts there
+    assert tree("second") == ["train.py"]
 
 
 def test_the_folder_of_the_records_is_not_entered(folder: Path) -> None:
