@@ -39,6 +39,7 @@ def main(argv: list[str]) -> int:
                 python=environment.machine.python,
                 cache_root=cache_root(),
                 log=lambda line: print(line, file=sys.stderr),
+                warn=lambda text: print(f"warning: {text}", file=sys.stderr),
                 project=project,
             )
         command = code.entry_command(

@@ -266,6 +266,7 @@ class Preparation:
         self._settings = settings
         self._runtime = runtime
         self._overlay: Path | None = None
+        self._warnings: list[str] = []
         self._imports: imports.Imports | None = None
         self._error: Exception | None = None
         #: When the code was in place and what the script writes began to come, in seconds since the epoch.
@@ -294,6 +295,7 @@ class Preparation:
             python=self._env.machine.python,
             cache_root=cache_root(),
             log=log,
+            warn=self._warnings.append,
             project=folder if code.is_project(folder) else None,
         )
 
@@ -339,6 +341,9 @@ class Preparation:
         def plan(membership: Membership | None = None) -> Plan:
             return launchers.plan_job(env if membership is None else _with_network(env), command, membership)
 
+        for text in self._warnings if env.is_master else ():  # of the others it is the same
+            data = {"message": text}
+            self._output.event(Event(kind="warning", host=env.current_host, attempt=env.attempt, data=data))
         for warning in plan().warnings if env.is_master else ():
             self._output.say(env.current_host, f"warning: {warning}")
         needed = launchers.ports_per_host(env.strategy) if env.reserves_ports else 0

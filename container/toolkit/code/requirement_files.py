@@ -6,9 +6,11 @@ Format: "Requirements File Format" of pip's documentation.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 from container.system.locations import LocationError, local_path
@@ -38,6 +40,37 @@ class Requirements:
     local: tuple[Path, ...]
     count: int
     hashed: bool
+
+
+#: A requirement from a git repository: its address, with a branch, a tag or a commit.
+_GIT = re.compile(r"git\+([^\s;#]+)")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def branches(wanted: Requirements) -> list[tuple[str, str]]:
+    """Return the git repositories that are named without a commit, each with the branch or tag, or ``HEAD``."""
+    found = []
+    for _, content in wanted.contents:
+        for line in _lines(content):
+            for address in _GIT.findall(line):
+                scheme, separator, rest = address.partition("://")
+                host, slash, path = rest.partition("/")
+                path, _, ref = path.rpartition("@") if "@" in path else (path, "", "")
+                if not _COMMIT.fullmatch(ref):
+                    found.append((f"{scheme}{separator}{host}{slash}{path}", ref or "HEAD"))
+    return found
+
+
+def dependencies_of(pyproject: Path) -> list[str]:
+    """Return what a ``pyproject.toml`` names as its package's dependencies; nothing where it cannot be read."""
+    name = "tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli"
+    try:
+        content = importlib.import_module(name).loads(pyproject.read_text(encoding="utf-8"))
+    except (OSError, ValueError, ImportError):
+        return []
+    project = content.get("project")
+    named = project.get("dependencies") if isinstance(project, dict) else None
+    return [text for text in named if isinstance(text, str)] if isinstance(named, list) else []
 
 
 def read(file: Path) -> Requirements:

@@ -38,6 +38,7 @@ _METADATA = (".dist-info", ".egg-info", ".egg-link")
 
 _FORMAT = 1  # part of the key: raise it when overlays are made differently
 _SHOWN = 8  # packages in a line of progress
+_ASKING_S = 30.0  # for a git repository
 _SKIPPED_FOLDERS = frozenset({"__pycache__", ".git", ".venv", ".tox", "build", ".mypy_cache", ".pytest_cache"})
 
 
@@ -75,6 +76,7 @@ def overlay(
     python: str,
     cache_root: Path,
     log: Callable[[str], None],
+    warn: Callable[[str], None] = lambda text: None,
     project: Path | None = None,
     timeout: float = 3600.0,
 ) -> Path | None:
@@ -88,7 +90,9 @@ def overlay(
         python: The interpreter of the job's scripts.
         cache_root: fleetfit's cache; overlays are in ``overlays/`` below it.
         log: Takes lines that say what is going on; none when the answer is cached.
-        project: A folder with ``setup.py`` or ``pyproject.toml`` that is to be installed as well.
+        warn: Takes what the user should know: that the project cannot be built.
+        project: A folder with ``setup.py`` or ``pyproject.toml`` that is to be installed as well. One that cannot be
+            built is done without; its dependencies are installed.
         timeout: How long each run of pip may take, in seconds.
 
     Returns:
@@ -100,16 +104,18 @@ def overlay(
     """
     try:
         wanted = requirement_files.read(requirements) if requirements is not None else None
+        if project is not None and wanted is not None and _names(wanted, project):
+            project = None  # `-e .`: pip refuses to install one package twice
         if project is None and (wanted is None or wanted.count == 0):
             return None
         interpreter = _interpreter(python)
         key = _key(wanted, project, interpreter)
         folder = cache_root / "overlays" / key
-        if (found := _cached(folder)) is not _ABSENT:
+        if (found := _cached(folder, warn)) is not _ABSENT:
             return found
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _lock(folder.with_name(f"{key}.lock"), log):
-            if (found := _cached(folder)) is not _ABSENT:
+            if (found := _cached(folder, warn)) is not _ABSENT:
                 return found
             # Of an installation that was killed, or an overlay that somebody damaged.
             for leftover in (*folder.parent.glob(f".{key}.*"), folder):
@@ -120,7 +126,7 @@ def overlay(
                 os.rename(staging / "overlay", folder)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-        return _cached(folder)
+        return _cached(folder, warn)
     except OSError as error:
         raise RequirementsError(
             f"{requirements or project}: {error.filename or cache_root}: {error.strerror or error}, while its packages "
@@ -131,11 +137,19 @@ def overlay(
 _ABSENT = Path()
 
 
-def _cached(folder: Path) -> Path | None:
+def _names(wanted: Requirements, project: Path) -> bool:
+    """Return whether requirements name the project themselves."""
+    return os.path.realpath(project) in map(os.path.realpath, wanted.local)
+
+
+def _cached(folder: Path, warn: Callable[[str], None]) -> Path | None:
     """Return the overlay, None if it is known that nothing is missing, or ``_ABSENT``."""
     try:
         with open(folder / MARKER, encoding="utf-8") as file:
-            packages = json.load(file)["packages"]
+            marker = json.load(file)
+        packages = marker["packages"]
+        for text in marker.get("warnings") or ():
+            warn(text)
         os.utime(folder / MARKER)  # for whoever clears the cache of what is no longer used
     except (OSError, ValueError, KeyError, TypeError):
         return _ABSENT
@@ -161,7 +175,24 @@ def _key(wanted: Requirements | None, project: Path | None, interpreter: _Interp
     parts: list[Any] = [_FORMAT, interpreter.python, interpreter.tag, interpreter.installed, constraint, contents]
     for path in (*(wanted.local if wanted else ()), *((project,) if project else ())):
         parts.append(_tree_digest(path))
+    parts += [_commit(url, ref) for url, ref in requirement_files.branches(wanted)] if wanted is not None else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _commit(url: str, ref: str) -> str:
+    """Return where a branch or a tag of a git repository is now; empty where that cannot be asked: pip will say why.
+
+    An overlay of a branch that has moved since is not that of what the branch is now.
+    """
+    import subprocess
+
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        said = subprocess.run(
+            ["git", "ls-remote", "--", url, ref], env=environment, capture_output=True, timeout=_ASKING_S, check=False
+        )
+        return said.stdout.decode("utf-8", "replace")
+    return ""
 
 
 def _tree_digest(path: Path) -> list[tuple[str, str]]:
@@ -244,6 +275,7 @@ class _Installation:
         self._timeout = timeout
         self._name = requirements.name if requirements is not None else "the package"
         self._root = os.path.abspath(requirements.parent if requirements is not None else str(project))
+        self._warnings: list[str] = []
 
     def run(self) -> None:
         """Make ``staging/overlay``, with its marker."""
@@ -268,6 +300,7 @@ class _Installation:
         else:
             self._log(f"{self._name}: nothing is missing")
         marker = {"packages": names, "python": self._interpreter.python, "tag": self._interpreter.tag}
+        marker["warnings"] = self._warnings
         (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
 
     def _missing(self) -> list[dict[str, Any]]:
@@ -277,7 +310,12 @@ class _Installation:
         if self._requirements is not None:
             arguments += ["-r", os.path.abspath(self._requirements)]
         if self._project is not None:
-            arguments.append(str(self._build()))
+            try:
+                arguments.append(str(self._build()))
+            except RequirementsError as error:
+                arguments += self._without_project(self._project, error)
+        if arguments[-1] == str(report):  # there is nothing to ask for
+            return []
         self._pip(*arguments)
         content = json.loads(report.read_text(encoding="utf-8"))
         return sorted(content["install"], key=lambda item: str(item["metadata"]["name"]).lower())
@@ -294,6 +332,20 @@ class _Installation:
         isolation = ["--no-build-isolation"] if self._can_build_here() else []
         self._pip("wheel", "--no-deps", *isolation, "--wheel-dir", str(wheels), str(copy))
         return next(wheels.glob("*.whl"))
+
+    def _without_project(self, project: Path, error: RequirementsError) -> list[str]:
+        """Return what a project needs that cannot be built; the script runs from its folder as it is."""
+        needed = requirement_files.dependencies_of(project / "pyproject.toml")
+        got = "its dependencies are installed" if needed else "put what it needs into a requirements.txt"
+        _, _, output = str(error).partition("lines of output]\n")
+        lines = [line.strip() for line in output.partition("[end of output]")[0].splitlines() if line.strip()]
+        causes = [line for line in lines if re.match(r"[\w.]*([Ee]rror|Exception)\b", line)] or lines[-1:]
+        why = f" ({causes[-1][:300].rstrip('.')})" if causes else ""
+        self._warnings.append(
+            f"the package in source_dir could not be built{why}, so it is not installed. The script runs from its "
+            f"folder, and {got}."
+        )
+        return needed
 
     def _can_build_here(self) -> bool:
         """Whether a plain ``setup.py`` builds with the setuptools that is there, so that nothing is downloaded."""

@@ -314,9 +314,72 @@ class TestProjects:
         (folder / "src" / "trainer" / "__init__.py").write_text("where = 'changed'\n")
         assert maker.make("ffalpha==1.0", project=folder) not in (None, found)
 
-    def test_one_that_does_not_build(self, maker: Maker) -> None:
+    def make(self, maker: Maker, folder: Path) -> tuple[Path | None, list[str]]:
+        warned: list[str] = []
+        file = folder / "requirements.txt"
+        found = overlay(
+            file if file.exists() else None,
+            python=maker.python,
+            cache_root=maker.cache,
+            log=maker.said.append,
+            warn=warned.append,
+            project=folder,
+        )
+        return found, warned
+
+    def test_one_that_does_not_build_is_a_warning(self, maker: Maker) -> None:
         maker.python = sys.executable
         folder = self.project(maker, "raise SystemExit('no way')\n")
-        with pytest.raises(RequirementsError, match="could not be built") as caught:
-            overlay(None, python=maker.python, cache_root=maker.cache, log=maker.said.append, project=folder)
-        assert "no way" in str(caught.value)
+        for _ in range(2):  # it is kept that it cannot
+            found, [said] = self.make(maker, folder)
+            assert found is None
+            assert "the package in source_dir could not be built" in said
+            assert "put what it needs into a requirements.txt" in said
+
+    def test_the_dependencies_of_one_that_does_not_build_are_installed(self, maker: Maker) -> None:
+        """setuptools does not guess which of two packages of a flat layout is meant."""
+        maker.python = sys.executable
+        for name in ("data", "model"):
+            (maker.code / name).mkdir()
+            (maker.code / name / "__init__.py").touch()
+        (maker.code / "pyproject.toml").write_text(
+            "[project]\nname = 'ff'\nversion = '1'\ndependencies = ['ffgamma']\n"
+        )
+        maker.write()
+        found, [said] = self.make(maker, maker.code)
+        assert "Multiple top-level packages discovered" in said and "its dependencies are installed" in said
+        assert maker.run(found, "import ffgamma; print(ffgamma.version)").strip() == "1.0"
+
+    def test_an_editable_line_for_it_does_not_collide_with_it(
+        self, maker: Maker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        maker.python = sys.executable
+        folder = self.project(
+            maker,
+            "from setuptools import setup\nsetup(name='fftrainer', package_dir={'': 'src'}, packages=['trainer'])\n",
+        )
+        maker.write("-e .")
+        monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")  # so that pip needs no index
+        found, warned = self.make(maker, folder)
+        assert warned == [] and maker.run(found, "import trainer; print(trainer.where)").strip()
+
+    def test_a_branch_that_has_moved_is_installed_anew(
+        self, maker: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
+        repository = tmp_path / "repository"
+        repository.mkdir()
+        git = ["git", "-C", str(repository), "-c", "user.name=me", "-c", "user.email=me@example.org"]
+        subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+        maker.python = sys.executable
+        found = []
+        for version in ("1", "2"):
+            (repository / "setup.py").write_text(
+                f"from setuptools import setup\nsetup(name='ffgit', version='{version}', py_modules=['ffgit'])\n"
+            )
+            (repository / "ffgit.py").write_text(f"version = {version!r}\n")
+            subprocess.run([*git, "add", "-A"], check=True)
+            subprocess.run([*git, "commit", "-qm", version], check=True)
+            folder = maker.make(f"ffgit @ git+file://{repository}@main")
+            found.append(maker.run(folder, "import ffgit; print(ffgit.version)").strip())
+        assert found == ["1", "2"]
