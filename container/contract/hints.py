@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import signal
@@ -176,7 +177,10 @@ def _of_argparse(text: str) -> str | None:
     """Return the hint for what argparse says of a script's arguments."""
     match = re.search(r"unrecognized arguments: (.*)", text)
     if match is not None:
-        options = [word.partition("=")[0] for word in match[1].split() if word.startswith("-")]
+        words = match[1].split()
+        options = [word.partition("=")[0] for word in words if re.match(r"-[^\d.]", word)]
+        if not options and not {"True", "False", "1", "0", "true", "false"}.issuperset(words):
+            return None  # whatever the script was given beside hyperparameters
         if not options:
             return (
                 "a hyperparameter is passed with its value, which an option without one (store_true) leaves over: pass "
@@ -188,7 +192,10 @@ def _of_argparse(text: str) -> str | None:
         )
     match = re.search(r"error: argument (?:-\w, )?(--?[\w-]+)\S*: invalid .{1,100} value: '(\[.{0,1000}\])'", text)
     if match is not None:
-        words = [match[1], *re.findall(r"[^\s,\[\]'\"]+", match[2])]
+        try:
+            words = [match[1], *map(str, ast.literal_eval(match[2]))]
+        except (ValueError, SyntaxError):  # it was cut
+            words = [match[1], "…"]
         return (
             f"a list is passed as one argument: for nargs='+' give arguments={cut(str(words), 200)} in place of the "
             "hyperparameter."

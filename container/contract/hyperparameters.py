@@ -210,10 +210,11 @@ def option_of(name: str) -> str:
 def values_in(arguments: Sequence[str]) -> dict[str, str]:
     """Return what may be options among a script's arguments, each with what it is given at last.
 
-    ``--lr 1``, ``--lr=1`` and ``--lr`` have ``--lr``, with 1, 1 and an empty text.
+    ``--lr 1``, ``--lr=1`` and ``--lr`` have ``--lr``, with 1, 1 and an empty text. What follows ``--`` is no option.
     """
     found = {}
-    for word, behind in itertools.pairwise([*arguments, ""]):
+    own = list(itertools.takewhile(lambda word: word != "--", arguments))
+    for word, behind in itertools.pairwise([*own, ""]):
         if word.startswith("-") and word.strip("-"):
             name, equals, value = word.partition("=")
             found[name] = value if equals else behind
@@ -225,8 +226,8 @@ def conflict(hyperparameters: Mapping[str, Any], arguments: Sequence[str]) -> st
     given = values_in(arguments)
     for name, value in hyperparameters.items():
         option = option_of(name)
-        if option in given and given[option] != (text := _argument(value)):
-            return f"hyperparameter {name!r} is {text!r}, and arguments have {option} {given[option]!r}"
+        if option in given and given[option] != _argument(value):
+            return f"arguments have {option} with another value than hyperparameter {name!r}, or with none"
     return None
 
 
@@ -244,7 +245,7 @@ def _argument(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{key}={item}" for key, item in sorted(value.items()))
     if isinstance(value, float) and value < 0 and math.isfinite(value):
-        return f"{Decimal(repr(value)):f}"  # to argparse -1e-05 is an option, and -0.00001 is not
+        return f"{Decimal(repr(float(value))):f}"  # to argparse -1e-05 is an option, and -0.00001 is not
     return str(value)
 
 

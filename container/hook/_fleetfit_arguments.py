@@ -22,28 +22,47 @@ def wrap(argparse, tell):  # type: ignore[no-untyped-def]
         argparse: The module.
         tell: Called with each text that the user should know.
     """
+    import atexit
     import functools
 
     parse = argparse.ArgumentParser.parse_known_args
+    said = set()
+    waiting = {}  # type: ignore[var-annotated]  # what a parser has left over, which another one may take
+
+    def say(text):  # type: ignore[no-untyped-def]
+        if text not in said:
+            said.add(text)
+            tell(text)
 
     @functools.wraps(parse)
     def parse_known_args(self, args=None, *others, **more):  # type: ignore[no-untyped-def]
         found = parse(self, args, *others, **more)
         try:
-            if args is None or list(args) == sys.argv[1:]:
+            caller = sys._getframe(1).f_code.co_name
+            for name in self._option_string_actions:
+                waiting.pop(name, None)
+            if (args is None or list(args) == sys.argv[1:]) and "intermixed" not in caller:
                 values, rest = found
-                of_all = sys._getframe(1).f_code.co_name == "parse_args"
-                for text in remarks(self, sys.argv[1:], vars(values), [] if of_all else rest):
-                    tell(text)
+                of_all = caller == "parse_args"
+                for name, text in remarks(self, sys.argv[1:], vars(values), [] if of_all else rest):
+                    if name:
+                        waiting[name] = text
+                    else:
+                        say(text)
         except Exception:  # noqa: BLE001 - the script must go on as it would have
             pass
         return found
 
+    def leave():  # type: ignore[no-untyped-def]
+        for text in waiting.values():
+            say(text)
+
     argparse.ArgumentParser.parse_known_args = parse_known_args
+    atexit.register(leave)
 
 
 def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
-    """Return what the user should know.
+    """Yield what the user should know: a text, and the option that it is about if another parser may take that.
 
     Args:
         parser: The script's.
@@ -53,7 +72,9 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
     """
     options = parser._option_string_actions
     job = os.environ.get("SM_USER_ARGS", "")
-    found = []
+    if "--" in arguments:
+        arguments = arguments[: arguments.index("--")]
+    given = [word.partition("=")[0] for word in arguments]
     for place, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if not name.startswith("-") or not name.strip("-") or '"' + name not in job:
@@ -62,33 +83,41 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
             value = arguments[place + 1] if place + 1 < len(arguments) else ""
         action = options.get(name)
         if action is None:
-            near = _near(name, [option for option in options if option not in arguments]) if word in rest else None
+            near = _near(name, [option for option in options if option not in given]) if word in rest else None
             if near is not None:
-                found.append(f"the script's parser has no {name}, and dropped it: was {near} meant?")
+                yield name, f"the script's parser has no {name}, and left it over: was {near} meant?"
         elif value.lower() in _FALSE:
             is_true = values.get(action.dest) is True
             if getattr(action, "type", None) is bool and is_true:
-                found.append(
+                yield (
+                    "",
                     f"{name} {value} is True in the script: its parser has type=bool, which takes any text but the "
-                    "empty one for True. Pass '', or have the script read the text."
+                    "empty one for True. Pass '', or have the script read the text.",
                 )
             elif action.nargs == 0 and value in rest and is_true:
-                found.append(
+                yield (
+                    "",
                     f"{name} {value} is True in the script, whose parser takes no value for it (store_true). Leave the "
-                    "hyperparameter out where it is off, and pass arguments=[…] where it is on."
+                    "hyperparameter out where it is off, and pass arguments=[…] where it is on.",
                 )
-    return found
 
 
 def _near(name, options):  # type: ignore[no-untyped-def]
     """The option that was meant: the same but for dashes, underlines and capitals, or nearly the same."""
+    options = [option for option in options if option.startswith("--") and len(option) > 3]
+    if not name.startswith("--"):
+        return None
     same = [option for option in options if _plain(option) == _plain(name)]
     if same:
         return same[0]
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [option for option in options if option.startswith("--")], 1, _ALIKE)
+    near = get_close_matches(name, [option for option in options if _digits(option) == _digits(name)], 1, _ALIKE)
     return near[0] if near else None
+
+
+def _digits(name):  # type: ignore[no-untyped-def]
+    return [sign for sign in name if sign.isdigit()]
 
 
 def _plain(name):  # type: ignore[no-untyped-def]

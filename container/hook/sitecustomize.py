@@ -246,8 +246,10 @@ class _Arguments:
         return _spec_with(name, path, target, self.wrap)
 
     def wrap(self, module) -> None:  # type: ignore[no-untyped-def]
-        if hasattr(module, "ArgumentParser"):  # and not a module of the script's
+        try:  # noqa: SIM105 - contextlib is not imported at this point of a start
             self._wrap(module, self._tell)
+        except Exception:  # noqa: BLE001 - it may be a module of the script's
+            pass
 
     def _tell(self, text: str) -> None:
         _send(self._target, _json({"kind": "warning", "data": {"message": text}}).encode() + b"\n")

@@ -39,8 +39,8 @@ _OPENING = ("(", "[", "{")
 
 
 IMPORTER_GONE = (
-    "The kernel does that when memory runs out (see `dmesg`), or somebody has ended it. environment={'FLEETFIT_FORK': "
-    "'0'} has each rank import by itself."
+    "The kernel kills it when memory runs out (see `dmesg`), or somebody has. With environment={'FLEETFIT_FORK': '0'} "
+    "there is none: each rank imports its modules itself."
 )
 
 
@@ -80,7 +80,7 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
     if member.vanished:
         end = "was killed by SIGKILL together with its wrapper"
     if member.importer_gone:
-        end = "ended with the process that had imported for the ranks of its machine, which was killed by SIGKILL"
+        end = "ended with the process that had imported for the ranks of its machine, which is gone"
     timed_out = collective_timeouts.describe(text, traceback)
     headline = timed_out or _headline(traceback, member.exception)
     if member.exit_code is None and member.signal is None:

@@ -246,7 +246,7 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
         "source_dir": args.source_dir,
         "dependencies": args.dependency or None,
         "hyperparameters": parsing.hyperparameters(args.hyperparameters, args.script_arguments) or None,
-        "arguments": [*(before.get("arguments") or ()), *args.script_arguments] if args.script_arguments else None,
+        "arguments": _arguments(args, before),
         "environment": parsing.pairs("--env", args.env) or None,
         "model_dir": args.model_dir,
         "instance_count": args.hosts,
@@ -276,6 +276,22 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
         if args.strategy is None and given["distribution"] is None:
             del given["distribution"]  # --processes 1 says nothing
     return given
+
+
+def _arguments(args: argparse.Namespace, before: dict[str, Any]) -> list[str] | None:
+    """Return the script's arguments: the file's, then those behind ``--``.
+
+    Where an image's own program, or its own toolkit, is what runs, hyperparameters are all that there is.
+    """
+    words = args.script_arguments
+    known = before.get("arguments") or []
+    options = (before.get("run_options") or {}).get("backend_options") or {}
+    chosen = {**options, **values("--backend-option", args.backend_option)}.get("toolkit")
+    has_script = args.script is not None or before.get("entry_point") is not None
+    others = parsing.are_pairs(words) and (not has_script or chosen == "image")
+    if not words or others or not isinstance(known, list):
+        return None
+    return [*known, *words]
 
 
 def _run_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -123,6 +123,12 @@ def pairs_among(arguments: Sequence[str]) -> dict[str, str]:
     }
 
 
+def are_pairs(arguments: Sequence[str]) -> bool:
+    """Return whether a script's arguments are nothing but hyperparameters."""
+    found = pairs_among(arguments)
+    return len(arguments) == sum(1 if f"{option_of(name)}={value}" in arguments else 2 for name, value in found.items())
+
+
 def typed_value(text: str) -> Any:
     """Return the number, boolean … that reaches a script as exactly this text; otherwise the text itself."""
     value = decode_value(text)

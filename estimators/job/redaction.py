@@ -160,27 +160,35 @@ def mask_argv(argv: Sequence[str]) -> list[str]:
     The number of arguments stays the same.
     """
     masked: list[str] = []
-    hide_next = False
+    hidden = 0  # how many of the next words are values of a secret option
     for argument in argv:
         name, equals, value = argument[: _NAME_LIMIT + 1].partition("=")
-        is_option = argument.startswith("-")
-        if hide_next and not is_option:
+        is_option = argument.startswith("--") or (argument.startswith("-") and (not hidden or len(argument) < 3))
+        if hidden and not is_option:
             masked.append(MASK)
-            hide_next = False
+            hidden -= 1
             continue
-        is_name = not re.search(r"\s", name)
-        hide_next = is_option and not equals and is_name and looks_secret(name)
-        if equals and value and is_name and looks_secret(name):
+        inner, equals_too, _ = value.partition("=")
+        hidden = 0
+        if is_option and not equals and _is_secret(name):
+            hidden = len(argv) if name.endswith("s") else 1  # --passwords one two
+        if equals and value and _is_secret(name):
             masked.append(f"{name}={MASK}")
+        elif equals_too and is_option and _is_secret(inner):
+            masked.append(f"{name}={inner}={MASK}")
         else:
             masked.append(mask_text(argument))
     return masked
 
 
+def _is_secret(name: str) -> bool:
+    return not re.search(r"\s", name) and looks_secret(name)
+
+
 def secret_words(argv: Sequence[str]) -> set[str]:
     """Return the values of secret options in a command line, which :func:`mask_argv` hides."""
     masked = zip(argv, mask_argv(argv), strict=True)
-    return {word.partition("=")[2] if shown != MASK else word for word, shown in masked if shown.endswith(MASK)}
+    return {word[len(shown) - len(MASK) :] for word, shown in masked if shown.endswith(MASK) and word != shown}
 
 
 def _mask_query(match: re.Match[str]) -> str:

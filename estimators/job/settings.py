@@ -256,7 +256,7 @@ class Settings:
                 "arguments are a script's, and the image brings a program of its own: name the script as entry_point, "
                 "or give container_arguments."
             )
-        problem = codec.conflict(self.hyperparameters, self.arguments)
+        problem = codec.conflict(codec.decode(self.encoded_hyperparameters), self.arguments)
         if problem is not None:
             raise ConfigurationError(f"{problem}: leave one of them out.")
         size = len(codec.encode_value("arguments", list(self.arguments)))

@@ -222,7 +222,6 @@ class Supervisor:
 
     def _wait_for_turn(self, text: str) -> None:
         self._secondary(SecondaryStatus.PENDING.value, text)
-        self.say(text)
 
     def _turn_comes(self) -> None:
         if self._stage is Stage.WAITING:
@@ -766,11 +765,13 @@ class Supervisor:
     def _show_wait(self, secondary: SecondaryStatus, message: str) -> None:
         """Show what hosts are waited for, and that they are there."""
         host = self._attempt.spec.hosts[0]
+        if secondary is SecondaryStatus.RESTARTING:
+            self._waits_since = None
         if message and secondary in (SecondaryStatus.STARTING, SecondaryStatus.PENDING, SecondaryStatus.TRAINING):
             self._waits_since = self._waits_since or time.monotonic()
             self._journal.show_progress(host, message)
         elif self._waits_since is not None and secondary is SecondaryStatus.TRAINING:
-            self._journal.say(host, f"the hosts are ready after {time.monotonic() - self._waits_since:.0f} s")
+            self._journal.say(host, f"starting, after {time.monotonic() - self._waits_since:.0f} s of waiting")
             self._waits_since = None
 
     def _hosts_start(self) -> None:

@@ -102,13 +102,12 @@ def of_host(
     daemon = f"{ours}/bin/{os.path.basename(argv[0])}"
     if not os.path.exists(daemon):
         raise ValueError(f"algo-1's OpenMPI starts {os.path.basename(argv[0])}, and the one of {ours} has none")
-    moved = {
-        name: ":".join(
-            ours + path[len(theirs) :] if path == theirs or path.startswith(f"{theirs}/") else path
-            for path in value.split(":")
-        )
-        for name, value in added.items()
-    }
+    moved = {}
+    for name, value in added.items():
+        first, colon, rest = value.partition(":")  # what mpirun has put in front of this host's own
+        if first in (theirs, *(f"{theirs}/{folder}" for folder in ("bin", "lib", "lib64"))):
+            first = ours + first[len(theirs) :]
+        moved[name] = f"{first}{colon}{rest}"
     moved.update({name: environment[name] for name in _PREFIXES if name in added and name in environment})
     if "OPAL_PREFIX" in environment:
         # mpirun gives its own to all ranks, where PMIx would not find what it loads, and MPI_Init not end.
@@ -169,19 +168,21 @@ def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
     Raises:
         OSError: it cannot be made.
     """
-    program = runtime_dir / RANK_PROGRAM
+    program, staged = runtime_dir / RANK_PROGRAM, runtime_dir / f".{RANK_PROGRAM}"
     interpreter = runtime_dir / "python"
     if program.exists():  # another rank's
         return
+    interpreter.unlink(missing_ok=True)  # of one that was cut short
     interpreter.symlink_to(machine.python)
-    program.write_text(
+    staged.write_text(
         f"#!{interpreter} -IS\n"
         f"import sys\nsys.path.insert(0, {os.path.dirname(machine.container_package)!r})\n"
         "from container.__main__ import leave\nfrom container.toolkit import rank\n"
         'leave(rank.main(["--", *sys.argv[1:]]))\n',
         encoding="utf-8",
     )
-    program.chmod(0o700)
+    staged.chmod(0o700)
+    staged.rename(program)
 
 
 def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:

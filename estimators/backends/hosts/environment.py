@@ -59,9 +59,15 @@ echo "free $(df -Pk "$b" | tail -n 1 | awk '{{print $4}}')"
 _PROBE = f"""
 b="{CACHE}"
 export UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=4 UV_HTTP_RETRIES=0
-if printf '%s\\n' "$3" | timeout 6 "$b/uv-$2" -q pip compile --no-deps --no-header --python "$1" - 2>&1
-then rm -f "$b/no-index"; else s=$?; touch "$b/no-index"; test $s -ne 124 || echo "it did not answer within 6 s"; exit 1
-fi
+o=$(printf '%s\\n' "$3" | timeout 6 "$b/uv-$2" -q pip compile --no-deps --no-header --python "$1" - 2>&1) \\
+  && {{ rm -f "$b/no-index"; exit 0; }}
+s=$?
+test $s -ne 124 || o="it did not answer within 6 s"
+case "$s $o" in
+  124*|*onnect*|*"dns error"*|*"error sending request"*|*disabled*|*"timed out"*) touch "$b/no-index";;
+esac
+printf '%s\\n' "$o"
+exit 1
 """
 #: ``$1``: where the file goes, below our folder there. It comes in, packed.
 _TAKE_PROGRAM = f"""
@@ -117,19 +123,22 @@ class PythonEnvironment:
     wheels: wheelhouse.Wheels
 
     @classmethod
-    def of(cls, requirements: Sequence[str] | None, also: Sequence[str] = ()) -> PythonEnvironment:
+    def of(
+        cls, requirements: Sequence[str] | None, also: Sequence[str] = (), *, horovod: bool = True
+    ) -> PythonEnvironment:
         """Say what an environment with these requirements is; None: with what is installed here.
 
         Args:
             requirements: As of pip.
             also: Of what is installed here, packages that it has beside those of training.
+            horovod: Whether it is an error that Horovod is installed here, and there is no wheel of it to send.
 
         Raises:
             ProvisionError: what is installed here is not enough to train with, or there is no wheel of its Horovod.
         """
         if requirements is None:
             here = _here()
-            wheels = wheelhouse.of_environment(here, horovod_too="horovod" in here.installed(), also=also)
+            wheels = wheelhouse.of_environment(here, horovod_too=horovod and "horovod" in here.installed(), also=also)
         else:
             wheels = wheelhouse.of_requirements(requirements)
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -365,7 +374,9 @@ def main() -> int:
     """
     asked = json.load(sys.stdin)
     try:
-        environment = PythonEnvironment.of(asked.get("requirements"), asked.get("also") or ())
+        environment = PythonEnvironment.of(
+            asked.get("requirements"), asked.get("also") or (), horovod=asked.get("horovod", True)
+        )
         prepare(Shell(asked["words"]), environment, lambda text: print(text, flush=True))
     except HostError as error:
         print(error, file=sys.stderr)

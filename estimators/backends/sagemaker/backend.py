@@ -151,7 +151,6 @@ class SageMakerBackend(ManagedService):
     def _preparing(self, text: str) -> None:
         if self._state is _State.PREPARING:
             self.callbacks.secondary_status("Starting", text)
-            self._say(text)
 
     def _uploaded(self) -> None:
         if self._state is not _State.PREPARING:

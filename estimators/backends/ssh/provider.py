@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from container.contract.strategies import Elastic
+from container.contract.strategies import MPI, Elastic, ElasticHorovod
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import PythonEnvironment
@@ -30,6 +30,8 @@ from estimators.provision.errors import ProvisionError
 _LIST_EVERY_S = 2.0
 #: How often it is looked whether machines are free that other jobs have, in seconds.
 _LOOK_EVERY_S = 1.0
+#: How long a job that has some of its machines waits for the others.
+_HELD_S = 600.0
 #: How long a tuner's trial waits for them.
 _TRIAL_WAITS_S = 7 * 86_400.0
 #: How long after the end of what a connection carries its own end, and why, is told, in seconds.
@@ -68,6 +70,8 @@ class SshProvider:
         self._queue: list[_Acquisition] = []  # who waits until there are machines for all
         self._waits_until = 0.0
         self._said = ""
+        #: Whether other jobs had machines when one was last looked for.
+        self.busy = False
         self._identities: dict[str, tuple[str, str]] = {}  # host -> what its machine is known by, and is called
 
     @classmethod
@@ -77,7 +81,7 @@ class SshProvider:
             given = SshOptions.of(options.backend_options)
             machines = given.machines()
             if given.python is None:
-                PythonEnvironment.of(given.requirements)
+                PythonEnvironment.of(given.requirements, horovod=_needs_horovod(spec))
         except ConfigurationError as error:
             return [str(error)]
         except ProvisionError as error:
@@ -151,13 +155,29 @@ class SshProvider:
         acquisition = _Acquisition(self, name, ready, failed)
         if _discovers(self._spec) and name not in self._places:
             self._waiting[name] = acquisition
-        elif self._options.wait and not self._starts and not self._places:
-            self._queue.append(acquisition)
-            if len(self._queue) == 1:
-                self._waits_until = time.monotonic() + self._options.wait
-                self._loop.call_later(0, self._reserve)
+        elif self._options.wait and not self._places:
+            self._begin_to_wait()
+            self.enqueue(acquisition, 0.0)
         else:
             self._loop.call_later(0, acquisition.next)
+
+    def _begin_to_wait(self) -> None:
+        if not self._queue and not self._taken:
+            self._waits_until = time.monotonic() + self._options.wait
+
+    def enqueue(self, acquisition: _Acquisition, after: float = _LOOK_EVERY_S) -> None:
+        """Let a host wait until there are machines for all that wait."""
+        self._queue.append(acquisition)
+        if len(self._queue) == 1:
+            self._loop.call_later(after, self._reserve)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a host without a machine is to wait on; not for long where the job holds others from all jobs."""
+        limit = self._waits_until
+        if self._taken:
+            limit = min(limit, self._waits_until - self._options.wait + _HELD_S)
+        return time.monotonic() < limit
 
     def _reserve(self) -> None:
         """Lock as many machines as the job has hosts; all or none, so that two jobs do not wait for each other."""
@@ -172,7 +192,7 @@ class SshProvider:
                         self._reserved[machine.name] = lock
         except OSError:  # why is said where each host tries
             busy = []
-        if busy and len(self._reserved) < len(self._queue) and time.monotonic() < self._waits_until:
+        if busy and len(self._reserved) < len(self._queue) and self.waits:
             self._unreserve()
             text = f"waiting for machines: other jobs have {', '.join(busy)}"
             if text != self._said:
@@ -230,6 +250,7 @@ class SshProvider:
             self._locks[machine.name] = lock
             self._taken[host] = machine
             return machine, ""
+        self.busy = bool(busy)
         if busy:
             return None, f"no machine is free: other jobs have {', '.join(busy)}. Wait for them, or add hosts"
         if tried:
@@ -308,7 +329,12 @@ class SshProvider:
         Raises:
             ProvisionError: what is installed here is not enough.
         """
-        return PythonEnvironment.of(self._options.requirements).name
+        return PythonEnvironment.of(self._options.requirements, horovod=_needs_horovod(self._spec)).name
+
+    @property
+    def needs_horovod(self) -> bool:
+        """Whether the job's ranks are likely to use Horovod."""
+        return _needs_horovod(self._spec)
 
     @property
     def alone(self) -> bool:
@@ -367,6 +393,11 @@ class _Acquisition:
             machine, reason = self._provider.choose(self._name, self._tried)
         except OSError as error:
             machine, reason = None, f"a lock on a machine could not be taken here: {error}"
+        if machine is None and self._provider.busy and self._provider.waits:
+            self._tried.clear()
+            self._reasons.clear()
+            self._provider.enqueue(self)
+            return
         if machine is None:
             self._failed("; ".join([*self._reasons, *([reason] if reason else [])]))
             return
@@ -433,7 +464,9 @@ class _Acquisition:
             code=shipping.code(),
             python=python,
             words=("agent", "host"),
-            environment={"requirements": requirements} if options.python is None else None,
+            environment={"requirements": requirements, "horovod": self._provider.needs_horovod}
+            if options.python is None
+            else None,
         )
         Starting(
             self._provider.loop,
@@ -460,6 +493,10 @@ class SshHost(RemoteHost):
 
 def _discovers(spec: TrainingJobSpec) -> bool:
     return isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None
+
+
+def _needs_horovod(spec: TrainingJobSpec) -> bool:
+    return isinstance(spec.strategy, MPI | ElasticHorovod)
 
 
 def _fits(machine: Machine, spec: TrainingJobSpec) -> bool:

@@ -98,7 +98,14 @@ def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
     Text that looks like such a reference by chance is escaped.
     """
-    variables: list[str] = []
+    variables: dict[str, Any] = {}  # what each stands for
+
+    def stand_in(name: str, value: Any) -> str:
+        number = 1
+        while variables.setdefault(name if number == 1 else f"{name}_{number}", value) != value:
+            number += 1
+        return name if number == 1 else f"{name}_{number}"
+
     kept = _escaped(dict(values))
     for name in ("hyperparameters", "environment"):
         given = values.get(name)
@@ -111,18 +118,16 @@ def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
             if not secret or value in (None, ""):
                 kept[name][key] = _escaped(value)
                 continue
-            variable = key if name == "environment" else _variable(key)
+            variable = stand_in(key if name == "environment" else _variable(key), value)
             kept[name][key] = f"${{env:{variable}}}"
-            variables.append(variable)
     words = values.get("arguments") or ()
     for place, (word, shown) in enumerate(zip(words, mask_argv(words), strict=True)):
         if shown != word:
             name, _, _ = word.partition("=")
             begun = f"{name}=" if shown == f"{name}={MASK}" else ""
-            variable = _variable((name if begun else words[place - 1] if place else "").strip("-") or "argument")
-            kept["arguments"][place] = f"{begun}${{env:{variable}}}"
-            variables.append(variable)
-    return kept, variables
+            wanted = _variable((name if begun else words[place - 1] if place else "").strip("-") or "argument")
+            kept["arguments"][place] = f"{begun}${{env:{stand_in(wanted, word[len(begun) :])}}}"
+    return kept, list(variables)
 
 
 def _variable(name: str) -> str:

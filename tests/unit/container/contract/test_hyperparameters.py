@@ -109,6 +109,12 @@ def test_arguments_follow_and_name_a_hyperparameter_once() -> None:
     values = {"lr": 0.1, "epochs": 3, "v": 1}
     words = ["--fp16", "--lr=0.2", "-v", "2", "-0.5", "--", "x"]
     assert hyperparameters.to_cmd_args(values, words) == ["--epochs", "3", *words]
+    inner = ["--", "inner.py", "--lr", "9"]
+    assert hyperparameters.to_cmd_args(values, inner) == ["--epochs", "3", "--lr", "0.1", "-v", "1", *inner]
+    assert hyperparameters.conflict(values, inner) is None
+    assert hyperparameters.conflict({"key": "a"}, ["--key", "b"]) == (
+        "arguments have --key with another value than hyperparameter 'key', or with none"
+    )
 
 
 @pytest.mark.parametrize(

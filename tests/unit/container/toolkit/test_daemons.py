@@ -107,9 +107,9 @@ def test_a_host_starts_the_daemon_of_its_own_openmpi(line: str, name: str, tmp_p
     argv, added = daemons.command([line, "-mca", "x", "/venv/y"], environment)
     argv, added = daemons.of_host(argv, added, environment, machine)
     assert argv == [f"{ours}/bin/{name}", "-mca", "x", "/venv/y"]
-    assert added["LD_LIBRARY_PATH"] == f"{ours}/lib:{ours}"
+    assert added["LD_LIBRARY_PATH"] == f"{ours}/lib:/venv"  # the rest is the host's own
     if name == "orted":
-        assert added["PATH"] == f"{ours}/bin:/venvs/bin:{ours}/tools"
+        assert added["PATH"] == f"{ours}/bin:/venvs/bin:/venv/tools"
         assert added["OPAL_PREFIX"] == "/bobs/relocated"
     else:
         assert added["PRTE_PREFIX"] == str(ours)

@@ -31,6 +31,7 @@ def test_a_host_is_not_given_less_than_there_is_here(here: Path) -> None:
     (here / "horovod-0.28.1.dist-info").mkdir()
     with pytest.raises(ProvisionError, match=r"the cache has no wheel of its Horovod\. `fleetfit install horovod`"):
         environment.PythonEnvironment.of(None)
+    assert environment.PythonEnvironment.of(None, horovod=False).wheels.own is None  # a job that needs none
     assert environment.PythonEnvironment.of(["mpi4py"]).wheels.wanted == ("mpi4py",)
 
 
