@@ -140,7 +140,7 @@ def test_a_job_waits_for_machines_if_asked_to(make: clusters.Make, fleet: fleets
 
 
 def test_no_trial_of_a_tuner_is_lost_to_a_machine_that_is_busy(make: clusters.Make, fleet: fleets.Fleet) -> None:
-    one = changed(make, hosts=[fleet.machines[0].address])
+    one = changed(make, hosts=["no-such-host.invalid", fleet.machines[0].address])
     script = "import os\nprint('loss:', os.environ['SM_HP_X'])"
     tuner = HyperparameterTuner(
         make(script, options=one),
