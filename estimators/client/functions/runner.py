@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import traceback
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,10 @@ def main() -> None:
             "compiled code is not the same in both. Let the hosts have the caller's Python, or give a script."
         )
     _show_sources(folder / SOURCES, description["files"])
-    sys.path.insert(0, str(folder))
-    import cloudpickle  # type: ignore[import-untyped]
-
-    sys.path.remove(str(folder))
+    cloudpickle = _cloudpickle(folder)
     try:
         function = cloudpickle.loads((folder / FUNCTION).read_bytes())
+        _become_main(names_of(function))
         value = function(**arguments(description, json.loads(os.environ.get("SM_HPS") or "{}")))
     except Exception as error:
         text = traceback.format_exc()
@@ -148,6 +147,37 @@ def main() -> None:
         raise
     if rank() == 0:
         _keep(VALUE, {"value": _portable(value)}, cloudpickle)
+
+
+def _cloudpickle(folder: Path) -> Any:
+    sys.path.insert(0, str(folder))
+    import cloudpickle  # type: ignore[import-untyped]
+
+    sys.path.remove(str(folder))
+    return cloudpickle
+
+
+def names_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what came with the function from the caller's ``__main__``: itself, other functions, classes."""
+    known = {**getattr(function, "__globals__", {}), getattr(function, "__name__", ""): function}
+    return {name: value for name, value in known.items() if getattr(value, "__module__", None) == "__main__"}
+
+
+def _become_main(names: Mapping[str, Any]) -> None:
+    """Have ``__main__`` be what it was for the caller: pickle looks there for the caller's classes and functions.
+
+    It is a module of its own, in which a name of the caller's cannot take the place of one of this program's.
+    """
+    global _program
+    _program = sys.modules["__main__"]
+    main = types.ModuleType("__main__")
+    main.__file__, main.__spec__ = __file__, None  # what a spawned process begins with
+    vars(main).update(names)
+    sys.modules["__main__"] = main
+
+
+#: This program's module, which goes on after another one has its name.
+_program: types.ModuleType | None = None
 
 
 def _channel(name: str) -> Any:
@@ -258,3 +288,6 @@ def _keep(name: str, said: dict[str, Any], cloudpickle: Any) -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # a process that multiprocessing has spawned, which is sent the caller's by their names
+    _folder = Path(__file__).resolve().parent / FOLDER
+    globals().update(names_of(_cloudpickle(_folder).loads((_folder / FUNCTION).read_bytes())))

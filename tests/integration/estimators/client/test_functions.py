@@ -506,3 +506,39 @@ def test_an_executor_runs_several_at_once_and_stops_what_nobody_needs(tmp_path: 
         assert running.job is not None and running.job.status == "Stopped"
     with pytest.raises(RuntimeError, match="has been shut down"):
         executor.submit(nothing)
+
+
+MAIN = """
+import multiprocessing, pickle
+from estimators import Estimator
+
+class Model:
+    def __init__(self, weight):
+        self.weight = weight
+    def double(self):
+        return times(self.weight, 2)
+
+def times(a, b):
+    return a * b
+
+def main(value):  # as the program's own is called that runs a job's function
+    return times(value, value)
+
+def train(rank: int = 3):
+    model = pickle.loads(pickle.dumps(Model(rank)))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        squares = pool.map(main, [1, 2, 3])
+        doubled = pool.apply(Model(4).double)
+    return model.double(), squares, doubled, model
+
+if __name__ == "__main__":
+    job = Estimator(entry_point=train, hyperparameters={"rank": 5}).fit(logs=False)
+    double, squares, doubled, model = job.value()
+    print(double, squares, doubled, type(model) is Model, model.weight)
+"""
+
+
+def test_what_is_the_callers_own_can_be_pickled_and_is_known_to_spawned_processes(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(MAIN)
+    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "10 [1, 4, 9] 8 True 5\n", done.stderr
