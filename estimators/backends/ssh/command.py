@@ -85,6 +85,10 @@ FINAL = re.compile(
 )
 
 
+#: The reason where ssh gives none.
+SILENT = "ssh ended without a word"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SshSettings:
     """How a fleet's machines are reached.
@@ -182,7 +186,7 @@ class Destination:
 def reason(complaint: str, settings: SshSettings, destination: Destination) -> str:
     """Return why ssh did not come through, and what to do, from what it wrote to its standard error."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip() and not line.startswith("Warning: Perm")]
-    last = lines[-1] if lines else "ssh ended without a word"
+    last = lines[-1] if lines else SILENT
     config = ["-F", str(settings.config)] if settings.config is not None else []
     words = shlex.join(["ssh", *config, *(word for word in destination.words() if word != "--"), "true"])
     offending = re.search(r"Offending \S+ key in (.+):(\d+)", complaint)

@@ -21,7 +21,7 @@ from container.system import folders
 from container.system.loop import Loop
 from container.system.removing import remove_tree
 from estimators.backends.ssh.child import KEPT, Child
-from estimators.backends.ssh.command import DROPPED, FINAL, Destination, SshSettings, reason
+from estimators.backends.ssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
 
 #: How many connections are made at once: sshd's ``MaxStartups`` drops logins from the tenth on.
 AT_ONCE = 8
@@ -51,6 +51,14 @@ class Finished:
         """Its last words, as the reason of its failure."""
         lines = (self.errors.strip() or self.output.decode(errors="replace").strip()).splitlines()
         return lines[-1] if lines else f"exit status {self.code}"
+
+
+#: After so many seconds it is told what may keep a login, and after so many it is given up.
+_LATE_S, _GIVE_UP_S = 2.0, 120.0
+_LATE = (
+    "it has not let us in yet. The network is slow, or the login shell's rc files wait for something, or start another "
+    "shell in its place (`exec fish`): `ssh HOST true` has to return"
+)
 
 
 class Connections:
@@ -142,6 +150,7 @@ class SshConnection:
         address: The machine's address as it sees the connection; "" where its sshd does not say.
         caller_address: This machine's, as the other sees it.
         on_lost: Called with the reason when the connection ends by itself; not after :meth:`close`.
+        on_late: Told what it may be, where the login takes long.
         ended: Why it has ended, if it has.
     """
 
@@ -157,6 +166,7 @@ class SshConnection:
         self.destination = destination
         self.address = self.caller_address = ""
         self.on_lost: Callable[[str], None] = lambda text: None
+        self.on_late: Callable[[str], None] = lambda text: None
         self.ended: str | None = None
         self._connections = connections
         self._loop = connections.loop
@@ -167,6 +177,7 @@ class SshConnection:
         self._tries = 0
         self._master: Child | None = None
         self._children: set[Child] = set()
+        self._said = bytearray()
         self._closed = False
 
     # --- the master ---
@@ -180,7 +191,7 @@ class SshConnection:
         # The master has a session of its own, which says when the login and the shell there are through. It ends with
         # its input, which is ours.
         argv = [*self._words(master=True), f"echo {mark} $SSH_CONNECTION && exec cat"]
-        said = bytearray()
+        said = self._said = bytearray()
 
         def read(data: bytes) -> None:
             if self._ready is None:
@@ -199,7 +210,17 @@ class SshConnection:
             elif not marked and len(said) > KEPT:
                 del said[:-64]
 
-        self._master = Child(self._loop, argv, read, self._master_ended, keeps_input=True)
+        master = self._master = Child(self._loop, argv, read, self._master_ended, keeps_input=True)
+        self._loop.call_later(_LATE_S, lambda: self.on_late(_LATE) if self._waits(master) else None)
+        self._loop.call_later(_GIVE_UP_S, lambda: self._give_up(_LATE) if self._waits(master) else None)
+
+    def _waits(self, master: Child) -> bool:
+        return self._master is master and self._ready is not None and not self._closed
+
+    def _give_up(self, text: str) -> None:
+        self.ended = text
+        self.close()
+        self._failed(text)
 
     def _words(self, *, master: bool) -> list[str]:
         control: dict[str, object] = {
@@ -224,6 +245,8 @@ class SshConnection:
             self.close()
             self.on_lost(self.ended)
             return
+        if text == SILENT and (printed := bytes(self._said).decode("utf-8", "replace").strip()):
+            text = f"its login shell said {printed.splitlines()[-1][:200]!r} and ended: `ssh HOST true` has to succeed"
         if code == 0:
             text = "the login ended at once. Its shell has to run commands: `ssh HOST true`"
         patient = self._until is not None and time.monotonic() < self._until and not FINAL.search(errors)
@@ -232,9 +255,7 @@ class SshConnection:
             wait = min(_WAIT_S * 2 ** (self._tries - 1), 2.0 if patient else 30.0) * random.uniform(0.7, 1.3)
             self._loop.call_later(wait, lambda: None if self._closed else self._connections.again(self))
             return
-        self.ended = text
-        self.close()
-        self._failed(text)
+        self._give_up(text)
 
     # --- what goes through it ---
 

@@ -295,7 +295,8 @@ class SshProvider:
             self._open[machine.name] = connection
             ready(connection)
 
-        self._connections.open(machine.destination, connected, failed)
+        connection = self._connections.open(machine.destination, connected, failed)
+        connection.on_late = lambda text: self.tell(f"{machine.name}: {text}")
 
     def known_as(self, host: str, machine: Machine, identity: str) -> str | None:
         """Return by which other name the job has a machine already; else note that a host has it."""

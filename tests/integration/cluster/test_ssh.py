@@ -110,6 +110,29 @@ def test_an_agent_that_cannot_run_there_says_why(make: clusters.Make, tmp_path: 
     assert "SyntaxError: this Python is too old" in text
 
 
+def test_a_login_shell_that_runs_no_commands_is_named(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    machine = fleet.machines[0]
+    rc = machine.temporary / "home-0" / ".bashrc"
+    rc.parent.mkdir(exist_ok=True)
+    one = changed(make, hosts=[machine.address])
+    try:
+        rc.write_text("echo 'This account is currently not available.'; exit 1\n")
+        assert "This account is currently not available." in reason(make, options=one)
+        rc.write_text("exec cat >/dev/null\n")  # as `exec fish` does, it reads what is the command's input
+        job = make("pass", options=one).fit(wait=False)
+
+        def told() -> bool:
+            return "or start another shell in its place (`exec fish`)" in str(
+                job.describe()["SecondaryStatusTransitions"]
+            )
+
+        clusters.until(told)
+        job.stop()
+        clusters.await_terminal(job)
+    finally:
+        rc.unlink()
+
+
 def test_two_jobs_do_not_share_a_machine(make: clusters.Make, fleet: fleets.Fleet) -> None:
     two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
     first = make.start(WAITS, ready=1, options=two)
