@@ -91,8 +91,8 @@ trap 'kill $watch 2>/dev/null || true; rm -rf "$t"' EXIT
 exec 3<&0
 (trap - TERM EXIT; cat <&3 >/dev/null; kill -TERM 0) >/dev/null 2>&1 &
 watch=$!
-find "$b" -maxdepth 1 -name '.*' -mmin +600 -exec rm -rf {{}} + 2>/dev/null || true
-export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=15 UV_HTTP_RETRIES=1 UV_LINK_MODE=copy
+find "$b" -maxdepth 1 \\( -name '.*' -o -name 'wheels-*' \\) -mmin +600 -exec rm -rf {{}} + 2>/dev/null || true
+export UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 NO_COLOR=1 UV_HTTP_TIMEOUT=15 UV_HTTP_RETRIES=1 UV_LINK_MODE=hardlink
 mkdir -p "$w"
 "$u" -q venv --relocatable --no-project --python "$p" "$t"
 "$u" pip install --no-deps --python "$t/bin/python" $how --find-links "$w" "$@"

@@ -96,6 +96,9 @@ def test_an_index_that_does_not_serve_is_not_asked_again_for_a_day(
     assert "asking its index" not in again
     assert any("it did not when it was last asked" in text for text in again)
     assert again[-1].startswith("its environment is ready")
+    hosts = tmp_path / ".cache" / "fleetfit" / "hosts"
+    installed = list(hosts.glob("env-*/lib/python3*/site-packages/greeting.py"))
+    assert len(installed) == 2 and all(path.stat().st_nlink > 1 for path in installed)  # no copies
 
 
 def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted: PythonEnvironment) -> None:
