@@ -69,6 +69,8 @@ START_TIMEOUT = "FLEETFIT_START_TIMEOUT"
 
 # --- the toolkit sets these for its processes ---
 
+#: Where processes of other hosts reach the first host: what ``algo-1`` is on SageMaker, where the name resolves.
+MASTER_ADDR = "FLEETFIT_MASTER_ADDR"
 #: Path of the toolkit's unix socket, to which rank wrappers and the rsh agent connect.
 HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
 #: ``fd:inode`` of the pipe on which a rank writes events; the inode guards against a stale descriptor number.

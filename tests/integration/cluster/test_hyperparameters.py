@@ -156,6 +156,7 @@ def test_arguments_reach_the_script_as_they_are_behind_the_hyperparameters(make:
         own = got["environ"]["SM_MODEL_DIR"]
         assert got["argv"] == ["--epochs", "3", *words[:-1], f"{own}/x"]
         assert json.loads(got["environ"]["SM_USER_ARGS"]) == got["argv"]
+        assert got["environ"]["FLEETFIT_MASTER_ADDR"] == "127.0.0.1"  # where algo-1 is no name
     assert TensorFlow.attach(job.name).arguments == tuple(words)
 
 

@@ -204,6 +204,8 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "backend='gloo'"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),
         ("OSError: [Errno 98] Address already in use", "port 0"),
+        ("addresses of (algo-1, 29500) cannot be retrieved (gai error: -2 - Name or", "FLEETFIT_MASTER_ADDR has the"),
+        ("ssh: Could not resolve hostname algo-2: Name or service not known", "FLEETFIT_MASTER_ADDR has the"),
     ],
 )
 def test_hints(text: str, hint: str) -> None:
