@@ -128,7 +128,7 @@ setup(
     package_data={
         "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
     },
-    install_requires=["boto3>=1.34", "jinja2>=3.1", "rich>=13", "pandas>=2", "pathspec>=0.12", "psutil>=5.9"],
+    install_requires=["boto3>=1.34", "jinja2>=3.1", "rich>=13", "pandas>=2", "pathspec>=1.0", "psutil>=5.9"],
     extras_require={
         "tensorflow": TENSORFLOW,
         "torch": TORCH,

@@ -76,8 +76,9 @@ _RAISED: tuple[tuple[str, str], ...] = (
 #: What is said anywhere at the end of the output -> hint.
 _SAID: tuple[tuple[str, str], ...] = (
     (
-        r"\b(algo-\d+)\b.{0,100}(?:Name or service not known|[Nn]ame resolution|gai error|getaddrinfo|not resolve)"
-        r"|(?:resolve|resolving|lookup)[^\n]{0,40}\b(algo-\d+)\b",
+        r"(?:host|hostname|addresses of|for) [('\"]?algo-\d+\b[^\n]{0,80}"
+        r"(?:not known|gai error|name resolution|cannot be retrieved)"
+        r"|(?:resolve|resolution)[^\n]{0,30} (?:host|hostname|for) ['\"]?algo-\d+\b",
         "the hosts' names are names on SageMaker and between containers only. Elsewhere FLEETFIT_MASTER_ADDR has the "
         "address of the first host, for `torchrun --master_addr` and the like.",
     ),
@@ -139,7 +140,7 @@ def hints(
     for pattern, hint in _SAID:
         match = re.search(pattern, text) or re.search(pattern, raised)
         if match is not None:
-            found.append(hint.format(*(cut((group or "").strip(), 200) for group in match.groups())))
+            found.append(hint.format(*(cut(group.strip(), 200) for group in match.groups())))
     del found[_MOST:]
     if killed_by in _SIGNALS:
         found.append(_SIGNALS[signal.Signals(killed_by)])

@@ -141,7 +141,7 @@ class Source:
                         f"source_dir: {name} is not part of the job's code, as it may hold secrets: give environment=, "
                         f"or name it in a {ignoring.OWN} (!{name})."
                     )
-            modules = [name for name in names if name.endswith(".py")]
+            modules = [name for name in names if name.endswith((".py", "requirements.txt"))]
             if modules:
                 are = "is" if len(modules) == 1 else "are"
                 yield (
@@ -207,7 +207,7 @@ def resolve_function(
     """
     roots = [("", _folder(_plain("source_dir", source_dir)))] if source_dir is not None else []
     for name, path in packed.modules.items():
-        if not any((root / name).exists() for _, root in roots):
+        if not any(_has(root, name) for _, root in roots):
             roots.append((name, path))
     _add_dependencies(roots, dependencies)
     _refuse_reserved(roots)
@@ -255,17 +255,20 @@ def resolve(
         program=program,
         roots=tuple(roots),
         without=tuple(os.path.realpath(path) for path in without),
-        kept=tuple(_files_of(program, roots[0][1])),
+        kept=tuple(_files_of(program, *roots[0])),
     )
 
 
-def _files_of(program: str, root: Path) -> Iterator[str]:
-    """Yield the files that an entry point may be, without links in their paths."""
-    base = os.path.realpath(root)
+def _files_of(program: str, name: str, root: Path) -> Iterator[str]:
+    """Yield the files that an entry point may be, where they are and, if links lead there, where these lead."""
+    base = os.path.realpath(root.parent if name else root)
     module = program.replace(".", "/")
-    for name in (program, f"{module}.py", f"{module}/__main__.py", f"{module}/__init__.py"):
-        if os.path.isfile(os.path.join(base, name)):
-            yield os.path.join(base, os.path.normpath(name))
+    packages = [parent.as_posix() for parent in PurePosixPath(module).parents if parent.as_posix() != "."]
+    names = [program, f"{module}.py", f"{module}/__main__.py", *(f"{each}/__init__.py" for each in (module, *packages))]
+    for each in names:
+        path = os.path.join(base, os.path.normpath(each))
+        if os.path.isfile(path):
+            yield from {path, os.path.realpath(path)}
 
 
 def _add_dependencies(roots: list[tuple[str, Path]], dependencies: tuple[str, ...]) -> None:
@@ -273,11 +276,25 @@ def _add_dependencies(roots: list[tuple[str, Path]], dependencies: tuple[str, ..
         path = Path(os.path.abspath(_plain("dependencies", dependency)))
         if not path.exists():
             raise ConfigurationError(f"dependencies: {str(dependency)!r} does not exist ({path}).{_near(path)}")
-        if any(name == path.name or (not name and (root / path.name).exists()) for name, root in roots):
+        if any(name == path.name or (not name and _has(root, path.name)) for name, root in roots):
             raise ConfigurationError(
                 f"dependencies: {str(dependency)!r} would overwrite {path.name!r} of the source; rename one of them."
             )
         roots.append((path.name, path))
+
+
+def _has(root: Path, name: str) -> bool:
+    """Return whether a folder has something of a name that is part of the job's code."""
+    real = os.path.realpath(root)
+    path = os.path.join(real, name)
+    return os.path.lexists(path) and not _left_out(_rules(real, ()), path, is_folder=os.path.isdir(path))
+
+
+def _left_out(rules: ignoring.Ignored, path: str, *, is_folder: bool) -> bool:
+    try:
+        return rules.leaves_out(path, is_folder=is_folder)
+    except OSError as error:
+        raise ConfigurationError(f"source_dir: {error.filename} cannot be read: {error.strerror}.") from error
 
 
 def _plain(argument: str, location: str | os.PathLike[str]) -> str:
@@ -415,8 +432,6 @@ def _rules(folder: str, kept: tuple[str, ...]) -> ignoring.Ignored:
         return ignoring.Ignored(folder, kept)
     except OSError as error:
         raise ConfigurationError(f"source_dir: {error.filename} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
-        raise ConfigurationError(f"source_dir: an ignore file of {folder} cannot be read: {error}.") from error
 
 
 def _walk(
@@ -451,12 +466,15 @@ def _walk(
             continue
         name = f"{prefix}/{item.name}" if prefix else item.name
         path = item.path
-        is_folder = item.is_dir()
-        if folder.startswith(root) and rules.leaves_out(path, is_folder=is_folder and not item.is_symlink()):
+        is_folder = item.is_dir(follow_symlinks=False)
+        if _left_out(rules, path, is_folder=is_folder):
             ignored.append(f"{name}/" if is_folder else name)
             continue
         if item.is_symlink():
             link = _inner_link(path, root)
+            if link is not None and rules.leaves_out_anywhere(os.path.realpath(path)):
+                left_out.append(f"{path} links to {os.readlink(path)}, which {rules.file} leaves out; so is the link")
+                continue
             if link is not None:
                 yield Entry(name, None, link=link)
                 continue

@@ -148,5 +148,6 @@ def _local(line: str, root: str) -> Path | None:
             return None  # pip will say so
     if "://" in text:
         return None
-    path = Path(root, re.sub(r"\[[^\]]*\]$", "", text))
+    text = re.sub(r"\[[^\]]*\]$", "", text.removeprefix("file:"))  # its extras
+    path = Path(root, text)
     return path if ("/" in text or text.endswith((".", *_ARCHIVES))) and path.exists() else None

@@ -39,6 +39,7 @@ _METADATA = (".dist-info", ".egg-info", ".egg-link")
 _FORMAT = 1  # part of the key: raise it when overlays are made differently
 _SHOWN = 8  # packages in a line of progress
 _ASKING_S = 30.0  # for a git repository
+_TRIED_AGAIN_S = 600.0  # a build that has failed: the job's other hosts need not do so
 _SKIPPED_FOLDERS = frozenset({"__pycache__", ".git", ".venv", ".tox", "build", ".mypy_cache", ".pytest_cache"})
 
 
@@ -147,9 +148,13 @@ def _cached(folder: Path, warn: Callable[[str], None]) -> Path | None:
     try:
         with open(folder / MARKER, encoding="utf-8") as file:
             marker = json.load(file)
-        packages = marker["packages"]
-        for text in marker.get("warnings") or ():
+        packages, warnings = marker["packages"], marker.get("warnings") or ()
+        if warnings and time.time() - os.stat(folder / MARKER).st_ctime > _TRIED_AGAIN_S:
+            return _ABSENT  # what could not be built may be buildable by now
+        for text in warnings:
             warn(text)
+        if warnings:
+            return folder if packages else None
         os.utime(folder / MARKER)  # for whoever clears the cache of what is no longer used
     except (OSError, ValueError, KeyError, TypeError):
         return _ABSENT
@@ -313,6 +318,8 @@ class _Installation:
             try:
                 arguments.append(str(self._build()))
             except RequirementsError as error:
+                if re.search(r"the disk is full|did not end within", str(error)):
+                    raise
                 arguments += self._without_project(self._project, error)
         if arguments[-1] == str(report):  # there is nothing to ask for
             return []

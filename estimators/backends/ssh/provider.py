@@ -30,6 +30,8 @@ from estimators.provision.errors import ProvisionError
 _LIST_EVERY_S = 2.0
 #: How often it is looked whether machines are free that other jobs have, in seconds.
 _LOOK_EVERY_S = 1.0
+#: How long until a machine that did not come up is tried again, at the most.
+_LONGEST_PAUSE_S = 60.0
 #: How long a job that has some of its machines waits for the others.
 _HELD_S = 600.0
 #: How long a tuner's trial waits for them.
@@ -68,7 +70,7 @@ class SshProvider:
         self._waiting: dict[str, _Acquisition] = {}  # host -> who waits until that is known
         self._reserved: dict[str, int] = {}  # machine -> the lock on one that no host has yet
         self._queue: list[_Acquisition] = []  # who waits until there are machines for all
-        self._waits_until = 0.0
+        self._waits_until = self._held_since = 0.0
         self._said = ""
         #: Whether other jobs had machines when one was last looked for.
         self.busy = False
@@ -174,9 +176,7 @@ class SshProvider:
     @property
     def waits(self) -> bool:
         """Whether a host without a machine is to wait on; not for long where the job holds others from all jobs."""
-        limit = self._waits_until
-        if self._taken:
-            limit = min(limit, self._waits_until - self._options.wait + _HELD_S)
+        limit = min(self._waits_until, self._held_since + _HELD_S) if self._taken else self._waits_until
         return time.monotonic() < limit
 
     def _reserve(self) -> None:
@@ -248,6 +248,8 @@ class SshProvider:
                 busy.append(f"{machine.name} ({owner})")
                 continue
             self._locks[machine.name] = lock
+            if not self._taken:
+                self._held_since = time.monotonic()
             self._taken[host] = machine
             return machine, ""
         self.busy = bool(busy)
@@ -387,6 +389,7 @@ class _Acquisition:
         self._failed = failed
         self._tried: list[str] = []
         self._reasons: list[str] = []
+        self._pause = _LOOK_EVERY_S
 
     def next(self) -> None:
         """Try the next machine."""
@@ -395,9 +398,10 @@ class _Acquisition:
         except OSError as error:
             machine, reason = None, f"a lock on a machine could not be taken here: {error}"
         if machine is None and self._provider.busy and self._provider.waits:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE_S) if self._tried else _LOOK_EVERY_S
             self._tried.clear()
             self._reasons.clear()
-            self._provider.enqueue(self)
+            self._provider.enqueue(self, self._pause)
             return
         if machine is None:
             self._failed("; ".join([*self._reasons, *([reason] if reason else [])]))

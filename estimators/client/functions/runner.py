@@ -7,6 +7,7 @@ that folder as well.
 
 from __future__ import annotations
 
+import functools
 import json
 import linecache
 import os
@@ -159,8 +160,35 @@ def _cloudpickle(folder: Path) -> Any:
 
 def names_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return what came with the function from the caller's ``__main__``: itself, other functions, classes."""
-    known = {**getattr(function, "__globals__", {}), getattr(function, "__name__", ""): function}
-    return {name: value for name, value in known.items() if getattr(value, "__module__", None) == "__main__"}
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    waiting: list[Any] = [function]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        for each in (value, type(value)):
+            name = getattr(each, "__qualname__", None)
+            if isinstance(name, str) and getattr(each, "__module__", None) == "__main__" and name.isidentifier():
+                found[name] = each
+        if isinstance(value, functools.partial):
+            waiting += [value.func, *value.args, *value.keywords.values()]
+        elif callable(value) and hasattr(value, "__globals__"):
+            if value.__module__ == "__main__":
+                waiting += value.__globals__.values()
+            waiting += [getattr(value, "__wrapped__", None), *(value.__defaults__ or ())]
+            waiting += (value.__kwdefaults__ or {}).values()
+            waiting += [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+    return found
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
 
 
 def _become_main(names: Mapping[str, Any]) -> None:

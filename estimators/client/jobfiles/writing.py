@@ -120,12 +120,15 @@ def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
                 continue
             variable = stand_in(key if name == "environment" else _variable(key), value)
             kept[name][key] = f"${{env:{variable}}}"
+    option = ""  # whose values the words are
     words = values.get("arguments") or ()
     for place, (word, shown) in enumerate(zip(words, mask_argv(words), strict=True)):
+        name, _, _ = word.partition("=")
+        if word.startswith("-") and (shown == word or shown == f"{name}={MASK}"):
+            option = name
         if shown != word:
-            name, _, _ = word.partition("=")
             begun = f"{name}=" if shown == f"{name}={MASK}" else ""
-            wanted = _variable((name if begun else words[place - 1] if place else "").strip("-") or "argument")
+            wanted = _variable(option.strip("-") or "argument")
             kept["arguments"][place] = f"{begun}${{env:{stand_in(wanted, word[len(begun) :])}}}"
     return kept, list(variables)
 

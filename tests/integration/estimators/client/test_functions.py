@@ -509,7 +509,7 @@ def test_an_executor_runs_several_at_once_and_stops_what_nobody_needs(tmp_path: 
 
 
 MAIN = """
-import multiprocessing, pickle
+import functools, multiprocessing, pickle
 from estimators import Estimator
 
 class Model:
@@ -524,15 +524,21 @@ def times(a, b):
 def main(value):  # as the program's own is called that runs a job's function
     return times(value, value)
 
-def train(rank: int = 3):
+class Config:
+    pass
+
+config = Config()
+
+def train(rank: int = 3, scale=1):
     model = pickle.loads(pickle.dumps(Model(rank)))
+    pickle.loads(pickle.dumps(config))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         squares = pool.map(main, [1, 2, 3])
         doubled = pool.apply(Model(4).double)
     return model.double(), squares, doubled, model
 
 if __name__ == "__main__":
-    job = Estimator(entry_point=train, hyperparameters={"rank": 5}).fit(logs=False)
+    job = Estimator(entry_point=functools.partial(train, scale=2), hyperparameters={"rank": 5}).fit(logs=False)
     double, squares, doubled, model = job.value()
     print(double, squares, doubled, type(model) is Model, model.weight)
 """

@@ -181,10 +181,10 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
             "hyperparameters": {"api-key": "s3cret", "max_tokens": 3},
             "environment": {"DB_PASSWORD": "s3cret"},
             "arguments": ["--hf-token", "s3cret", "--db-password=s3cret", "--url", "http://me:s3cret@x", "--fp16",
-                          "--hf-token=s3cret-2"],
+                          "--hf-token=s3cret-2", "--passwords", "s3cret", "s3cret-3"],
         },
     )  # fmt: skip
-    assert variables == ["API_KEY", "DB_PASSWORD", "HF_TOKEN", "URL", "HF_TOKEN_2"]
+    assert variables == ["API_KEY", "DB_PASSWORD", "HF_TOKEN", "URL", "HF_TOKEN_2", "PASSWORDS", "PASSWORDS_2"]
     assert "s3cret" not in path.read_text()
     assert "--db-password=${env:DB_PASSWORD}" in path.read_text()
     with pytest.raises(ConfigurationError, match="there is a file already"):

@@ -188,9 +188,9 @@ def test_an_ignore_file_of_ours_counts_alone() -> None:
 def test_the_entry_point_is_taken_whatever_is_ignored() -> None:
     write("code/.gitignore", "pkg/\ntrain.py\n")
     resolve("pkg/task.py", "code").copy_to("snapshot")
-    assert {name for name in tree("snapshot") if name.endswith(".py")} == {"pkg/task.py"}
+    assert {name for name in tree("snapshot") if name.endswith(".py")} == {"pkg/__init__.py", "pkg/task.py"}
     [said] = resolve("pkg/task.py", "code").warnings()
-    assert "pkg/__init__.py, train.py" in said and "as .gitignore says" in said
+    assert "train.py" in said and "as .gitignore says" in said
     resolve("pkg.task", "code").copy_to("other")
     assert "pkg/task.py" in tree("other")
 
@@ -206,6 +206,53 @@ def test_secrets_in_env_are_sent_only_where_they_are_named() -> None:
     named = resolve("train.py", "code")
     named.copy_to("other")
     assert ".env" in tree("other") and named.warnings() == []
+
+
+def test_a_secret_is_taken_back_by_its_own_name_only() -> None:
+    write("code/.gitignore", "/*\n!/src/\n!/train.py\n!src/**\n")
+    write("code/src/.env")
+    write("code/src/a.py")
+    resolve("train.py", "code").copy_to("snapshot")
+    assert "src/a.py" in tree("snapshot") and "src/.env" not in tree("snapshot")
+
+
+def test_what_is_ignored_can_be_named_as_a_dependency() -> None:
+    write("code/.env", "KEY=1")
+    write("code/.gitignore", "lib/\n")
+    write("code/lib/a.py")
+    resolve("train.py", "code", ("code/.env", "code/lib")).copy_to("snapshot")
+    assert {".env", "lib/a.py"} <= set(tree("snapshot"))
+
+
+def test_the_entry_point_is_taken_also_behind_a_link_and_as_a_folder() -> None:
+    write("code/.gitignore", "build/\n*.pyc\n__main__.py\n__init__.py\n")
+    write("code/build/t.py")
+    os.symlink("build/t.py", "code/linked.py")
+    resolve("linked.py", "code").copy_to("first")
+    assert (Path("first/linked.py")).exists()
+    write("code/app/__main__.py")
+    resolve("code/app").copy_to("second")
+    assert "app/__main__.py" in tree("second")
+
+
+def test_a_link_to_what_is_ignored_is_told() -> None:
+    write("code/.gitignore", "build/\n")
+    write("code/build/x.bin")
+    os.symlink("build/x.bin", "code/latest")
+    code = resolve("train.py", "code")
+    code.copy_to("snapshot")
+    assert "latest" not in tree("snapshot")
+    assert any("code/latest links to build/x.bin, which .gitignore leaves out" in said for said in code.warnings())
+
+
+def test_odd_ignore_files_are_read_as_far_as_they_can_be() -> None:
+    Path("code/.gitignore").write_bytes(b"\xef\xbb\xbf*.a\r\n!\n[z-a]x\n\xff*\n*.b\n")
+    for name in ("x.a", "x.b", "x.c"):
+        write(f"code/{name}")
+    os.symlink("loop", "code/loop")
+    os.mkfifo("code/pkg/.gitignore")
+    resolve("train.py", "code").copy_to("snapshot")
+    assert {"x.c"} == {name for name in tree("snapshot") if name.startswith("x.")}
 
 
 def test_a_folder_that_its_repository_ignores_is_a_jobs_all_the_same() -> None:
