@@ -287,8 +287,8 @@ _END_S = 2.0
 #: What the importer does not import anything by, where it differs between hosts and between jobs.
 _PASSING = frozenset(
     (
-        *("OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SAGEMAKER_BASE_DIR", "SHLVL", "TF_CONFIG", "TMPDIR"),
-        *("XDG_SESSION_ID", "_"),
+        *("CURRENT_HOST", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "SAGEMAKER_BASE_DIR", "SAGEMAKER_JOB_NAME"),
+        *("SAGEMAKER_REGION", "SHLVL", "TF_CONFIG", "TMPDIR", "XDG_SESSION_ID", "_"),
     )
 )
 _PASSING_PREFIXES = ("FLEETFIT_", "SM_", "SSH_C", "TRAINING_JOB_")
