@@ -429,7 +429,8 @@ def _texts(name: str, value: Any) -> tuple[str, ...] | None:
         if isinstance(item, os.PathLike):
             item = os.fspath(item)
         if not isinstance(item, str) or (not item and name != "arguments"):
-            write = f"; write {str(item)!r}" if isinstance(item, int | float) else ""
+            is_number = isinstance(item, float) or (isinstance(item, int) and abs(item) < 10**_MAX_NUMBER)
+            write = f"; write {str(item)!r}" if is_number else ""
             raise ConfigurationError(f"{name} must be a list of strings, got {shown(item)} in it{write}.")
         _check_text(name, item, path=name == "dependencies")
         items.append(item)

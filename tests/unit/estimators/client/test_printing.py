@@ -83,7 +83,8 @@ def test_a_pipe_gets_the_text_of_a_bar_and_not_how_it_was_drawn() -> None:
     assert shown(lines(b"abc\b\bX\n")) == "[algo-1:rank 0] aXc\n"
 
 
-def test_a_terminal_keeps_the_colours_of_lines() -> None:
+def test_a_terminal_keeps_the_colours_of_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     assert "\x1b[32mgreen" in shown(lines(b"\x1b[32mgreen\x1b[0m\n"), printer=LogPrinter(Terminal(), colour=False))
 
 
@@ -136,6 +137,7 @@ def test_off_a_terminal_a_fast_bar_is_thinned_and_its_last_state_shown() -> None
 
 def test_on_a_terminal_bars_stand_under_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     printer = LogPrinter(terminal, colour=False)
     printer.print(lines(b"start\n", b"10%\r"))

@@ -20,6 +20,7 @@ from estimators.job.settings import Settings
         ({"entry_point": "t.py", "arguments": "--fp16"}, "arguments must be a list, got '--fp16'; write ['--fp16']."),
         ({"entry_point": "t.py", "arguments": ["--layers", 64]}, "got 64 in it; write '64'."),
         ({"entry_point": "t.py", "arguments": ["a\0"]}, "NUL"),
+        ({"entry_point": "t.py", "arguments": [10**5000]}, "arguments must be a list of strings, got"),
         ({"entry_point": "t.py", "arguments": ["x" * 3000]}, "3004 characters as JSON; SageMaker takes at most 2500"),
         ({"entry_point": print, "arguments": ["x"]}, "entry_point is a function"),
         ({"image_uri": "x", "arguments": ["x"]}, "or give container_arguments"),
