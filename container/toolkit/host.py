@@ -25,6 +25,7 @@ from container.contract.names import cut
 from container.contract.plan import Plan, Role, StartedBy
 from container.contract.wire import PROGRESS, STACKS
 from container.launchers import membership_of
+from container.launchers.mpi import RANK_PROGRAM
 from container.system import processes
 from container.system.connection import Connection
 from container.system.loop import Loop, Timer
@@ -375,12 +376,13 @@ class HostRuntime(Runtime):
             self._coordinator.judge = self._judge_evidence
         mine = self._plan.host(self._host)
         try:
+            if RANK_PROGRAM in (self._plan.mpirun or ()):
+                daemons.make_rank_program(self._settings.runtime_dir, self._env.machine)
             # First expect, then launch: mpirun's ranks may be quicker than the loop.
             for process in mine.processes:
                 if process.started_by is StartedBy.MPIRUN:
                     self._gang.expect(process)
                     self._gang.leave_command(process.argv)
-                    daemons.make_rank_program(self._settings.runtime_dir, self._env.machine)
             for process in mine.processes:
                 if process.role is Role.LAUNCHER:
                     path = self._gang.environment.get("PATH", "")

@@ -112,22 +112,29 @@ def overlay(
         interpreter = _interpreter(python)
         key = _key(wanted, project, interpreter)
         folder = cache_root / "overlays" / key
-        if (found := _cached(folder, warn)) is not _ABSENT:
-            return found
+        # Without a project that could not be built: for a while only, as it may be buildable by then. It stays where it
+        # is for jobs that run with it.
+        unbuilt = folder.with_name(f"{key}-{int(time.time() // _TRIED_AGAIN_S)}")
+        for known in (folder, unbuilt):
+            if (found := _cached(known, warn)) is not _ABSENT:
+                return found
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _lock(folder.with_name(f"{key}.lock"), log):
-            if (found := _cached(folder, warn)) is not _ABSENT:
-                return found
+            for known in (folder, unbuilt):
+                if (found := _cached(known, warn)) is not _ABSENT:
+                    return found
             # Of an installation that was killed, or an overlay that somebody damaged.
-            for leftover in (*folder.parent.glob(f".{key}.*"), folder):
+            for leftover in (*folder.parent.glob(f".{key}.*"), folder, unbuilt):
                 shutil.rmtree(leftover, ignore_errors=True)
             staging = folder.with_name(f".{key}.{os.getpid()}")
             try:
-                _Installation(requirements, wanted, project, interpreter, staging, log, timeout).run()
-                os.rename(staging / "overlay", folder)
+                installation = _Installation(requirements, wanted, project, interpreter, staging, log, timeout)
+                installation.run()
+                made = unbuilt if installation.warnings else folder
+                os.rename(staging / "overlay", made)
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
-        return _cached(folder, warn)
+        return _cached(made, warn)
     except OSError as error:
         raise RequirementsError(
             f"{requirements or project}: {error.filename or cache_root}: {error.strerror or error}, while its packages "
@@ -148,13 +155,9 @@ def _cached(folder: Path, warn: Callable[[str], None]) -> Path | None:
     try:
         with open(folder / MARKER, encoding="utf-8") as file:
             marker = json.load(file)
-        packages, warnings = marker["packages"], marker.get("warnings") or ()
-        if warnings and time.time() - os.stat(folder / MARKER).st_ctime > _TRIED_AGAIN_S:
-            return _ABSENT  # what could not be built may be buildable by now
-        for text in warnings:
+        packages = marker["packages"]
+        for text in marker.get("warnings") or ():
             warn(text)
-        if warnings:
-            return folder if packages else None
         os.utime(folder / MARKER)  # for whoever clears the cache of what is no longer used
     except (OSError, ValueError, KeyError, TypeError):
         return _ABSENT
@@ -191,7 +194,7 @@ def _commit(url: str, ref: str) -> str:
     """
     import subprocess
 
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
+    environment = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **os.environ, "GIT_TERMINAL_PROMPT": "0"}
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         said = subprocess.run(
             ["git", "ls-remote", "--", url, ref], env=environment, capture_output=True, timeout=_ASKING_S, check=False
@@ -280,7 +283,7 @@ class _Installation:
         self._timeout = timeout
         self._name = requirements.name if requirements is not None else "the package"
         self._root = os.path.abspath(requirements.parent if requirements is not None else str(project))
-        self._warnings: list[str] = []
+        self.warnings: list[str] = []
 
     def run(self) -> None:
         """Make ``staging/overlay``, with its marker."""
@@ -305,7 +308,7 @@ class _Installation:
         else:
             self._log(f"{self._name}: nothing is missing")
         marker = {"packages": names, "python": self._interpreter.python, "tag": self._interpreter.tag}
-        marker["warnings"] = self._warnings
+        marker["warnings"] = self.warnings
         (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
 
     def _missing(self) -> list[dict[str, Any]]:
@@ -348,7 +351,7 @@ class _Installation:
         lines = [line.strip() for line in output.partition("[end of output]")[0].splitlines() if line.strip()]
         causes = [line for line in lines if re.match(r"[\w.]*([Ee]rror|Exception)\b", line)] or lines[-1:]
         why = f" ({causes[-1][:300].rstrip('.')})" if causes else ""
-        self._warnings.append(
+        self.warnings.append(
             f"the package in source_dir could not be built{why}, so it is not installed. The script runs from its "
             f"folder, and {got}."
         )

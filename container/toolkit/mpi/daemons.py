@@ -170,7 +170,7 @@ def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
     """
     program, staged = runtime_dir / RANK_PROGRAM, runtime_dir / f".{RANK_PROGRAM}"
     interpreter = runtime_dir / "python"
-    if program.exists():  # another rank's
+    if program.exists():  # an earlier attempt's
         return
     interpreter.unlink(missing_ok=True)  # of one that was cut short
     interpreter.symlink_to(machine.python)

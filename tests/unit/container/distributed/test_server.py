@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ def test_imports_are_told_once_a_second_each_name_once(monkeypatch: pytest.Monke
     told: list[str] = []
     now = [100.0]
     monkeypatch.setattr(events, "emit", lambda kind, **data: told.append(kind))
-    monkeypatch.setattr(server.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with server.Importing() as importing:
         assert sys.meta_path[0] is importing
         for later, name, number in ((0, "a", 1), (0.5, "b", 1), (1, "a", 1), (0, "c", 2), (5, "c", 2), (0, "d", 3)):
