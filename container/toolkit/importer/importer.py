@@ -69,6 +69,7 @@ def is_wanted(command: Sequence[str], environment: Mapping[str, str], python: st
 #: Variables for Python that change nothing of what is relied on here.
 _KNOWN = frozenset(
     (
+        "PYTHONBREAKPOINT",  # Ray sets it in whoever connects to it
         "PYTHONDONTWRITEBYTECODE",
         "PYTHONFAULTHANDLER",
         "PYTHONHASHSEED",

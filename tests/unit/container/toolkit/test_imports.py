@@ -279,6 +279,7 @@ def test_only_what_takes_long_is_worth_an_importer(fork: str | None, packages: s
     [
         (("/venv/python", "train.py", "--lr", "1"), {}, True),
         (("/venv/python", "train.py"), {"PYTHONPATH": "/a", "PYTHONHASHSEED": "1"}, True),
+        (("/venv/python", "train.py"), {"PYTHONBREAKPOINT": "ray.util.rpdb._driver_set_trace"}, True),
         (("/venv/python", "train.py"), {"FLEETFIT_FORK": "0"}, False),
         (("/venv/python", "train.py"), {"PYTHONINSPECT": "1"}, False),
         (("/venv/python", "train.py"), {"PYTHONHOME": "/usr"}, False),
