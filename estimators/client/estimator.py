@@ -17,6 +17,7 @@ from estimators.client.callbacks import check_callbacks
 from estimators.client.launch import launch
 from estimators.client.prepared_job import Draft
 from estimators.client.printing import in_jupyter
+from estimators.client.source import Source
 from estimators.client.training_job import TrainingJob
 from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
@@ -376,10 +377,11 @@ class Estimator:
         chaos: tuple[Fault, ...],
         *,
         attached: bool,
+        source: Source | None = None,
     ) -> TrainingJob:
         warned = False
         for attempt in range(1, _NAME_ATTEMPTS + 1):
-            draft = self._draft(inputs, job_name, experiment, chaos)
+            draft = self._draft(inputs, job_name, experiment, chaos, source)
             draft.check()
             for warning in draft.warnings if not warned else ():
                 warnings.warn(warning, PreflightWarning, stacklevel=3)
@@ -411,6 +413,7 @@ class Estimator:
         job_name: str | None,
         experiment: Mapping[str, str] | None = None,
         chaos: tuple[Fault, ...] = (),
+        source: Source | None = None,
     ) -> Draft:
         settings = self.settings
         if in_jupyter():
@@ -428,6 +431,7 @@ class Estimator:
             passes_model_dir=self._passes_model_dir,
             framework=self._framework,
             experiment=experiment,
+            source=source,
         )
         return dataclasses.replace(draft, kept_with=kept_with)
 

@@ -56,6 +56,7 @@ class Draft:
         framework: str | None = None,
         experiment: Mapping[str, str] | None = None,
         tuned: Collection[str] = (),
+        source: Source | None = None,
     ) -> Draft:
         """Build a job.
 
@@ -67,6 +68,7 @@ class Draft:
             framework: The framework that the script is for; None where that is not known.
             experiment: SageMaker's ``ExperimentConfig``.
             tuned: Names of hyperparameters that a tuning job adds.
+            source: The code, where it has been read already.
 
         Raises:
             ConfigurationError: something is wrong with it.
@@ -82,7 +84,7 @@ class Draft:
             found = discovery.discover(settings, framework or "tensorflow")
             settings, problems, remarks = found.settings, found.problems, found.warnings
         channels = parse_inputs(inputs)
-        source = _source(settings, frozenset(channel.name for channel in channels), tuned)
+        source = source or _source(settings, frozenset(channel.name for channel in channels), tuned)
         code = _code_on_s3(settings)
         if source is not None:
             code = request_builder.Code(

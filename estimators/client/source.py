@@ -97,6 +97,7 @@ class Source:
         without: Folders that are never entered: the one that holds job records, should it lie in the source.
         made: Files that are made for the job: path -> content.
         kept: Files that are taken whatever an ignore file says: the entry point.
+        taken: What the snapshot will hold, where that has been read already.
     """
 
     program: str
@@ -104,6 +105,7 @@ class Source:
     without: tuple[str, ...] = ()
     made: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
     kept: tuple[str, ...] = ()
+    taken: Listing | None = None
 
     @functools.cached_property
     def listing(self) -> Listing:
@@ -112,6 +114,8 @@ class Source:
         Raises:
             ConfigurationError: something cannot be part of a job's code; the message names it.
         """
+        if self.taken is not None:
+            return self.taken
         found = _list(self.roots, frozenset(self.without), self.kept)
         folders = {parent.as_posix() for name in self.made for parent in PurePosixPath(name).parents} - {"."}
         entries = (Entry(name, None, len(content), content=content) for name, content in self.made.items())
@@ -160,6 +164,19 @@ class Source:
             top = entry.name.split("/", 1)[0]
             sizes[top] = sizes.get(top, 0) + entry.size
         return sorted(sizes.items(), key=lambda item: -item[1])[:3]
+
+    def found(self) -> Source:
+        """Return the part of it that lies on this machine's disk: all but what is made for the job."""
+        entries = tuple(entry for entry in self.listing.entries if entry.content is None)
+        return dataclasses.replace(self, taken=dataclasses.replace(self.listing, entries=entries), made={})
+
+    def from_copy(self, folder: str | Path) -> Source:
+        """Return the same code with its files read from a copy that :meth:`copy_to` made of :meth:`found`."""
+        entries = tuple(
+            entry if entry.origin is None else dataclasses.replace(entry, origin=os.path.join(folder, entry.name))
+            for entry in self.listing.entries
+        )
+        return dataclasses.replace(self, taken=dataclasses.replace(self.listing, entries=entries))
 
     def copy_to(self, target: str | Path) -> None:
         """Copy the source into a folder, which is made if it does not exist.

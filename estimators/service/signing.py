@@ -22,11 +22,11 @@ from estimators.service.settings import DEFAULT_REGION, Keys
 #: How far a request's time may be from ours, in seconds.
 CLOCK_SKEW = 15 * 60
 
-_AUTHORIZATION = re.compile(
+AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 +Credential=([^/,\s]{1,128})/(\d{8})/([a-z0-9-]{1,64})/([a-z0-9-]{1,64})/aws4_request, *"
     r"SignedHeaders=([a-z0-9;_-]{1,2048}), *Signature=([0-9a-f]{64})"
 )
-_TIME = "%Y%m%dT%H%M%SZ"
+TIME = "%Y%m%dT%H%M%SZ"
 #: Services with an address for all regions, and the region that clients sign their requests for.
 _ONE_FOR_ALL = {"iam": "us-east-1", "sts": "us-east-1"}
 
@@ -79,7 +79,7 @@ def verify(
     authorization = given.get("authorization")
     if authorization is None:
         raise ServiceError("MissingAuthenticationTokenException", "Missing Authentication Token", 403)
-    match = _AUTHORIZATION.fullmatch(authorization)
+    match = AUTHORIZATION.fullmatch(authorization)
     if match is None:
         raise _incomplete("the Authorization header is not one of AWS4-HMAC-SHA256.")
     access_key, date, signed_region, service, names, signature = match.groups()
@@ -143,7 +143,7 @@ def _check_region(scope: Scope, region: str) -> None:
 
 def _check_time(text: str, date: str, now: datetime.datetime) -> None:
     try:
-        when = datetime.datetime.strptime(text, _TIME).replace(tzinfo=datetime.timezone.utc)
+        when = datetime.datetime.strptime(text, TIME).replace(tzinfo=datetime.timezone.utc)
     except ValueError:
         raise _incomplete(f"X-Amz-Date must be like 20260131T235959Z, got {text[:40]!r}.") from None
     if text[:8] != date:
@@ -152,15 +152,15 @@ def _check_time(text: str, date: str, now: datetime.datetime) -> None:
     if when < now - limit:
         raise ServiceError(
             "InvalidSignatureException",
-            f"Signature expired: {text} is now earlier than {(now - limit).strftime(_TIME)} "
-            f"({now.strftime(_TIME)} - 15 min.)",
+            f"Signature expired: {text} is now earlier than {(now - limit).strftime(TIME)} "
+            f"({now.strftime(TIME)} - 15 min.)",
             403,
         )
     if when > now + limit:
         raise ServiceError(
             "InvalidSignatureException",
-            f"Signature not yet current: {text} is still later than {(now + limit).strftime(_TIME)} "
-            f"({now.strftime(_TIME)} + 15 min.)",
+            f"Signature not yet current: {text} is still later than {(now + limit).strftime(TIME)} "
+            f"({now.strftime(TIME)} + 15 min.)",
             403,
         )
 

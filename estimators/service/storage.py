@@ -1,7 +1,7 @@
-"""The S3 server beside the endpoint: a keeper process that holds ``rclone serve s3``.
+"""The S3 server beside the endpoint, a process of its own.
 
-Jobs read and write S3 until their end, so the server lives as long as the endpoint **or** a job of it does: the keeper
-ends it when neither is left, whatever happened to the endpoint.
+Jobs read and write S3 until their end, so it lives as long as the endpoint **or** a job of it does, and ends when
+neither is left, whatever happened to the endpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -20,13 +21,13 @@ from typing import NoReturn
 from container.system import files, locks
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import JobRecord, job_names, jobs_folder
+from estimators.service.s3.keys import Bucket
+from estimators.service.s3.web import Server
 from estimators.service.settings import EndpointFiles
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _START_TIMEOUT = 30.0
-#: The longest name of a file, in bytes.
-_NAME_LIMIT = 255
-#: How often the keeper looks whether anybody needs it, in seconds.
+#: How often the server looks whether anybody needs it, in seconds.
 _PACE = 0.5
 
 
@@ -93,16 +94,11 @@ class Storage:
             self._process.wait()
 
     def path(self, bucket: str, key: str) -> Path | None:
-        """The file that an object is; None for a name that would lead out of its bucket."""
-        parts = key.split("/")
-        if not bucket or bucket in (".", "..") or "/" in bucket or "\0" in bucket + key:
+        """The file that an object is; None if there is no such object."""
+        folder = self.folder / bucket
+        if not bucket or bucket.startswith(".") or "/" in bucket or "\0" in bucket or folder.is_symlink():
             return None
-        if any(part in ("", ".", "..") for part in parts):
-            return None
-        if any(len(os.fsencode(part)) > _NAME_LIMIT for part in (bucket, *parts)):
-            return None  # no file can be called so
-        found = self.folder.joinpath(bucket, *parts)
-        return found if found.resolve().is_relative_to(self.folder.resolve() / bucket) else None
+        return Bucket(folder).find(key)
 
     def _spawn(self) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -138,7 +134,7 @@ class Storage:
         raise BackendError(f"the S3 server did not start: {said.splitlines()[-1] if said else 'it said nothing'}")
 
 
-# --- the keeper ---
+# --- the process ---
 
 
 def _needed(place: EndpointFiles) -> bool:
@@ -153,14 +149,12 @@ def _needed(place: EndpointFiles) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Keep the S3 server as long as it is needed."""
+    """Serve as long as it is needed."""
     parser = argparse.ArgumentParser(prog="estimators.service.storage")
     parser.add_argument("--home", required=True)
     parser.add_argument("--folder", required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args(argv)
-    from estimators.service.s3_server import S3Server
-
     place = EndpointFiles.of(arguments.home)
     held = locks.take(place.storage_lock_file)
     if held is None:
@@ -173,25 +167,16 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, ended)
     keys = place.keys()
     try:
-        server = S3Server(arguments.folder, port=arguments.port, key=keys.access_key, secret=keys.secret_key)
-    except (BackendError, ConfigurationError) as error:
-        print(error, file=sys.stderr)
+        server = Server(arguments.port, Path(arguments.folder), keys)
+    except OSError as error:
+        print(f"port {arguments.port}: {error.strerror}", file=sys.stderr)
         return 1
-    with server:
-        there = {"endpoint": server.endpoint, "pid": os.getpid(), "folder": arguments.folder}
-        files.write_json(place.storage_file, {**there, "access_key": keys.access_key})
-        while _needed(place):
-            time.sleep(_PACE)
-            if _has_ended(server.pid):
-                os._exit(1)  # the endpoint starts another one
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    there = {"endpoint": server.endpoint, "pid": os.getpid(), "folder": arguments.folder}
+    files.write_json(place.storage_file, {**there, "access_key": keys.access_key})
+    while _needed(place):
+        time.sleep(_PACE)
     return 0
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return True
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from estimators.service.s3_server import S3Server
+from estimators.service.s3.server import S3Server
 
 
 class Bucket:
@@ -339,4 +339,4 @@ def _chunks(response: http.client.HTTPResponse, content: bytes | None) -> Iterat
 
 def start(folder: Path) -> S3Server:
     """A server of a folder of small files."""
-    return S3Server(folder, keep_checksums=False)
+    return S3Server(folder)

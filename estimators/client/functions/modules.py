@@ -13,7 +13,7 @@ import importlib.util
 import pickletools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,15 @@ def travels(function: types.FunctionType) -> bool:
     return found is not function
 
 
-def project_modules(function: Callable[..., Any], packed: bytes) -> dict[str, Path]:
+def project_modules(packed: bytes, codes: Iterable[types.CodeType]) -> dict[str, Path]:
     """Return the files and folders of the project that a function needs, by the names they have at the code's top.
 
     Args:
-        function: The function.
         packed: What pickle made of it: it names the modules that are imported when it is loaded.
+        codes: The code that is packed with it, whose bodies may import further ones.
     """
     found: dict[str, Path] = {}
-    waiting = sorted({*_named(packed), *_imported_by(function)})
+    waiting = sorted({*_named(packed), *(name for code in codes for name in _imports_of(code))})
     while waiting:
         name = waiting.pop().partition(".")[0]
         if name in found:
@@ -60,14 +60,6 @@ def _named(packed: bytes) -> set[str]:
     """Return the modules that a pickle may import: every text in it that names one."""
     texts = {argument for _, argument, _ in pickletools.genops(packed) if isinstance(argument, str)}
     return {text for text in texts if text in sys.modules}
-
-
-def _imported_by(function: Any) -> set[str]:
-    """Return the modules that a function's own body imports."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return set(_imports_of(code)) if isinstance(code, types.CodeType) else set()
 
 
 def _imports_of(code: types.CodeType) -> Iterator[str]:

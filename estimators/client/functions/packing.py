@@ -160,13 +160,14 @@ def pack(
         ) from None
     name = name_of(function)
     description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
+    codes: list[types.CodeType] = []
     try:
-        packed = _dumps(function)
+        packed = _dumps(function, codes)
     except Exception as error:  # whatever the __reduce__ of a value raises
         raise ConfigurationError(_unpackable(name, function, error, _dumps)) from error
     if len(packed) > limit:
         raise ConfigurationError(_too_large(name, function, len(packed), limit, _dumps))
-    found = modules.project_modules(function, packed)
+    found = modules.project_modules(packed, codes)
     texts = dict(_sources(function))
     names: dict[str, str] = {}
     for place in texts:
@@ -189,23 +190,22 @@ def is_program(name: str) -> bool:
     return name.startswith(_PROGRAM) and name.endswith(".py")
 
 
-def copy_of(function: Any) -> Any:
-    """Return a function that nothing which is changed from now on will change: as it is packed now."""
-    import cloudpickle
-
-    return cloudpickle.loads(_dumps(function))
-
-
-def _dumps(value: Any) -> bytes:
+def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
     """Pack a value, code with the name of the file that it is from.
 
     cloudpickle 3.1.3 forgets that file, so that tracebacks would have no lines of the source.
+
+    Args:
+        value: The value.
+        codes: Takes all code that is packed with it: the function's, its helpers', that of classes and decorators.
     """
     import cloudpickle
 
     reduce = cloudpickle.Pickler.dispatch_table[types.CodeType]
 
     def with_file(code: types.CodeType) -> tuple[Any, ...]:
+        if codes is not None:
+            codes.append(code)
         made, parts = reduce(code)
         return made, tuple(code.co_filename if part == _NO_FILE else part for part in parts)
 

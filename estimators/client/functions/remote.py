@@ -11,6 +11,7 @@ import copy
 import functools
 import os
 import re
+import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +22,7 @@ from container.contract.names import shown, unknown
 from container.contract.strategies import MPI, TorchDistributed
 from estimators.client.estimator import Estimator
 from estimators.client.functions import packing, remote_defaults, values
+from estimators.client.source import Source
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.states import TrainingJobStatus
@@ -204,6 +206,8 @@ class RemoteExecutor(concurrent.futures.Executor):
         self._pool = concurrent.futures.ThreadPoolExecutor(max_parallel_jobs, thread_name_prefix="fleetfit-remote")
         self._lock = threading.Lock()
         self._futures: set[concurrent.futures.Future[Any]] = set()
+        self._folder = tempfile.TemporaryDirectory(prefix="fleetfit-remote-", ignore_cleanup_errors=True)
+        self._copies: dict[tuple[Any, ...], str] = {}
         self._closed = False
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> RemoteFuture:
@@ -216,15 +220,17 @@ class RemoteExecutor(concurrent.futures.Executor):
         """
         estimator = _estimator(self._settings, function, args, kwargs)
         with _starting:
-            estimator.plan()  # which packs it: what is wrong with it is said here
-        estimator.entry_point = packing.copy_of(estimator.settings.entry_point)
+            draft = estimator._draft(None, None)
+            draft.plan()  # what is wrong with it is said here
+            assert draft.source is not None  # as every function's
+            source = self._keep(draft.source)
         future = RemoteFuture(estimator)
         with self._lock:
             if self._closed:
                 raise RuntimeError("the executor has been shut down, and takes no more functions")
             self._futures.add(future)
         future.add_done_callback(self._forget)
-        self._pool.submit(_run, estimator, future)
+        self._pool.submit(_run, estimator, future, source)
         return future
 
     def map(  # type: ignore[override]
@@ -265,6 +271,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         with self._lock:
             self._closed = True
             waiting = list(self._futures)
+            self._tidy()
         for future in waiting if cancel_futures else ():
             future.cancel()
         self._pool.shutdown(wait=wait)
@@ -273,18 +280,37 @@ class RemoteExecutor(concurrent.futures.Executor):
         # What failed or was interrupted needs the others no more.
         self.shutdown(cancel_futures=kind is not None)
 
+    def _keep(self, source: Source) -> Source:
+        """Return a function's code as it is now, whatever is edited before its job starts; one copy serves many."""
+        found = source.found()
+        state = tuple(
+            (entry.name, entry.link, entry.size, os.stat(entry.origin).st_mtime_ns if entry.origin else 0)
+            for entry in found.listing.entries
+        )
+        if state not in self._copies:
+            folder = tempfile.mkdtemp(dir=self._folder.name)
+            found.copy_to(folder)
+            self._copies[state] = folder
+        return source.from_copy(self._copies[state])
+
     def _forget(self, future: concurrent.futures.Future[Any]) -> None:
         with self._lock:
             self._futures.discard(future)
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove the copies of code when no job needs them any more."""
+        if self._closed and not self._futures:
+            self._folder.cleanup()
 
 
-def _run(estimator: Estimator, future: RemoteFuture) -> None:
+def _run(estimator: Estimator, future: RemoteFuture, source: Source) -> None:
     """Run a job to its end, with the process: in a thread of the executor's."""
     if not future.set_running_or_notify_cancel():
         return
     try:
         with _starting:
-            job = estimator._launch(None, None, None, (), attached=True)
+            job = estimator._launch(None, None, None, (), attached=True, source=source)
         job.wait(logs=False)
         if job.status is TrainingJobStatus.STOPPED:
             raise concurrent.futures.CancelledError(f"job {job.name} was stopped")

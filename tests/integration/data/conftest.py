@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import s3_server
 
-from estimators.service.s3_server import S3Server
+from estimators.service.s3.server import S3Server
 
 _numbers = itertools.count(1)
 

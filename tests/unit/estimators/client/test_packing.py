@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,75 @@ def test_modules_that_the_projects_modules_import_go_with_them(tmp_path: Path, m
     main = tmp_path / "of_the_project.py"
     main.write_text(IMPORTS if sys.version_info >= (3, 11) else IMPORTS.replace("except*", "except"))
     monkeypatch.syspath_prepend(tmp_path)
-    function = types.FunctionType(compile("import of_the_project", "<function>", "exec"), {})
+    code = compile("import of_the_project", "<function>", "exec")
 
     def found() -> set[str]:
-        return {path.stem for path in modules.project_modules(function, b"N.").values()}
+        return {path.stem for path in modules.project_modules(b"N.", [code]).values()}
 
     assert found() == {main.stem, *wanted}
     main.write_text("import later")
     os.utime(main, (1, 1))  # a clock may be slower than this test
     assert found() == {main.stem, "later"}
+
+
+CALLER = """
+import functools
+
+def helper():
+    import by_a_helper
+
+class Base:
+    def inherited(self):
+        import by_a_base
+
+class Model(Base):
+    def train(self):
+        import by_a_method
+
+    @property
+    def loss(self):
+        import by_a_property
+
+def timed(function):
+    @functools.wraps(function)
+    def inner():
+        import decorating
+        function()
+    return inner
+
+@timed
+def step():
+    import decorated
+
+def default():
+    import by_a_default
+
+def train(then=default):
+    helper()
+    Model().train()
+    step()
+    then()
+
+def unused():
+    import by_nobody
+"""
+
+
+def test_modules_that_only_what_a_function_uses_imports_come_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = {"by_a_method", "by_a_property", "by_a_base"}
+    names = {*methods, "by_a_helper", "decorated", "decorating", "by_a_default"}
+    for name in (*names, "by_nobody"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    caller: dict[str, Any] = {"__name__": "__main__"}
+    exec(CALLER, caller)
+
+    def brought(function: Any) -> set[str]:
+        packed = packing.pack(function, hyperparameters={}, channels=(), limit=1_000_000)
+        return {name.removesuffix(".py") for name in packed.modules}
+
+    assert brought(caller["train"]) == names
+    assert brought(caller["Model"]().train) == methods
+    assert brought(functools.partial(caller["step"])) == {"decorated", "decorating"}

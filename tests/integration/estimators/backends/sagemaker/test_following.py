@@ -22,7 +22,7 @@ from estimators import MPI, RunOptions, TensorFlow, TrainingJobError
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import UnsupportedError
 from estimators.records.record import JobRecord, job_names
-from estimators.service.s3_server import S3Server
+from estimators.service.s3.server import S3Server
 
 ROLE = "arn:aws:iam::123456789012:role/train"
 IMAGE = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"
@@ -38,7 +38,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with S3Server(tmp_path / "s3", keep_checksums=False) as server:
+    with S3Server(tmp_path / "s3") as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret)

@@ -21,7 +21,7 @@ from estimators.backends.docker.images.toolkit import SKIPPED, package
 from estimators.backends.sagemaker import packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.job.request import Algorithm, OutputConfig, Resources, TrainingJobSpec
-from estimators.service.s3_server import S3Server
+from estimators.service.s3.server import S3Server
 
 AWS_IMAGE = "763104351884.dkr.ecr.eu-west-1.amazonaws.com/tensorflow-training:2.16-cpu-py310"
 PREFIX = "s3://bucket/job/source"
@@ -44,7 +44,7 @@ def spec(image: str | None = AWS_IMAGE, strategy: Distribution | None = None, **
 
 @pytest.fixture
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    with S3Server(tmp_path / "s3", keep_checksums=False) as server:
+    with S3Server(tmp_path / "s3") as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         client.forget()

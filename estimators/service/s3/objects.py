@@ -1,0 +1,269 @@
+"""Objects' content and what S3 says of them: ETag, type and the user's own metadata.
+
+These are kept with the file, in an extended attribute, and hold as long as its size and time do: a file that changed,
+or came without us, is another object, whose MD5 is computed when somebody asks. Where the file system has no such
+attributes, they are kept in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import json
+import mimetypes
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from estimators.service.errors import ServiceError
+from estimators.service.s3.keys import Bucket
+
+CHUNK = 1 << 20
+
+_ATTRIBUTE = "user.fleetfit.s3"
+#: How many objects' descriptions are kept in memory where files cannot hold them.
+_REMEMBERED = 100_000
+#: Headers of a request that are the object's own, and come back with it.
+_KEPT = ("content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+_MINE = "x-amz-meta-"
+#: The most of the user's metadata that S3 takes, in bytes.
+_METADATA_LIMIT = 2048
+
+
+class Body(Protocol):
+    """The content that comes with a request."""
+
+    def read(self, size: int) -> bytes:
+        """Return up to so many of the next bytes; none at the end."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """What is said of an object.
+
+    Attributes:
+        size: Its size, in bytes.
+        modified: When it was written, in nanoseconds since 1970.
+        etag: Its ETag, without quotes.
+        headers: Type, metadata and the like, by lower-case names.
+    """
+
+    size: int
+    modified: int
+    etag: str
+    headers: Mapping[str, str]
+
+
+class _Memory:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
+
+    def get(self, key: tuple[int, ...]) -> bytes | None:
+        with self._lock:
+            return self._kept.get(key)
+
+    def put(self, key: tuple[int, ...], value: bytes) -> None:
+        with self._lock:
+            self._kept[key] = value
+            while len(self._kept) > _REMEMBERED:
+                self._kept.popitem(last=False)
+
+
+_memory = _Memory()
+
+#: What takes the content, what gives the checksum, the one that it has to be, and its header.
+_Check = tuple[Callable[[bytes], None], Callable[[], bytes], "str | None", str]
+
+
+def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a request that are its object's own.
+
+    Raises:
+        ServiceError: they are more than S3 takes.
+    """
+    mine = {name: value for name, value in headers.items() if name.startswith(_MINE)}
+    if sum(len(name) - len(_MINE) + len(value) for name, value in mine.items()) > _METADATA_LIMIT:
+        raise ServiceError("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size.")
+    kept = {name: headers[name] for name in _KEPT if name in headers}
+    coding = [part.strip() for part in kept.pop("content-encoding", "").split(",") if part.strip()]
+    if coding := [part for part in coding if part != "aws-chunked"]:  # which is of the way here only
+        kept["content-encoding"] = ",".join(coding)
+    return {**kept, **mine}
+
+
+def describe(file: BinaryIO, key: str) -> Described:
+    """Return what is said of an open object."""
+    number = file.fileno()
+    state = os.fstat(number)
+    known = _read(number, state)
+    if known is None:
+        etag = digest_of(file)
+        after = os.fstat(number)
+        if _identity(after) == _identity(state):
+            known = _note(number, state, etag, {})
+        else:  # it is being written beside us
+            known = Described(after.st_size, after.st_mtime_ns, etag, {})
+    default = mimetypes.guess_type(key)[0] or "binary/octet-stream"
+    return dataclasses.replace(known, headers={"content-type": default, **known.headers})
+
+
+def receive(body: Body, file: BinaryIO, headers: Mapping[str, str], digest: str) -> str:
+    """Write a request's content into a file.
+
+    Args:
+        body: The content.
+        file: The file.
+        headers: The request's headers, whose checksums it has to have.
+        digest: Its SHA-256 as it was signed; what is none is not compared.
+
+    Returns:
+        Its MD5, in hex.
+
+    Raises:
+        ServiceError: it is not what the checksums say.
+    """
+    md5 = hashlib.md5(usedforsecurity=False)
+    checks: list[_Check] = [(md5.update, md5.digest, headers.get("content-md5"), "Content-MD5")]
+    for algorithm in ("sha1", "sha256"):
+        if (expected := headers.get(name := f"x-amz-checksum-{algorithm}")) is not None:
+            other = hashlib.new(algorithm, usedforsecurity=False)
+            checks.append((other.update, other.digest, expected, name))
+    if (expected := headers.get(name := "x-amz-checksum-crc32")) is not None:
+        crc = _Crc32()
+        checks.append((crc.update, crc.digest, expected, name))
+    signed = hashlib.sha256() if len(digest) == 64 else None
+    while chunk := body.read(CHUNK):
+        for update, *_ in checks:
+            update(chunk)
+        if signed is not None:
+            signed.update(chunk)
+        file.write(chunk)
+    if signed is not None and signed.hexdigest() != digest.lower():
+        raise ServiceError(
+            "XAmzContentSHA256Mismatch",
+            "The provided 'x-amz-content-sha256' header does not match what was computed.",
+        )
+    for _, result, expected, name in checks:
+        if expected is not None and result() != _decoded(expected, name):
+            raise ServiceError("BadDigest", f"The {name} you specified did not match the calculated checksum.")
+    return md5.hexdigest()
+
+
+@contextlib.contextmanager
+def staged(
+    bucket: Bucket, key: str, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]
+) -> Iterator[tuple[Path, Described]]:
+    """Write something that becomes an object or a part; what the body does not move to its place is removed.
+
+    Args:
+        bucket: Its bucket.
+        key: Its key.
+        write: Writes the content; returns its ETag and its headers.
+
+    Returns:
+        Where it is, and what is said of it.
+    """
+    path, file = bucket.stage()
+    try:
+        with file:
+            etag, headers = write(file)
+            file.flush()
+            described = _note(file.fileno(), os.fstat(file.fileno()), etag, headers)
+        yield path, described
+    finally:
+        bucket.discard(path)
+
+
+def copy(source: BinaryIO, target: BinaryIO, start: int, count: int) -> None:
+    """Append a part of a file to another, without its passing through us where the system can."""
+    target.flush()
+    while count:
+        try:
+            done = os.copy_file_range(source.fileno(), target.fileno(), min(count, 1 << 30), start)
+        except OSError:  # not between these file systems
+            piece = os.pread(source.fileno(), min(count, CHUNK), start)
+            done = os.write(target.fileno(), piece)
+        if not done:
+            raise ServiceError("InternalError", "The object's file became shorter while it was copied.", 500)
+        start += done
+        count -= done
+
+
+def open_object(bucket: Bucket, key: str) -> BinaryIO:
+    """Open an object.
+
+    Raises:
+        ServiceError: there is none.
+    """
+    path = bucket.find(key)
+    if path is not None:
+        try:
+            return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+        except FileNotFoundError:
+            pass
+    raise ServiceError("NoSuchKey", "The specified key does not exist.", 404)
+
+
+def digest_of(file: BinaryIO) -> str:
+    """Return the MD5 of an open file, in hex."""
+    file.flush()
+    found = hashlib.md5(usedforsecurity=False)
+    start = 0
+    while chunk := os.pread(file.fileno(), CHUNK, start):
+        found.update(chunk)
+        start += len(chunk)
+    return found.hexdigest()
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
+def _decoded(text: str, name: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise ServiceError("InvalidDigest", f"The {name} you specified is not valid.") from None
+
+
+def _read(number: int, state: os.stat_result) -> Described | None:
+    """What was noted of a file, if that holds still."""
+    try:
+        noted = os.getxattr(number, _ATTRIBUTE)
+    except OSError:
+        noted = _memory.get(_identity(state)) or b"{}"
+    try:
+        found = json.loads(noted)
+        described = Described(found["size"], found["modified"], found["etag"], found["headers"])
+    except (ValueError, TypeError, KeyError):  # nothing, or not ours
+        return None
+    return described if (described.size, described.modified) == (state.st_size, state.st_mtime_ns) else None
+
+
+def _note(number: int, state: os.stat_result, etag: str, headers: Mapping[str, str]) -> Described:
+    described = Described(state.st_size, state.st_mtime_ns, etag, headers)
+    noted = json.dumps(dataclasses.asdict(described)).encode()
+    try:
+        os.setxattr(number, _ATTRIBUTE, noted)
+    except OSError:  # such as a file that is not ours
+        _memory.put(_identity(state), noted)
+    return described
+
+
+def _identity(state: os.stat_result) -> tuple[int, ...]:
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns

@@ -1,0 +1,459 @@
+"""S3's operations: which one a request is, and what is answered."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from estimators.service.errors import ServiceError
+from estimators.service.s3 import documents, objects, requests, uploads
+from estimators.service.s3.keys import Bucket, behind
+from estimators.service.s3.objects import Described
+from estimators.service.s3.requests import Reply, Request
+
+#: Parameters that choose no operation.
+_HARMLESS = {
+    *("x-id", "list-type", "prefix", "delimiter", "marker", "max-keys", "encoding-type", "continuation-token"),
+    *("start-after", "fetch-owner", "key-marker", "upload-id-marker", "max-uploads", "part-number-marker", "max-parts"),
+    *("AWSAccessKeyId", "Signature", "Expires", "allow-unordered", "optional-object-attributes", "max-buckets"),
+    *("bucket-region",),
+}
+_RESPONSE = "response-"
+_OWNER: documents.Node = ("Owner", [("ID", "fleetfit"), ("DisplayName", "fleetfit")])
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_MOST = 1000
+
+
+class Operations:
+    """S3 on a folder.
+
+    Args:
+        folder: The folder of the buckets.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: One write at a time looks whether its conditions hold, and takes its place.
+        self._placing = threading.Lock()
+        self._found: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
+            ("GET", "service", ""): self._list_buckets,
+            ("PUT", "bucket", ""): self._create_bucket,
+            ("HEAD", "bucket", ""): self._head_bucket,
+            ("DELETE", "bucket", ""): self._delete_bucket,
+            ("GET", "bucket", ""): self._list_objects,
+            ("GET", "bucket", "location"): self._location,
+            ("GET", "bucket", "versioning"): self._versioning,
+            ("GET", "bucket", "acl"): self._acl,
+            ("GET", "bucket", "uploads"): self._list_uploads,
+            ("POST", "bucket", "delete"): self._delete_objects,
+            ("GET", "object", ""): self._get_object,
+            ("HEAD", "object", ""): self._get_object,
+            ("PUT", "object", ""): self._put_object,
+            ("DELETE", "object", ""): self._delete_object,
+            ("GET", "object", "acl"): self._acl,
+            ("GET", "object", "tagging"): self._tagging,
+            ("POST", "object", "uploads"): self._begin_upload,
+            ("PUT", "object", "uploadId"): self._put_part,
+            ("GET", "object", "uploadId"): self._list_parts,
+            ("POST", "object", "uploadId"): self._complete_upload,
+            ("DELETE", "object", "uploadId"): self._abort_upload,
+        }
+
+    def respond(self, request: Request) -> Reply:
+        """Do what a request asks for.
+
+        Raises:
+            ServiceError: it cannot be done.
+            OSError: a file cannot be read or written.
+        """
+        level = "object" if request.key else "bucket" if request.bucket else "service"
+        chosen = sorted(
+            name
+            for name in request.query
+            if name not in _HARMLESS and not name.startswith(("X-Amz-", "x-amz-", _RESPONSE)) and name != "partNumber"
+        )
+        chooser = chosen[0] if chosen else ""
+        if chooser == "versionId" and request.query["versionId"] in ("", "null"):  # the only version that there is
+            chooser = ""
+        found = self._found.get((request.method, level, chooser))
+        if found is None or len(chosen) > 1:
+            what = f"{request.method} of {level}s" + (f" with {', '.join(chosen)}" if chosen else "")
+            raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {what}.", 501)
+        return found(request)
+
+    def sweep(self) -> None:
+        """Remove what servers that were killed have left half written."""
+        with os.scandir(self.folder) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for name in names:
+            with contextlib.suppress(OSError):
+                Bucket(self.folder / name).sweep()
+
+    # --- buckets ---
+
+    def _bucket(self, name: str) -> Bucket:
+        folder = self.folder / name
+        if name.startswith(".") or "\0" in name or folder.is_symlink() or not folder.is_dir():
+            raise ServiceError("NoSuchBucket", "The specified bucket does not exist", 404)
+        return Bucket(folder)
+
+    def _list_buckets(self, request: Request) -> Reply:
+        found: list[documents.Node] = []
+        with os.scandir(self.folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    date = documents.time(entry.stat().st_mtime_ns)
+                    found.append(("Bucket", [("Name", entry.name), ("CreationDate", date)]))
+        return requests.document(("ListAllMyBucketsResult", [_OWNER, ("Buckets", found)]))
+
+    def _create_bucket(self, request: Request) -> Reply:
+        asked = request.document()
+        if not _NAME.fullmatch(request.bucket) or ".." in request.bucket:
+            raise ServiceError(
+                "InvalidBucketName", "The specified bucket is not valid: 3 to 63 small letters, digits, '-' and '.'."
+            )
+        try:
+            (self.folder / request.bucket).mkdir()
+        except FileExistsError:
+            # As in us-east-1, where it is no error to make one's own bucket again.
+            if asked.strip() and documents.text_of(documents.read(asked), "LocationConstraint"):
+                raise ServiceError(
+                    "BucketAlreadyOwnedByYou",
+                    "Your previous request to create the named bucket succeeded and you already own it.",
+                    409,
+                ) from None
+        return Reply(headers={"location": f"/{request.bucket}"})
+
+    def _head_bucket(self, request: Request) -> Reply:
+        self._bucket(request.bucket)
+        return Reply(headers={"x-amz-bucket-region": request.region or "us-east-1"})
+
+    def _delete_bucket(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        if next(bucket.walk(), None) is None:
+            for upload in uploads.uploads(bucket):
+                uploads.end(bucket, upload)
+            for folder, _, _ in os.walk(bucket.folder, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+        if bucket.folder.exists():
+            raise ServiceError("BucketNotEmpty", "The bucket you tried to delete is not empty", 409)
+        return Reply(204)
+
+    def _location(self, request: Request) -> Reply:
+        self._bucket(request.bucket)
+        region = "" if request.region == "us-east-1" else request.region
+        return requests.document(("LocationConstraint", region))
+
+    def _versioning(self, request: Request) -> Reply:
+        self._bucket(request.bucket)
+        return requests.document(("VersioningConfiguration", []))
+
+    def _acl(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        if request.key:
+            objects.open_object(bucket, request.key).close()
+        grant: documents.Node = ("Grant", [("Grantee", [("ID", "fleetfit")]), ("Permission", "FULL_CONTROL")])
+        return requests.document(("AccessControlPolicy", [_OWNER, ("AccessControlList", [grant])]))
+
+    # --- lists ---
+
+    def _list_objects(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        query = request.query
+        second = query.get("list-type") == "2"
+        if query.get("list-type", "2") != "2" or (coding := query.get("encoding-type", "")) not in ("", "url"):
+            raise ServiceError("InvalidArgument", "list-type must be 2, and encoding-type url.")
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        most = request.number("max-keys", _MOST, 0, _MOST)
+        after = query.get("start-after" if second else "marker", "")
+        if second and "continuation-token" in query:
+            after = _opened(query["continuation-token"])
+        found: list[documents.Node] = []
+        last, rolled, count, more = "", False, 0, False
+        for name, is_prefix in bucket.walk(prefix, after, delimiter):
+            if count == most:
+                more = most > 0
+                break
+            if (node := _listed(bucket, name, is_prefix, coding)) is not None:
+                found.append(node)
+                last, rolled, count = name, is_prefix, count + 1
+        head: list[documents.Node] = [
+            ("Name", request.bucket), ("Prefix", documents.coded(prefix, coding)), ("MaxKeys", str(most)),
+            ("IsTruncated", "true" if more else "false"),
+        ]  # fmt: skip
+        if delimiter:
+            head.append(("Delimiter", documents.coded(delimiter, coding)))
+        if coding:
+            head.append(("EncodingType", coding))
+        for name in ("start-after", "continuation-token") if second else ():
+            if name in query:
+                shown = query[name] if name == "continuation-token" else documents.coded(query[name], coding)
+                head.append((name.title().replace("-", ""), shown))
+        if second:
+            head.append(("KeyCount", str(count)))
+        else:
+            head.append(("Marker", documents.coded(query.get("marker", ""), coding)))
+        if more:
+            if second:
+                head.append(("NextContinuationToken", _closed(behind(last) if rolled else last)))
+            else:
+                head.append(("NextMarker", documents.coded(last, coding)))
+        return requests.document(("ListBucketResult", [*head, *found]))
+
+    # --- objects ---
+
+    def _get_object(self, request: Request) -> Reply:
+        if "partNumber" in request.query:
+            raise ServiceError("NotImplemented", "This S3 server of fleetfit's sends no single parts of objects.", 501)
+        file = objects.open_object(self._bucket(request.bucket), request.key)
+        try:
+            described = objects.describe(file, request.key)
+            headers = requests.object_headers(described)
+            try:
+                requests.check_conditions(request.headers, described)
+            except ServiceError as error:
+                if error.code != "PreconditionFailed" or not _only_newer(request.headers):
+                    raise
+                file.close()
+                return Reply(304, headers)
+            headers |= {
+                name.removeprefix(_RESPONSE): value
+                for name, value in request.query.items()
+                if name.startswith(_RESPONSE)
+            }
+            part = requests.part_of(request.headers.get("range"), described.size)
+            if part is None:
+                return Reply(200, headers, file=file, count=described.size)
+            start, count = part
+            headers["content-range"] = f"bytes {start}-{start + count - 1}/{described.size}"
+            return Reply(206, headers, file=file, start=start, count=count)
+        except BaseException:
+            file.close()
+            raise
+
+    def _put_object(self, request: Request) -> Reply:
+        if "x-amz-copy-source" in request.headers:
+            return self._copy_object(request)
+        headers = objects.own_headers(request.headers)
+
+        def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
+            return objects.receive(request.body, file, request.headers, request.digest), headers
+
+        stored = self._store(request, write)
+        return Reply(headers={"etag": f'"{stored.etag}"'})
+
+    def _copy_object(self, request: Request) -> Reply:
+        directive = request.headers.get("x-amz-metadata-directive", "COPY")
+        with self._source(request) as source:
+            described = objects.describe(source, request.key)
+
+            def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
+                objects.copy(source, file, 0, described.size)
+                headers = described.headers if directive == "COPY" else objects.own_headers(request.headers)
+                # A copy is one piece, whatever its source came in.
+                return objects.digest_of(file) if "-" in described.etag else described.etag, headers
+
+            stored = self._store(request, write)
+        return requests.document(("CopyObjectResult", _copied(stored)))
+
+    def _delete_object(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        with self._placing:
+            if "if-match" in request.headers:
+                requests.check_conditions(request.headers, _described(bucket, request.key))
+            bucket.delete(request.key)
+        return Reply(204)
+
+    def _delete_objects(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        root = documents.read(request.document())
+        keys = [documents.text_of(element, "Key") for element in root.findall("Object")]
+        if not keys or len(keys) > _MOST or None in keys:
+            raise documents.malformed()
+        answers: list[documents.Node] = []
+        for key in keys:
+            assert key is not None
+            try:
+                requests.check_key(key)
+                bucket.delete(key)
+            except (OSError, ServiceError) as error:
+                code = getattr(error, "code", "InternalError")
+                answers.append(("Error", [("Key", key), ("Code", code), ("Message", str(error))]))
+            else:
+                if documents.text_of(root, "Quiet") != "true":
+                    answers.append(("Deleted", [("Key", key)]))
+        return requests.document(("DeleteResult", answers))
+
+    def _tagging(self, request: Request) -> Reply:
+        objects.open_object(self._bucket(request.bucket), request.key).close()
+        return requests.document(("Tagging", [("TagSet", [])]))
+
+    def _store(self, request: Request, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]) -> Described:
+        """Write the object of a request, if its conditions hold when it takes its place."""
+        bucket = self._bucket(request.bucket)
+        with objects.staged(bucket, request.key, write) as (staged, described), self._placing:
+            if "if-match" in request.headers or "if-none-match" in request.headers:
+                requests.check_conditions(request.headers, _described(bucket, request.key))
+            bucket.place(staged, request.key)
+        return described
+
+    def _source(self, request: Request) -> BinaryIO:
+        """Open what is copied."""
+        place, _, version = request.headers["x-amz-copy-source"].partition("?")
+        name, key = requests.split(place)
+        if not name or not key or version not in ("", "versionId=null"):
+            raise ServiceError("InvalidArgument", "The copy source must be the name of a bucket and a key.")
+        source = objects.open_object(self._bucket(name), key)
+        try:
+            requests.check_conditions(request.headers, objects.describe(source, key), "x-amz-copy-source-")
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    # --- uploads in parts ---
+
+    def _begin_upload(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        upload = uploads.begin(bucket, request.key, objects.own_headers(request.headers))
+        return requests.document(
+            (
+                "InitiateMultipartUploadResult",
+                [("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload.name)],
+            )
+        )
+
+    def _put_part(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        upload = uploads.find(bucket, request.query["uploadId"], request.key)
+        number = request.number("partNumber", 0, 1, 100_000)
+        if number > 10_000:
+            raise ServiceError("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
+        copied = "x-amz-copy-source" in request.headers
+
+        def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
+            if not copied:
+                return objects.receive(request.body, file, request.headers, request.digest), {}
+            with self._source(request) as source:
+                size = os.fstat(source.fileno()).st_size
+                text = request.headers.get("x-amz-copy-source-range")
+                start, count = requests.part_of(text, size) or (0, size)
+                objects.copy(source, file, start, count)
+            return objects.digest_of(file), {}
+
+        with objects.staged(bucket, request.key, write) as (staged, described):
+            uploads.add(bucket, upload, number, staged, described.etag)
+        if copied:
+            return requests.document(("CopyPartResult", _copied(described)))
+        return Reply(headers={"etag": f'"{described.etag}"'})
+
+    def _list_parts(self, request: Request) -> Reply:
+        upload = uploads.find(self._bucket(request.bucket), request.query["uploadId"], request.key)
+        after = request.number("part-number-marker", 0, 0, 10_000)
+        most = request.number("max-parts", _MOST, 1, _MOST)
+        rest = [part for part in upload.parts() if part.number > after]
+        parts = rest[:most]
+        nodes: list[documents.Node] = [
+            ("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload.name),
+            ("PartNumberMarker", str(after)), ("MaxParts", str(most)), ("StorageClass", "STANDARD"),
+            ("NextPartNumberMarker", str(parts[-1].number if parts else 0)),
+            ("IsTruncated", "true" if len(rest) > most else "false"),
+        ]  # fmt: skip
+        for part in parts:
+            state = part.path.stat()
+            nodes.append(
+                (
+                    "Part",
+                    [
+                        ("PartNumber", str(part.number)), ("LastModified", documents.time(state.st_mtime_ns)),
+                        ("ETag", f'"{part.etag}"'), ("Size", str(state.st_size)),
+                    ],
+                )
+            )  # fmt: skip
+        return requests.document(("ListPartsResult", nodes))
+
+    def _list_uploads(self, request: Request) -> Reply:
+        coding, prefix = request.query.get("encoding-type", ""), request.query.get("prefix", "")
+        nodes: list[documents.Node] = [("Bucket", request.bucket), ("IsTruncated", "false")]
+        for upload in uploads.uploads(self._bucket(request.bucket)):
+            if upload.key.startswith(prefix):
+                key, begun = documents.coded(upload.key, coding), documents.time(upload.begun)
+                nodes.append(("Upload", [("Key", key), ("UploadId", upload.name), ("Initiated", begun)]))
+        return requests.document(("ListMultipartUploadsResult", nodes))
+
+    def _complete_upload(self, request: Request) -> Reply:
+        upload = uploads.find(self._bucket(request.bucket), request.query["uploadId"], request.key)
+        wanted = []
+        for element in documents.read(request.document()).findall("Part"):
+            number, etag = documents.text_of(element, "PartNumber"), documents.text_of(element, "ETag")
+            if etag is None or number is None or not re.fullmatch(r"\d{1,5}", number.strip(), re.ASCII):
+                raise documents.malformed()
+            wanted.append((int(number), etag.strip()))
+        stored = self._store(request, lambda file: (uploads.complete(upload, wanted, file), upload.headers))
+        uploads.end(self._bucket(request.bucket), upload)
+        return requests.document(
+            (
+                "CompleteMultipartUploadResult",
+                [
+                    ("Location", f"/{request.bucket}/{urllib.parse.quote(request.key)}"), ("Bucket", request.bucket),
+                    ("Key", request.key), ("ETag", f'"{stored.etag}"'),
+                ],
+            )
+        )  # fmt: skip
+
+    def _abort_upload(self, request: Request) -> Reply:
+        bucket = self._bucket(request.bucket)
+        uploads.end(bucket, uploads.find(bucket, request.query["uploadId"], request.key))
+        return Reply(204)
+
+
+def _described(bucket: Bucket, key: str) -> Described | None:
+    try:
+        with objects.open_object(bucket, key) as file:
+            return objects.describe(file, key)
+    except ServiceError:
+        return None
+
+
+def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> documents.Node | None:
+    """What a list has of a key; None if it is gone."""
+    if is_prefix:
+        return "CommonPrefixes", [("Prefix", documents.coded(name, coding))]
+    described = _described(bucket, name)
+    if described is None:
+        return None
+    return (
+        "Contents",
+        [
+            ("Key", documents.coded(name, coding)), ("LastModified", documents.time(described.modified)),
+            ("ETag", f'"{described.etag}"'), ("Size", str(described.size)), ("StorageClass", "STANDARD"),
+        ],
+    )  # fmt: skip
+
+
+def _copied(stored: Described) -> list[documents.Node]:
+    return [("ETag", f'"{stored.etag}"'), ("LastModified", documents.time(stored.modified))]
+
+
+def _only_newer(headers: Mapping[str, str]) -> bool:
+    """Whether what was not met is that the object be another one than the client has."""
+    return "if-match" not in headers and ("if-none-match" in headers or "if-modified-since" in headers)
+
+
+def _closed(key: str) -> str:
+    return base64.urlsafe_b64encode(key.encode("utf-8")).decode()
+
+
+def _opened(token: str) -> str:
+    try:
+        return base64.b64decode(token, altchars=b"-_", validate=True).decode("utf-8")
+    except ValueError:
+        raise ServiceError("InvalidArgument", "The continuation token provided is incorrect") from None

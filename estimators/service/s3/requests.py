@@ -1,0 +1,205 @@
+"""A request of S3's and its answer, whatever carries them."""
+
+from __future__ import annotations
+
+import dataclasses
+import email.utils
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import BinaryIO
+
+from estimators.service.errors import ServiceError
+from estimators.service.s3 import documents
+from estimators.service.s3.bodies import Incoming
+from estimators.service.s3.objects import Described
+
+#: The largest document that comes with a request, in bytes: 10,000 parts, 1,000 keys.
+_DOCUMENT_LIMIT = 4 << 20
+#: The longest key, in bytes.
+_KEY_LIMIT = 1024
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What a client asks for.
+
+    Attributes:
+        method: The HTTP method.
+        bucket: The bucket's name; empty for the list of them.
+        key: The key; empty for the bucket itself.
+        query: The parameters.
+        headers: The headers, by lower-case names.
+        body: The content.
+        digest: What was signed of the content.
+        region: The region that it was signed for.
+    """
+
+    method: str
+    bucket: str
+    key: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: Incoming
+    digest: str
+    region: str
+
+    def document(self) -> bytes:
+        """Read the content as a whole.
+
+        Raises:
+            ServiceError: it is too long.
+        """
+        data = bytearray()
+        while chunk := self.body.read(1 << 16):
+            data += chunk
+            if len(data) > _DOCUMENT_LIMIT:
+                raise documents.malformed()
+        return bytes(data)
+
+    def number(self, name: str, default: int, least: int, most: int) -> int:
+        """Return a parameter that is a number.
+
+        Raises:
+            ServiceError: it is none, or too small or large.
+        """
+        text = self.query.get(name) or str(default)
+        if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text):
+            raise ServiceError("InvalidArgument", f"{name} must be a number from {least} on.")
+        return min(int(text), most)
+
+
+@dataclasses.dataclass
+class Reply:
+    """What is answered.
+
+    Attributes:
+        status: The HTTP status.
+        headers: Headers, by lower-case names, without the content's length.
+        content: The content, or what is sent of ``file``.
+        file: The file that is sent; whoever sends it closes it.
+        start: Where in it that begins.
+        count: How many bytes of it are sent.
+    """
+
+    status: int = 200
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    content: bytes = b""
+    file: BinaryIO | None = None
+    start: int = 0
+    count: int = 0
+
+
+def split(path: str) -> tuple[str, str]:
+    """Return the bucket and the key of a path.
+
+    Raises:
+        ServiceError: they are not UTF-8, or too long.
+    """
+    try:
+        text = urllib.parse.unquote_to_bytes(path).decode("utf-8")
+    except UnicodeDecodeError:
+        raise ServiceError("InvalidURI", "Couldn't parse the specified URI.") from None
+    bucket, _, key = text.removeprefix("/").partition("/")
+    check_key(key)
+    return bucket, key
+
+
+def parameters(query: str) -> dict[str, str]:
+    """Return the parameters of a query; the first of a name counts."""
+    found: dict[str, str] = {}
+    for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
+        found.setdefault(name, value)
+    return found
+
+
+def check_key(key: str) -> None:
+    """Refuse a key that no object can have.
+
+    Raises:
+        ServiceError: it is too long.
+    """
+    if len(key.encode("utf-8")) > _KEY_LIMIT:
+        raise ServiceError("KeyTooLongError", "Your key is too long")
+
+
+def document(root: documents.Node) -> Reply:
+    """Return an answer that is a document."""
+    return Reply(headers={"content-type": "application/xml"}, content=documents.write(root))
+
+
+def object_headers(described: Described) -> dict[str, str]:
+    """Return the headers that an object's answers have."""
+    return {
+        **described.headers,
+        "etag": f'"{described.etag}"',
+        "last-modified": email.utils.formatdate(max(described.modified // 1_000_000_000, 0), usegmt=True),
+        "accept-ranges": "bytes",
+    }
+
+
+def check_conditions(headers: Mapping[str, str], described: Described | None, prefix: str = "") -> None:
+    """Refuse what a request does not want of the object as it is.
+
+    Args:
+        headers: The request's.
+        described: The object; None if there is none.
+        prefix: What stands before the headers' names, for the source of a copy.
+
+    Raises:
+        ServiceError: a condition does not hold.
+    """
+    match, none_match = headers.get(prefix + "if-match"), headers.get(prefix + "if-none-match")
+    if match is not None and described is None:
+        raise ServiceError("NoSuchKey", "The specified key does not exist.", 404)
+    if match is not None and not _names(match, described):
+        raise _precondition_failed()
+    if none_match is not None and _names(none_match, described):
+        raise _precondition_failed()
+    if described is None:
+        return
+    seconds = described.modified // 1_000_000_000
+    until, since = (_seconds(headers.get(f"{prefix}if-{word}-since")) for word in ("unmodified", "modified"))
+    if match is None and until is not None and seconds > until:
+        raise _precondition_failed()
+    if none_match is None and since is not None and seconds <= since:
+        raise _precondition_failed()
+
+
+def part_of(text: str | None, size: int) -> tuple[int, int] | None:
+    """Return where a range begins and how long it is; None for the whole.
+
+    Raises:
+        ServiceError: there is no such part.
+    """
+    match = _RANGE.fullmatch((text or "").strip())
+    if match is None or match.group() == "bytes=-":  # of another kind, which is ignored as on S3
+        return None
+    first, last = match.groups()
+    if first:
+        start, end = int(first), min(int(last) if last else size, size - 1)
+        if last and int(last) < start:
+            return None
+    else:
+        start, end = max(size - int(last), 0), size - 1
+    if start > end:
+        raise ServiceError("InvalidRange", "The requested range is not satisfiable", 416)
+    return start, end - start + 1
+
+
+def _names(tags: str, described: Described | None) -> bool:
+    given = [tag.strip().removeprefix("W/").strip('"') for tag in tags.split(",")]
+    return described is not None and ("*" in given or described.etag in given)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(text).timestamp() if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _precondition_failed() -> ServiceError:
+    return ServiceError("PreconditionFailed", "At least one of the pre-conditions you specified did not hold", 412)

@@ -1,0 +1,234 @@
+"""Verifies S3's signatures: Version 4 in headers or in the address, and Version 2 in the address.
+
+Clients that sign addresses for a server of their own (`generate_presigned_url()` of boto3) use Version 2 unless they
+are told otherwise. A request's signature says which content it comes with; the single chunks' signatures of content
+that is signed while it is sent are not verified, since nobody stands between a client and loopback.
+
+Sources: "Authenticating Requests (AWS Signature Version 4)" and "Signing and authenticating REST requests (AWS
+signature version 2)" (Amazon S3's documentation).
+"""
+
+from __future__ import annotations
+
+import datetime
+import hmac
+import re
+import urllib.parse
+from collections.abc import Mapping
+
+from botocore.auth import HmacV1QueryAuth, S3SigV4Auth
+from botocore.awsrequest import AWSRequest, HTTPHeaders
+from botocore.credentials import Credentials
+
+from estimators.service.errors import ServiceError, denied
+from estimators.service.settings import Keys
+from estimators.service.signing import AUTHORIZATION, CLOCK_SKEW, TIME
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+_CREDENTIAL = re.compile(r"([^/\s]{1,128})/(\d{8})/([A-Za-z0-9-]{1,64})/s3/aws4_request")
+#: The longest time that a signed address of Version 4 is good for, in seconds.
+_LONGEST = 7 * 24 * 3600
+
+
+class _Signer(S3SigV4Auth):
+    """Signs every header that it is given, and what the request says of its content."""
+
+    def payload(self, request: AWSRequest) -> str:
+        digest: str = request.context["digest"]
+        return digest
+
+    def headers_to_sign(self, request: AWSRequest) -> HTTPHeaders:
+        return request.headers
+
+
+class _AddressSigner(HmacV1QueryAuth):
+    """Signs for a time that is given."""
+
+    def _get_date(self) -> str:
+        return str(self._expires)
+
+
+def verify(
+    method: str, path: str, query: str, headers: Mapping[str, str], keys: Keys, now: datetime.datetime
+) -> tuple[str, str]:
+    """Check a request's signature.
+
+    Args:
+        method: The HTTP method.
+        path: The path, as it came.
+        query: The query, as it came.
+        headers: Its headers, by lower-case names.
+        keys: The keys that it must be signed with.
+        now: This machine's time, in UTC.
+
+    Returns:
+        What was signed of its content (a SHA-256, or how it is sent), and the region that it was signed for.
+
+    Raises:
+        ServiceError: it is not signed, by somebody else, for something else, or at another time.
+    """
+    try:
+        given = urllib.parse.parse_qsl(query, keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        raise ServiceError("InvalidURI", "Couldn't parse the specified URI.") from None
+    parameters = dict(given)
+    if "authorization" in headers:
+        return _verify_headers(method, path, given, headers, keys, now)
+    if "X-Amz-Signature" in parameters:
+        return _verify_address(method, path, given, headers, keys, now)
+    if "Signature" in parameters:
+        return _verify_old_address(method, path, query, parameters, headers, keys, now)
+    raise denied("Access Denied. (Requests have to be signed with this server's keys.)")
+
+
+def _verify_headers(
+    method: str,
+    path: str,
+    query: list[tuple[str, str]],
+    headers: Mapping[str, str],
+    keys: Keys,
+    now: datetime.datetime,
+) -> tuple[str, str]:
+    match = AUTHORIZATION.fullmatch(headers["authorization"])
+    if match is None:
+        raise _malformed("The authorization header is malformed; AWS4-HMAC-SHA256 of Signature Version 4 is needed.")
+    access_key, date, region, service, names, signature = match.groups()
+    if service != "s3":
+        raise _malformed(f"The authorization header is malformed; incorrect service '{service}'.")
+    _check_key(access_key, keys)
+    time = headers.get("x-amz-date", "")
+    moment = _moment(time, date)
+    if abs(now - moment) > datetime.timedelta(seconds=CLOCK_SKEW):
+        raise ServiceError(
+            "RequestTimeTooSkewed", "The difference between the request time and the current time is too large.", 403
+        )
+    digest = headers.get("x-amz-content-sha256")
+    if digest is None:
+        raise ServiceError("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
+    _check(method, path, query, headers, names.split(";"), time, digest, region, keys, signature)
+    return digest, region
+
+
+def _verify_address(
+    method: str,
+    path: str,
+    query: list[tuple[str, str]],
+    headers: Mapping[str, str],
+    keys: Keys,
+    now: datetime.datetime,
+) -> tuple[str, str]:
+    given = dict(query)
+    match = _CREDENTIAL.fullmatch(given.get("X-Amz-Credential", ""))
+    expires = given.get("X-Amz-Expires", "")
+    if match is None or not re.fullmatch(r"\d{1,7}", expires) or not 0 < int(expires) <= _LONGEST:
+        raise ServiceError(
+            "AuthorizationQueryParametersError",
+            "X-Amz-Credential must be KEY/date/region/s3/aws4_request, and X-Amz-Expires up to 604800 seconds.",
+        )
+    access_key, date, region = match.groups()
+    _check_key(access_key, keys)
+    time = given.get("X-Amz-Date", "")
+    moment = _moment(time, date)
+    if moment - datetime.timedelta(seconds=CLOCK_SKEW) > now:
+        raise denied("Request is not valid yet")
+    if now > moment + datetime.timedelta(seconds=int(expires)):
+        raise denied("Request has expired")
+    digest = given.get("X-Amz-Content-SHA256") or headers.get("x-amz-content-sha256") or UNSIGNED
+    names = given.get("X-Amz-SignedHeaders", "").split(";")
+    rest = [(name, value) for name, value in query if name != "X-Amz-Signature"]
+    _check(method, path, rest, headers, names, time, digest, region, keys, given["X-Amz-Signature"])
+    return digest, region
+
+
+def _verify_old_address(
+    method: str,
+    path: str,
+    query: str,
+    given: Mapping[str, str],
+    headers: Mapping[str, str],
+    keys: Keys,
+    now: datetime.datetime,
+) -> tuple[str, str]:
+    _check_key(given.get("AWSAccessKeyId", ""), keys)
+    expires = given.get("Expires", "")
+    if not re.fullmatch(r"\d{1,12}", expires):
+        raise denied("Query-string authentication requires the Signature, Expires and AWSAccessKeyId parameters")
+    if now.timestamp() > int(expires):
+        raise denied("Request has expired")
+    signed = HTTPHeaders()
+    # Such an address may have them as parameters, and then whoever uses it sends the same.
+    for name, value in {**given, **headers}.items():
+        if name.startswith("x-amz-") or name in ("content-md5", "content-type"):
+            signed[name] = value
+    signer = _AddressSigner(Credentials(keys.access_key, keys.secret_key), expires)
+    split = urllib.parse.SplitResult("http", "", path, query, "")
+    if not hmac.compare_digest(signer.get_signature(method, split, signed), given["Signature"]):
+        raise _mismatch()
+    return UNSIGNED, ""
+
+
+def _check(
+    method: str,
+    path: str,
+    query: list[tuple[str, str]],
+    headers: Mapping[str, str],
+    names: list[str],
+    time: str,
+    digest: str,
+    region: str,
+    keys: Keys,
+    signature: str,
+) -> None:
+    unsigned = {"host", *(name for name in headers if name.startswith("x-amz-"))} - set(names)
+    absent = [name for name in names if name not in headers]
+    if unsigned or absent:
+        raise denied(
+            "There were headers present in the request which were not signed, or signed ones are not there: "
+            f"{', '.join(sorted([*unsigned, *absent]))}"
+        )
+    # As AWS does: however a client wrote the address, its letters are what is signed.
+    canonical = urllib.parse.quote(urllib.parse.unquote_to_bytes(path), safe="/-_.~")
+    parameters = urllib.parse.urlencode(query, safe="-_.~", quote_via=urllib.parse.quote)
+    request = AWSRequest(method=method, url=f"http://host{canonical}?{parameters}")
+    for name in names:
+        request.headers[name] = headers[name]
+    request.context["timestamp"] = time
+    request.context["digest"] = digest
+    signer = _Signer(Credentials(keys.access_key, keys.secret_key), "s3", region)
+    expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
+    if not hmac.compare_digest(expected.encode(), signature.encode()):
+        raise _mismatch()
+
+
+def _check_key(given: str, keys: Keys) -> None:
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), keys.access_key.encode()):
+        raise ServiceError(
+            "InvalidAccessKeyId",
+            "The AWS Access Key Id you provided does not exist in our records. (This is fleetfit's S3 server: it takes "
+            "the keys that it was started with.)",
+            403,
+        )
+
+
+def _moment(text: str, date: str) -> datetime.datetime:
+    try:
+        moment = datetime.datetime.strptime(text, TIME).replace(tzinfo=datetime.timezone.utc)
+    except ValueError:
+        raise denied("AWS authentication requires a valid Date or x-amz-date header") from None
+    if text[:8] != date:
+        raise _malformed("The credential's date is not that of X-Amz-Date.")
+    return moment
+
+
+def _malformed(message: str) -> ServiceError:
+    return ServiceError("AuthorizationHeaderMalformed", message)
+
+
+def _mismatch() -> ServiceError:
+    return ServiceError(
+        "SignatureDoesNotMatch",
+        "The request signature we calculated does not match the signature you provided. Check your key and signing "
+        "method.",
+        403,
+    )

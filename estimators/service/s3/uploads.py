@@ -1,0 +1,160 @@
+"""Uploads in parts: each is a folder of the bucket's own with what it will be and the parts that have come."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from estimators.service.errors import ServiceError
+from estimators.service.s3 import objects
+from estimators.service.s3.keys import Bucket
+
+#: The smallest part but the last, in bytes.
+_LEAST = 5 << 20
+_PART = re.compile(r"(\d{5})-([0-9a-f]{32})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part that has come.
+
+    Attributes:
+        number: Its number, from 1 on.
+        etag: Its MD5.
+        path: Its file.
+    """
+
+    number: int
+    etag: str
+    path: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Upload:
+    """An upload in parts.
+
+    Attributes:
+        name: Its id.
+        key: The key of what it becomes.
+        headers: The headers of that.
+        begun: When it was begun, in nanoseconds since 1970.
+        folder: Its folder.
+    """
+
+    name: str
+    key: str
+    headers: Mapping[str, str]
+    begun: int
+    folder: Path
+
+    def parts(self) -> list[Part]:
+        """The parts that have come, by number."""
+        matches = sorted(match.groups() for match in map(_PART.fullmatch, os.listdir(self.folder)) if match)
+        return [Part(int(number), etag, self.folder / f"{number}-{etag}") for number, etag in matches]
+
+
+def begin(bucket: Bucket, key: str, headers: Mapping[str, str]) -> Upload:
+    """Begin an upload."""
+    name = uuid.uuid4().hex
+    folder = bucket.own / "uploads" / name
+    upload = Upload(name, key, dict(headers), time.time_ns(), folder)
+    said = {"key": key, "headers": upload.headers, "begun": upload.begun}
+    bucket.within(folder, lambda: (folder / "upload.json").write_text(json.dumps(said), encoding="utf-8"))
+    return upload
+
+
+def find(bucket: Bucket, name: str, key: str | None = None) -> Upload:
+    """Return an upload.
+
+    Raises:
+        ServiceError: there is none, or it is one of another key.
+    """
+    folder = bucket.own / "uploads" / name
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        if re.fullmatch(r"[0-9a-f]{32}", name):
+            said = json.loads((folder / "upload.json").read_text(encoding="utf-8"))
+            upload = Upload(name, said["key"], said["headers"], said["begun"], folder)
+            if key in (None, upload.key):
+                return upload
+    raise ServiceError(
+        "NoSuchUpload",
+        "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or "
+        "completed.",
+        404,
+    )
+
+
+def uploads(bucket: Bucket) -> Iterator[Upload]:
+    """Return the uploads of a bucket, by key and beginning."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(bucket.own / "uploads"):
+            with contextlib.suppress(ServiceError):
+                found.append(find(bucket, name))
+    yield from sorted(found, key=lambda upload: (upload.key, upload.begun))
+
+
+def add(bucket: Bucket, upload: Upload, number: int, staged: Path, etag: str) -> None:
+    """Make a staged file a part; one of the same number before it goes."""
+    try:
+        os.replace(staged, upload.folder / f"{number:05d}-{etag}")
+        for part in upload.parts():
+            if part.number == number and part.etag != etag:
+                part.path.unlink(missing_ok=True)
+    except FileNotFoundError:  # aborted meanwhile
+        find(bucket, upload.name)
+        raise
+
+
+def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO) -> str:
+    """Write an upload's content into a file.
+
+    Args:
+        upload: The upload.
+        wanted: The numbers and ETags of its parts.
+        target: The file.
+
+    Returns:
+        The ETag: the MD5 of the parts' MD5s, and how many there are.
+
+    Raises:
+        ServiceError: these are no parts of it.
+    """
+    there = {part.number: part for part in upload.parts()}
+    if not wanted or [number for number, _ in wanted] != sorted({number for number, _ in wanted}):
+        raise ServiceError("InvalidPartOrder", "The list of parts was not in ascending order.")
+    digests = b""
+    for place, (number, etag) in enumerate(wanted):
+        part = there.get(number)
+        if part is None or part.etag != etag.strip('"'):
+            raise ServiceError(
+                "InvalidPart",
+                f"Part {number} could not be found: it was not uploaded, or its entity tag is another.",
+            )
+        with open(part.path, "rb") as source:
+            size = os.fstat(source.fileno()).st_size
+            if size < _LEAST and place < len(wanted) - 1:
+                raise ServiceError(
+                    "EntityTooSmall",
+                    f"Your proposed upload is smaller than the minimum allowed size: part {number} of {size} bytes; "
+                    f"all but the last have {_LEAST} or more.",
+                )
+            objects.copy(source, target, 0, size)
+        digests += bytes.fromhex(part.etag)
+    return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(wanted)}"
+
+
+def end(bucket: Bucket, upload: Upload) -> None:
+    """Remove an upload and its parts."""
+    shutil.rmtree(upload.folder, ignore_errors=True)
+    bucket.tidy()

@@ -1,0 +1,311 @@
+"""The S3 server as its clients see it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.client
+import io
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from waiting import until
+
+from estimators.service.s3 import objects
+from estimators.service.s3.keys import OWN
+from estimators.service.s3.web import Server
+from estimators.service.settings import Keys
+
+KEYS = Keys("fleetfit-of-the-test", "secret-of-the-test")
+#: Such as other systems write: markers, keys below keys, empty and dotted names, long ones, all letters.
+HARD = [
+    *("in/", "in/x", "in", "a", "a/b", "a/b/c", "x//y", "/lead", "../up", "./here", "n" * 300, "ü ö+&=%/ß?#", "a-b"),
+    *("tab\tand\nline", " spaces ", "*'()~"),
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "served" / "bucket").mkdir(parents=True)
+    server = Server(0, tmp_path / "served", KEYS)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def client_of(server: Server, secret: str = KEYS.secret_key, config: Config | None = None) -> Any:
+    import boto3
+
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=server.endpoint,
+        aws_access_key_id=KEYS.access_key,
+        aws_secret_access_key=secret,
+        region_name="eu-west-1",
+        config=config,
+    )
+
+
+def code_of(error: pytest.ExceptionInfo[ClientError]) -> str:
+    return str(error.value.response["Error"]["Code"])
+
+
+def test_keys_are_keys(server: Server, tmp_path: Path) -> None:
+    client = client_of(server)
+    for key in HARD:
+        answer = client.put_object(Bucket="bucket", Key=key, Body=key.encode(), Metadata={"of": "mine"})
+        assert answer["ETag"] == f'"{hashlib.md5(key.encode()).hexdigest()}"'
+    listed = [entry["Key"] for entry in client.list_objects_v2(Bucket="bucket")["Contents"]]
+    assert listed == sorted(HARD, key=str.encode)
+    for key in HARD:
+        answer = client.get_object(Bucket="bucket", Key=key)
+        assert (answer["Body"].read(), answer["Metadata"]) == (key.encode(), {"of": "mine"})
+        assert client.head_object(Bucket="bucket", Key=key)["ContentLength"] == len(key.encode())
+    for size in (1, 2, 1000):
+        for name in ("list_objects", "list_objects_v2"):
+            pages = list(
+                client.get_paginator(name).paginate(Bucket="bucket", Delimiter="/", PaginationConfig={"PageSize": size})
+            )
+            prefixes = [entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", [])]
+            assert prefixes == ["../", "./", "/", "a/", "in/", "x/", "ü ö+&=%/"]
+            assert {entry["Key"] for page in pages for entry in page.get("Contents", [])} == {
+                key for key in HARD if "/" not in key
+            }
+    deleted = client.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": key} for key in (*HARD, "no")]})
+    assert len(deleted["Deleted"]) == len(HARD) + 1
+    assert os.listdir(tmp_path / "served" / "bucket") == []
+    client.delete_bucket(Bucket="bucket")
+    assert os.listdir(tmp_path / "served") == []
+
+
+def test_files_are_objects_and_objects_files(server: Server, tmp_path: Path) -> None:
+    client = client_of(server)
+    folder = tmp_path / "served" / "bucket"
+    (folder / "train").mkdir()
+    (folder / "train" / "part.csv").write_bytes(b"1,2")
+    answer = client.get_object(Bucket="bucket", Key="train/part.csv")
+    assert (answer["Body"].read(), answer["ContentType"]) == (b"1,2", "text/csv")
+    assert answer["ETag"] == f'"{hashlib.md5(b"1,2").hexdigest()}"'
+    (folder / "train" / "part.csv").write_bytes(b"3,4")  # of the same size
+    assert client.head_object(Bucket="bucket", Key="train/part.csv")["ETag"] == f'"{hashlib.md5(b"3,4").hexdigest()}"'
+    client.put_object(Bucket="bucket", Key="train/new", Body=b"new")
+    assert (folder / "train" / "new").read_bytes() == b"new"
+    assert OWN not in os.listdir(folder)
+
+
+def test_large_objects_come_and_go_in_parts(server: Server) -> None:
+    client = client_of(server)
+    content = os.urandom(20 << 20)
+    client.upload_fileobj(io.BytesIO(content), "bucket", "one")
+    got = io.BytesIO()
+    client.download_fileobj("bucket", "one", got)
+    assert got.getvalue() == content
+    assert client.head_object(Bucket="bucket", Key="one")["ETag"].endswith('-3"')
+    client.copy({"Bucket": "bucket", "Key": "one"}, "bucket", "below/one")
+    assert client.get_object(Bucket="bucket", Key="below/one")["Body"].read() == content
+    for asked, expected in (
+        ("bytes=5-9", content[5:10]),
+        ("bytes=-4", content[-4:]),
+        ("bytes=20971519-", content[-1:]),
+    ):
+        assert client.get_object(Bucket="bucket", Key="one", Range=asked)["Body"].read() == expected
+    with pytest.raises(ClientError) as error:
+        client.get_object(Bucket="bucket", Key="one", Range="bytes=20971520-")
+    assert code_of(error) == "InvalidRange"
+
+
+def test_uploads_in_parts_are_whole_or_nothing(server: Server, tmp_path: Path) -> None:
+    client = client_of(server)
+    name = client.create_multipart_upload(Bucket="bucket", Key="k", ContentType="text/plain")["UploadId"]
+    here = {"Bucket": "bucket", "Key": "k", "UploadId": name}
+    first = client.upload_part(**here, PartNumber=1, Body=b"1" * (5 << 20))["ETag"]
+    small = client.upload_part(**here, PartNumber=2, Body=b"2")["ETag"]
+    last = client.upload_part(**here, PartNumber=3, Body=b"3")["ETag"]
+    assert [part["PartNumber"] for part in client.list_parts(**here, MaxParts=2)["Parts"]] == [1, 2]
+    assert [one["Key"] for one in client.list_multipart_uploads(Bucket="bucket")["Uploads"]] == ["k"]
+    assert "Contents" not in client.list_objects_v2(Bucket="bucket")
+
+    def complete(*parts: tuple[int, str]) -> Any:
+        listed = [{"PartNumber": number, "ETag": etag} for number, etag in parts]
+        return client.complete_multipart_upload(**here, MultipartUpload={"Parts": listed})
+
+    for parts, code in (
+        (((1, first), (2, small), (3, last)), "EntityTooSmall"),
+        (((3, last), (1, first)), "InvalidPartOrder"),
+        (((1, last),), "InvalidPart"),
+        (((4, last),), "InvalidPart"),
+    ):
+        with pytest.raises(ClientError) as error:
+            complete(*parts)
+        assert code_of(error) == code
+    assert complete((1, first), (3, last))["ETag"].endswith('-2"')
+    answer = client.get_object(Bucket="bucket", Key="k")
+    assert (answer["Body"].read(), answer["ContentType"]) == (b"1" * (5 << 20) + b"3", "text/plain")
+    other = client.create_multipart_upload(Bucket="bucket", Key="k")["UploadId"]
+    client.abort_multipart_upload(Bucket="bucket", Key="k", UploadId=other)
+    with pytest.raises(ClientError) as error:
+        client.upload_part(Bucket="bucket", Key="k", UploadId=other, PartNumber=1, Body=b"x")
+    assert code_of(error) == "NoSuchUpload"
+    assert os.listdir(tmp_path / "served" / "bucket") == ["k"]
+
+
+def test_conditions(server: Server) -> None:
+    client = client_of(server)
+    etag = client.put_object(Bucket="bucket", Key="k", Body=b"1")["ETag"]
+    for call, more, code in (
+        (client.put_object, {"IfNoneMatch": "*", "Body": b"2"}, "PreconditionFailed"),
+        (client.put_object, {"IfMatch": '"other"', "Body": b"2"}, "PreconditionFailed"),
+        (client.get_object, {"IfMatch": '"other"'}, "PreconditionFailed"),
+        (client.get_object, {"IfNoneMatch": etag}, "304"),
+    ):
+        with pytest.raises(ClientError) as error:
+            call(Bucket="bucket", Key="k", **more)
+        assert code_of(error) == code
+    assert client.get_object(Bucket="bucket", Key="k", IfMatch=etag)["Body"].read() == b"1"
+    client.put_object(Bucket="bucket", Key="k", IfMatch=etag, Body=b"3")
+    won = []
+
+    def claim(number: int) -> None:
+        try:
+            client.put_object(Bucket="bucket", Key="lock", IfNoneMatch="*", Body=b"%d" % number)
+        except ClientError as error:
+            assert error.response["Error"]["Code"] == "PreconditionFailed"
+        else:
+            won.append(number)
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert client.get_object(Bucket="bucket", Key="lock")["Body"].read() == b"%d" % won[0]
+
+
+@pytest.mark.parametrize("version", [None, "s3v4"])
+def test_signed_addresses(server: Server, version: str | None) -> None:
+    client = client_of(server, config=Config(signature_version=version) if version else None)
+    for key in HARD:
+        client.put_object(Bucket="bucket", Key=key, Body=key.encode())
+        address = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": key})
+        assert ("X-Amz-Signature" in address) is (version is not None)
+        with urllib.request.urlopen(address) as answer:
+            assert answer.read() == key.encode()
+    address = client.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "sent"})
+    request = urllib.request.Request(address, data=b"by address", method="PUT", headers={"Content-Type": ""})
+    urllib.request.urlopen(request).close()
+    assert client.get_object(Bucket="bucket", Key="sent")["Body"].read() == b"by address"
+    for bad in (address.replace("sent", "other"), address[:-1] + ("1" if address[-1] != "1" else "2")):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(urllib.request.Request(bad, data=b"x", method="PUT", headers={"Content-Type": ""}))
+        assert error.value.code in (400, 403)
+    late = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "sent"}, ExpiresIn=1)
+    until(lambda: _status(late) == 403)
+
+
+def _status(address: str) -> int:
+    try:
+        with urllib.request.urlopen(address) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_whoever_has_no_key_gets_nothing(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ClientError) as error:
+        client_of(server, secret="another-secret").list_buckets()
+    assert code_of(error) == "SignatureDoesNotMatch"
+    for method in ("GET", "PUT", "DELETE", "POST", "HEAD"):
+        for path in ("/", "/bucket", "/bucket/key", "/bucket?delete"):
+            connection = http.client.HTTPConnection(server.endpoint[len("http://") :])
+            connection.request(method, path, body=b"x")
+            assert connection.getresponse().status == 403
+            connection.close()
+    assert os.listdir(tmp_path / "served" / "bucket") == []
+
+
+def test_an_upload_that_breaks_off_changes_nothing(server: Server, tmp_path: Path) -> None:
+    client = client_of(server)
+    client.put_object(Bucket="bucket", Key="k", Body=b"before")
+    address = client.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "k"})
+    connection = http.client.HTTPConnection(server.endpoint[len("http://") :])
+    connection.putrequest("PUT", address[len(server.endpoint) :])
+    connection.putheader("Content-Length", "100")
+    connection.endheaders(b"half of it")
+    until(lambda: OWN in os.listdir(tmp_path / "served" / "bucket"))
+    connection.close()
+    until(lambda: os.listdir(tmp_path / "served" / "bucket") == ["k"])
+    assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"before"
+    with pytest.raises(ClientError) as error:
+        client.put_object(Bucket="bucket", Key="k", Body=b"x", ContentMD5="AAAAAAAAAAAAAAAAAAAAAA==")
+    assert code_of(error) == "BadDigest"
+    assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"before"
+
+
+def test_a_full_disk_is_said_and_not_tried_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = []
+
+    def receive(*_: object) -> str:
+        calls.append(1)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(objects, "receive", receive)
+    with pytest.raises(ClientError, match="No space left on device") as error:
+        client_of(server).put_object(Bucket="bucket", Key="k", Body=b"x" * 100_000)
+    assert code_of(error) == "InsufficientStorage"
+    assert len(calls) == 1
+    assert os.listdir(tmp_path / "served" / "bucket") == []
+
+
+def test_writing_and_deleting_at_once(server: Server, tmp_path: Path) -> None:
+    """Folders that are empty go while others put something into them."""
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        client = client_of(server)
+        try:
+            for turn in range(30):
+                client.put_object(Bucket="bucket", Key=f"deep/er/{number}", Body=b"%d" % turn)
+                assert client.get_object(Bucket="bucket", Key=f"deep/er/{number}")["Body"].read() == b"%d" % turn
+                client.list_objects_v2(Bucket="bucket", Prefix="deep/")
+                client.delete_object(Bucket="bucket", Key=f"deep/er/{number}")
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert os.listdir(tmp_path / "served" / "bucket") == []
+
+
+def test_what_is_not_there_is_refused_by_name(server: Server) -> None:
+    client = client_of(server)
+    for call, words in (
+        (lambda: client.put_bucket_policy(Bucket="bucket", Policy="{}"), "NotImplemented.*policy"),
+        (lambda: client.get_object(Bucket="none", Key="k"), "NoSuchBucket"),
+        (lambda: client.get_object(Bucket="bucket", Key="k"), "NoSuchKey"),
+        (lambda: client.create_bucket(Bucket="Upper"), "InvalidBucketName"),
+        (lambda: client.put_object(Bucket="bucket", Key="k" * 1025, Body=b""), "KeyTooLong"),
+        (lambda: client.put_object(Bucket="bucket", Key="k", Metadata={"m": "x" * 3000}), "MetadataTooLarge"),
+        (lambda: client.get_object(Bucket="bucket", Key="k", VersionId="7"), "NotImplemented.*versionId"),
+    ):
+        with pytest.raises(ClientError, match=words):
+            call()
+    assert client.list_buckets()["Buckets"][0]["Name"] == "bucket"
+    assert client.get_bucket_location(Bucket="bucket")["LocationConstraint"] == "eu-west-1"
