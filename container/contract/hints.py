@@ -216,9 +216,14 @@ def _of_argparse(text: str) -> str | None:
 
 def _not_installed(package: str, situation: Situation) -> str:
     if situation.elsewhere:
+        named = (
+            " An environment that fleetfit makes has it where a file of the job's code names it."
+            if package in ("tensorflow", "tf_keras")
+            else ""
+        )
         return (
             f"{package} is not installed on the host, in the Python that runs the job there, which backend_options="
-            "{'python': …} may name."
+            f"{{'python': …}} may name.{named}"
         )
     return (
         f"{package} is not installed in the Python that runs the job: `fleetfit doctor` says what is missing and "

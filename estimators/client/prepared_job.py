@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ from estimators.job.inputs import parse_inputs
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
+
+#: What names TensorFlow in code and in lists of requirements.
+_TENSORFLOW = re.compile(rb"tensorflow|keras|\btf|\bTF[A-Z]|horovod", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +142,17 @@ class Draft:
 
     @functools.cached_property
     def _options(self) -> RunOptions:
-        return request_builder.build_options(self.settings)
+        options = request_builder.build_options(self.settings)
+        return dataclasses.replace(options, without_tensorflow=self._without_tensorflow)
+
+    @property
+    def _without_tensorflow(self) -> bool:
+        """Whether script and strategy do without TensorFlow, for jobs in environments that are made for them."""
+        strategy = self.spec.strategy
+        if self.source is None or self.framework == "tensorflow" or not self.settings.capabilities.own_environment:
+            return False
+        distributes = strategy is not None and strategy.frameworks == ("tensorflow",)
+        return not distributes and not self.source.names(_TENSORFLOW)
 
     def plan(self) -> ClusterPlan:
         """Return what would be started, as data; it is made once."""

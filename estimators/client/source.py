@@ -32,6 +32,11 @@ SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
 LARGE_BYTES = 200_000_000
 LARGE_FILES = 20_000
 
+#: Larger files are no code, in bytes.
+_LARGEST_TEXT = 4_000_000
+#: How names of files end that hold others.
+_PACKED = (".whl", ".zip", ".egg", ".tar", ".gz", ".tgz", ".bz2", ".xz")
+
 #: So many of what is left out are named.
 _MOST_NAMED = 8
 
@@ -164,6 +169,26 @@ class Source:
             top = entry.name.split("/", 1)[0]
             sizes[top] = sizes.get(top, 0) + entry.size
         return sorted(sizes.items(), key=lambda item: -item[1])[:3]
+
+    def names(self, pattern: re.Pattern[bytes]) -> bool:
+        """Return whether a file of it may hold what a pattern finds; what is packed in it may hold anything."""
+        for entry in self.listing.entries:
+            if entry.content is not None and entry.name == self.program:
+                continue  # our own, which runs a function; that is a file beside it
+            if entry.name.endswith(_PACKED):
+                return True
+            if entry.content is not None:
+                content = entry.content
+            elif entry.origin is None or entry.size > _LARGEST_TEXT:
+                continue
+            else:
+                try:
+                    content = Path(entry.origin).read_bytes()
+                except OSError:  # whoever copies it says so
+                    continue
+            if pattern.search(content):
+                return True
+        return False
 
     def found(self) -> Source:
         """Return the part of it that lies on this machine's disk: all but what is made for the job."""

@@ -21,6 +21,7 @@ class Capabilities:
         shared_machine: Whether all hosts of a job share this machine, with its cores, GPUs and disk.
         containers: Whether hosts are containers, with an image and file trees of their own.
         this_python: Whether scripts run in this Python environment.
+        own_environment: Whether scripts run in an environment that is made for them there.
         heartbeats: Whether every host runs our toolkit, and so tells that it is alive.
         elastic: Whether hosts can come and go while a job runs.
         simulated: Whether nothing is started, and what hosts print is given beforehand.
@@ -36,6 +37,7 @@ class Capabilities:
     shared_machine: bool = False
     containers: bool = False
     this_python: bool = False
+    own_environment: bool = False
     heartbeats: bool = False
     elastic: bool = False
     simulated: bool = False
@@ -87,7 +89,7 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     SSH: Fleet(
         backend="estimators.backends.ssh.provider:SshProvider",
-        capabilities=Capabilities(heartbeats=True, elastic=True),
+        capabilities=Capabilities(own_environment=True, heartbeats=True, elastic=True),
     ),
     SLURM: Fleet(
         backend="estimators.backends.slurm.provider:SlurmProvider",
@@ -103,7 +105,9 @@ FLEETS: Mapping[str, Fleet] = {
     ),
     EC2: Fleet(
         backend="estimators.backends.ec2.provider:Ec2Provider",
-        capabilities=Capabilities(heartbeats=True, elastic=True, spot=True, searched_by_name=True),
+        capabilities=Capabilities(
+            own_environment=True, heartbeats=True, elastic=True, spot=True, searched_by_name=True
+        ),
         typed=True,
     ),
     SAGEMAKER: Fleet(

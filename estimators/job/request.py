@@ -513,6 +513,8 @@ class RunOptions:
         warnings: What the user was told before the start; kept in the job's status.
         framework_version: The framework version that was asked for; backends with images choose by it.
         py_version: The Python version that was asked for.
+        without_tensorflow: Whether nothing of the job names TensorFlow, as was found before its start; environments
+            that are made for it on other machines have none then.
         backend_options: What only that backend understands; it checks them itself.
         asked_instance_type: The instance type that a client of the endpoint asked for, and scripts are told; None: the
             one that the job runs on.
@@ -540,6 +542,7 @@ class RunOptions:
     warnings: tuple[str, ...] = ()
     framework_version: str | None = None
     py_version: str | None = None
+    without_tensorflow: bool = False
     backend_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     asked_instance_type: str | None = None
     failure_policy: FailurePolicy = FailurePolicy()

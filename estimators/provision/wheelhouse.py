@@ -50,13 +50,19 @@ class Wheels:
 
 
 def of_environment(
-    installation: Installation, *, gpu: bool = False, horovod_too: bool = True, also: Sequence[str] = ()
+    installation: Installation,
+    *,
+    gpu: bool = False,
+    tensorflow_too: bool = True,
+    horovod_too: bool = True,
+    also: Sequence[str] = (),
 ) -> Wheels:
     """Say which wheels make an environment like one that is here.
 
     Args:
         installation: The environment whose packages they are.
         gpu: Whether TensorFlow's CUDA libraries go with it.
+        tensorflow_too: Whether it has TensorFlow; without, Horovod neither.
         horovod_too: Whether it is an error that there is no wheel of Horovod; otherwise it is left out.
         also: More of its packages, under the names of their folders.
 
@@ -65,8 +71,9 @@ def of_environment(
     """
     installed = installation.installed()
     flavour = next((name for name in _TENSORFLOW if name in installed), None)
-    missing = [name for name in ("tf_keras", *_REQUIRED, *also) if name not in installed]
-    if flavour is None or missing:
+    keras = ("tf_keras",) if tensorflow_too else ()
+    missing = [name for name in (*keras, *_REQUIRED, *also) if name not in installed]
+    if (tensorflow_too and flavour is None) or missing:
         lacking = ", ".join(missing or ["TensorFlow"])
         raise ProvisionError(
             f"The packages are those of {installation.prefix}, which has no {lacking}",
@@ -78,17 +85,19 @@ def of_environment(
             "Make the environment with `FLEETFIT_TENSORFLOW=gpu`, then build the image from it.",
         )
     cache = WheelCache(root=cache_root())
-    own = horovod.cached(installation, cache)
-    if own is None and horovod_too:
+    own = horovod.cached(installation, cache) if tensorflow_too else None
+    if own is None and tensorflow_too and horovod_too:
         raise ProvisionError(
             f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod",
             "`fleetfit install horovod` builds it.",
         )
     extra = "[and-cuda]" if gpu else ""
-    wanted = [f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}"]
+    wanted = []
+    if tensorflow_too and flavour is not None:
+        wanted.append(f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}")
     wanted += [f"{name}=={installed[name]}" for name in dict.fromkeys((*_REQUIRED, *also))]
     wanted += [f"{name}=={installed[name]}" for name in horovod.RUNTIME_REQUIREMENTS if name in installed]
-    alone = [f"tf_keras=={installed['tf_keras']}"]  # it would bring the other TensorFlow along
+    alone = [f"{name}=={installed[name]}" for name in keras]  # it would bring the other TensorFlow along
     pins = sorted(f"{name}=={version}" for name, version in installed.items())
     texts = [*wanted, *alone, *pins, own.parent.name if own is not None else ""]
     return Wheels(

@@ -54,7 +54,9 @@ class Ec2Provider(SshProvider):
     """
 
     name: ClassVar[str] = "ec2"
-    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True, spot=True, searched_by_name=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        own_environment=True, heartbeats=True, elastic=True, spot=True, searched_by_name=True
+    )
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
         given = Ec2Options.of(options.backend_options)
@@ -311,7 +313,7 @@ class Ec2Provider(SshProvider):
         if connection is None or instance.lifecycle is not requests.Lifecycle.SPOT:
             return
         words = ["agent", "notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"]
-        python = self.options.python or self.environment
+        python = self.starting[self._machines_of[host].name].python
 
         def started(read: int, write: int) -> None:
             said = bytearray()

@@ -124,13 +124,19 @@ class PythonEnvironment:
 
     @classmethod
     def of(
-        cls, requirements: Sequence[str] | None, also: Sequence[str] = (), *, horovod: bool = True
+        cls,
+        requirements: Sequence[str] | None,
+        also: Sequence[str] = (),
+        *,
+        tensorflow: bool = True,
+        horovod: bool = True,
     ) -> PythonEnvironment:
         """Say what an environment with these requirements is; None: with what is installed here.
 
         Args:
             requirements: As of pip.
             also: Of what is installed here, packages that it has beside those of training.
+            tensorflow: Whether it has TensorFlow, and Horovod with it, if it is like the environment here.
             horovod: Whether it is an error that Horovod is installed here, and there is no wheel of it to send.
 
         Raises:
@@ -138,7 +144,12 @@ class PythonEnvironment:
         """
         if requirements is None:
             here = _here()
-            wheels = wheelhouse.of_environment(here, horovod_too=horovod and "horovod" in here.installed(), also=also)
+            wheels = wheelhouse.of_environment(
+                here,
+                tensorflow_too=tensorflow,
+                horovod_too=horovod and "horovod" in here.installed(),
+                also=also,
+            )
         else:
             wheels = wheelhouse.of_requirements(requirements)
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -375,7 +386,10 @@ def main() -> int:
     asked = json.load(sys.stdin)
     try:
         environment = PythonEnvironment.of(
-            asked.get("requirements"), asked.get("also") or (), horovod=asked.get("horovod", True)
+            asked.get("requirements"),
+            asked.get("also") or (),
+            tensorflow=asked.get("tensorflow", True),
+            horovod=asked.get("horovod", True),
         )
         prepare(Shell(asked["words"]), environment, lambda text: print(text, flush=True))
     except HostError as error:

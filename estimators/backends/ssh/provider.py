@@ -47,11 +47,12 @@ class SshProvider:
     """Hosts on machines that ssh reaches; see :class:`estimators.backends.hosts.provider.HostProvider`."""
 
     name: ClassVar[str] = "ssh"
-    capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(own_environment=True, heartbeats=True, elastic=True)
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
         self._loop = loop
         self._spec = spec
+        self._run_options = options
         self._options = SshOptions.of(options.backend_options)
         self._machines = list(self._options.machines())
         self._connections = Connections(loop, self._options.settings())
@@ -61,6 +62,8 @@ class SshProvider:
         self._starts: dict[str, int] = {}  # host -> how often it was started
         self._losses: dict[str, int] = {}  # machine -> how often it was lost
         self._places: dict[str, str] = {}  # host -> the machine that discovery has named for it
+        #: What the agents were started with, by machine.
+        self.starting: dict[str, Starting] = {}
         #: What makes environments now.
         self.preparing: list[Child] = []
         #: Takes what a host is being prepared with.
@@ -83,7 +86,7 @@ class SshProvider:
             given = SshOptions.of(options.backend_options)
             machines = given.machines()
             if given.python is None:
-                PythonEnvironment.of(given.requirements, horovod=_needs_horovod(spec))
+                _environment(given, spec, options)
         except ConfigurationError as error:
             return [str(error)]
         except ProvisionError as error:
@@ -332,12 +335,22 @@ class SshProvider:
         Raises:
             ProvisionError: what is installed here is not enough.
         """
-        return PythonEnvironment.of(self._options.requirements, horovod=_needs_horovod(self._spec)).name
+        return _environment(self._options, self._spec, self._run_options).name
+
+    @functools.cached_property
+    def larger_environments(self) -> list[str]:
+        """The names of environments with which the job runs as well: one without TensorFlow in that of others."""
+        if not self._run_options.without_tensorflow or self._options.requirements is not None:
+            return []
+        try:
+            return [PythonEnvironment.of(None).name]
+        except ProvisionError:  # there can be none
+            return []
 
     @property
-    def needs_horovod(self) -> bool:
-        """Whether the job's ranks are likely to use Horovod."""
-        return _needs_horovod(self._spec)
+    def asked_environment(self) -> dict[str, Any]:
+        """What the program that makes environments is told."""
+        return {"requirements": self._options.requirements, **_content(self._spec, self._run_options)}
 
     @property
     def alone(self) -> bool:
@@ -464,16 +477,15 @@ class _Acquisition:
         except ProvisionError as error:
             self._not(machine, f"no environment can be made there: {error}")
             return
-        requirements = options.requirements and list(options.requirements)
+        made = options.python is None
         program = Program(
             code=shipping.code(),
             python=python,
+            others=self._provider.larger_environments if made else (),
             words=("agent", "host"),
-            environment={"requirements": requirements, "horovod": self._provider.needs_horovod}
-            if options.python is None
-            else None,
+            environment=self._provider.asked_environment if made else None,
         )
-        Starting(
+        starting = Starting(
             self._provider.loop,
             connection,
             program,
@@ -482,7 +494,9 @@ class _Acquisition:
             on_end=last.append,
             say=lambda text: self._provider.tell(f"{machine.name}: {text}"),
             children=self._provider.preparing,
-        ).begin()
+        )
+        self._provider.starting[machine.name] = starting
+        starting.begin()
 
 
 class SshHost(RemoteHost):
@@ -502,6 +516,15 @@ def _discovers(spec: TrainingJobSpec) -> bool:
 
 def _needs_horovod(spec: TrainingJobSpec) -> bool:
     return isinstance(spec.strategy, MPI | ElasticHorovod)
+
+
+def _content(spec: TrainingJobSpec, options: RunOptions) -> dict[str, bool]:
+    return {"tensorflow": not options.without_tensorflow, "horovod": _needs_horovod(spec)}
+
+
+def _environment(given: SshOptions, spec: TrainingJobSpec, options: RunOptions) -> PythonEnvironment:
+    content = _content(spec, options)
+    return PythonEnvironment.of(given.requirements, tensorflow=content["tensorflow"], horovod=content["horovod"])
 
 
 def _fits(machine: Machine, spec: TrainingJobSpec) -> bool:

@@ -21,6 +21,7 @@ class Program:
     Attributes:
         code: Our packages that it needs.
         python: Its interpreter there, or the name of an environment of ours.
+        others: Names of environments that are as good, if they are there.
         words: Its words.
         environment: How an environment that is not there is made, as the program
             ``estimators.backends.hosts.environment`` is told; None: ``python`` names one that has to be there.
@@ -31,6 +32,7 @@ class Program:
     python: str
     words: Sequence[str]
     environment: dict[str, Any] | None
+    others: Sequence[str] = ()
     script: str = shipping.START
 
 
@@ -69,11 +71,13 @@ class Starting:
         self._say = say
         self._children = children
         self._sent = self._prepared = False
+        #: The interpreter that it is started with, and what is tried next.
+        self.python, self._others = program.python, list(program.others)
 
     def begin(self) -> None:
         """Try to start it."""
         program = self._program
-        words = [program.code.name, program.python, *program.words]
+        words = [program.code.name, self.python, *program.words]
         self._connection.start(words, self._started, self._not, script=program.script, on_end=self._on_end)
 
     def _not(self, finished: Finished) -> None:
@@ -81,10 +85,14 @@ class Starting:
         if finished.code == shipping.NO_CODE and not self._sent:
             self._sent = True
             self._send_code()
+        elif lacks_python and self._others:
+            self.python = self._others.pop(0)
+            self.begin()
         elif lacks_python and self._program.environment is None:
             self._failed(f"it has no {self._program.python}; name an interpreter that is there")
         elif lacks_python and not self._prepared:
             self._prepared = True
+            self.python = self._program.python
             self._prepare(self._program.environment or {})
         else:
             self._failed(self._connection.ended or f"the agent could not be started: {finished.last_line}")

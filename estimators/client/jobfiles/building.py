@@ -26,7 +26,14 @@ _NOT_IN_FILES = {
     "capture_limit": "an entry point in a file is a script, not a function",
 }
 #: Fields of RunOptions that are set by what else a job says.
-DERIVED_OPTIONS = ("backend", "warnings", "framework_version", "py_version", "asked_instance_type")
+DERIVED_OPTIONS = (
+    "backend",
+    "warnings",
+    "framework_version",
+    "py_version",
+    "asked_instance_type",
+    "without_tensorflow",
+)
 #: Arguments that are a path, a URI, or a list of paths.
 PATHS = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
 

@@ -16,7 +16,8 @@ import places
 import pytest
 
 from container.system.files import cache_root
-from estimators import MPI, ContinuousParameter, FailurePolicy, HyperparameterTuner
+from estimators import MPI, ContinuousParameter, Estimator, FailurePolicy, HyperparameterTuner
+from estimators.backends.hosts.environment import PythonEnvironment
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
 
@@ -240,6 +241,37 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     assert not any("environment" in step for step in steps), steps
     text = reason(make, options=changed(make, python=None, requirements=["no-such-package==9"]))
     assert "no-such-package" in text
+
+
+def test_a_script_without_tensorflow_needs_none_there(make: clusters.Make, fleet: fleets.Fleet) -> None:
+    """And takes an environment that has it, where one was made for other jobs."""
+    script = """
+    import importlib.util, json, sys
+    import numpy
+    there = [name for name in sys.argv[1].split(",") if importlib.util.find_spec(name) is not None]
+    print("has", ",".join(there), "in", sys.prefix)
+    """
+    settings = {
+        "kind": Estimator,
+        "files": {"aid.py": ""},
+        "arguments": ["numpy,mpi4py,boto3,tensor" + "flow,tf_" + "keras"],
+        "options": changed(make, python=None, hosts=make._options["backend_options"]["hosts"][:1]),
+    }
+
+    def has() -> tuple[str, Path]:
+        job = make.run(script, **settings)
+        assert job.status == "Completed", job.describe()["FailureReason"]
+        found = re.search(r"has (\S+) in (\S+)", "".join(line.data.decode() for line in job.log_lines()))
+        assert found is not None
+        return found[1], Path(found[2])
+
+    names, small = has()
+    assert names == "numpy,mpi4py,boto3"
+    larger = PythonEnvironment.of(None, horovod=False).name
+    assert larger != small.name
+    there = fleet.machines[0].temporary / small.relative_to("/tmp")
+    there.rename(there.with_name(larger))
+    assert has() == (names, small.with_name(larger))
 
 
 def test_mpi_runs_where_each_login_has_its_python_and_openmpi_in_a_home_of_its_own(make: clusters.Make) -> None:

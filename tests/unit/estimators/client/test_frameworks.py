@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from estimators import (
@@ -55,3 +58,51 @@ def test_arguments_of_the_other() -> None:
     estimator = PyTorch("train.py", "2.13", "py311", "code", {"epochs": 3})
     assert (estimator.entry_point, estimator.framework_version, estimator.source_dir) == ("train.py", "2.13", "code")
     assert "--model_dir" not in str(estimator.hyperparameters())
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "files", "without"),
+    [
+        (Estimator, {}, {"train.py": "import sklearn"}, True),
+        (PyTorch, {}, {"train.py": "import torch"}, True),
+        (PyTorch, {"distribution": TorchDistributed()}, {"train.py": "import torch"}, True),
+        (Estimator, {"distribution": MPI()}, {"train.py": "from mpi4py import MPI"}, True),
+        (Estimator, {}, {"train.py": "from keras import layers"}, False),
+        (Estimator, {}, {"train.py": "import helper", "helper.py": "import tensorflow as tf"}, False),
+        (Estimator, {}, {"train.py": "from transformers import TFAutoModel"}, False),
+        (Estimator, {}, {"train.py": "import x", "requirements.txt": "tf-agents"}, False),
+        (Estimator, {}, {"train.py": "import x", "wheels/x-1-py3-none-any.whl": "PK"}, False),
+        (Estimator, {"distribution": MPI()}, {"train.py": "import horovod.torch as hvd"}, False),
+        (Estimator, {"distribution": ParameterServer()}, {"train.py": "pass"}, False),
+        (TensorFlow, {}, {"train.py": "pass"}, False),
+        (Estimator, {"instance_type": "local_process"}, {"train.py": "pass"}, False),  # where it is made for nobody
+    ],
+)
+def test_which_jobs_need_no_tensorflow_in_an_environment_that_is_made_for_them(
+    kind: type[Estimator], settings: dict[str, Any], files: dict[str, str], without: bool, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    estimator = kind(
+        **{"entry_point": "train.py", "source_dir": str(tmp_path), "instance_type": "ssh", **settings}  # type: ignore[arg-type]
+    )
+    assert estimator._draft(None, None).options.without_tensorflow is without
+
+
+def test_a_function_names_what_it_uses() -> None:
+    def plain() -> int:
+        return 1
+
+    def trains() -> None:
+        import tensorflow as tf
+
+        tf.constant(1)
+
+    for function, without in ((plain, False), (trains, False)):
+        estimator = Estimator(entry_point=function, instance_type="ssh")
+        # This file, whose lines tracebacks show, goes with both and names it.
+        assert estimator._draft(None, None).options.without_tensorflow is without
+    caller: dict[str, Any] = {"__name__": "__main__"}
+    exec("def plain(): return 1", caller)
+    assert Estimator(entry_point=caller["plain"], instance_type="ssh")._draft(None, None).options.without_tensorflow

