@@ -21,7 +21,7 @@ from typing import NoReturn
 from container.system import files, locks
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import JobRecord, job_names, jobs_folder
-from estimators.service.s3.keys import Bucket
+from estimators.service.s3.keys import bucket_of
 from estimators.service.s3.web import Server
 from estimators.service.settings import EndpointFiles
 
@@ -95,10 +95,8 @@ class Storage:
 
     def path(self, bucket: str, key: str) -> Path | None:
         """The file that an object is; None if there is no such object."""
-        folder = self.folder / bucket
-        if not bucket or bucket.startswith(".") or "/" in bucket or "\0" in bucket or folder.is_symlink():
-            return None
-        return Bucket(folder).find(key)
+        found = bucket_of(self.folder, bucket)
+        return found.find(key) if found is not None else None
 
     def _spawn(self) -> None:
         with contextlib.suppress(FileNotFoundError):

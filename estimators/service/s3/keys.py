@@ -37,6 +37,14 @@ _ABANDONED = 24 * 3600.0
 _T = TypeVar("_T")
 
 
+def bucket_of(folder: Path, name: str) -> Bucket | None:
+    """Return a bucket by its name; None if there is none. A link is none."""
+    if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > _NAME_LIMIT:
+        return None
+    place = folder / name
+    return None if place.is_symlink() or not place.is_dir() else Bucket(place)
+
+
 def behind(prefix: str) -> str:
     """Return what sorts behind all keys with a prefix."""
     return prefix + _LAST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import collections
 import contextlib
 import os
 import re
@@ -14,7 +15,7 @@ from typing import BinaryIO
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, objects, requests, uploads
-from estimators.service.s3.keys import Bucket, behind
+from estimators.service.s3.keys import Bucket, behind, bucket_of
 from estimators.service.s3.objects import Described
 from estimators.service.s3.requests import Reply, Request
 
@@ -29,6 +30,8 @@ _RESPONSE = "response-"
 _OWNER: documents.Node = ("Owner", [("ID", "fleetfit"), ("DisplayName", "fleetfit")])
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MOST = 1000
+#: So many completed uploads are remembered.
+_REMEMBERED = 10_000
 
 
 class Operations:
@@ -42,6 +45,8 @@ class Operations:
         self.folder = folder
         #: One write at a time looks whether its conditions hold, and takes its place.
         self._placing = threading.Lock()
+        #: Uploads that were completed: their answers may have been lost, and are asked for again.
+        self._completed: collections.OrderedDict[tuple[str, str, str], str] = collections.OrderedDict()
         self._found: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
             ("GET", "service", ""): self._list_buckets,
             ("PUT", "bucket", ""): self._create_bucket,
@@ -99,10 +104,10 @@ class Operations:
     # --- buckets ---
 
     def _bucket(self, name: str) -> Bucket:
-        folder = self.folder / name
-        if name.startswith(".") or "\0" in name or folder.is_symlink() or not folder.is_dir():
+        found = bucket_of(self.folder, name)
+        if found is None:
             raise ServiceError("NoSuchBucket", "The specified bucket does not exist", 404)
-        return Bucket(folder)
+        return found
 
     def _list_buckets(self, request: Request) -> Reply:
         found: list[documents.Node] = []
@@ -390,7 +395,11 @@ class Operations:
         return requests.document(("ListMultipartUploadsResult", nodes))
 
     def _complete_upload(self, request: Request) -> Reply:
-        upload = uploads.find(self._bucket(request.bucket), request.query["uploadId"], request.key)
+        bucket = self._bucket(request.bucket)
+        asked = (request.bucket, request.key, request.query["uploadId"])
+        if asked in self._completed:
+            return _completed(request, self._completed[asked])
+        upload = uploads.find(bucket, request.query["uploadId"], request.key)
         wanted = []
         for element in documents.read(request.document()).findall("Part"):
             number, etag = documents.text_of(element, "PartNumber"), documents.text_of(element, "ETag")
@@ -398,16 +407,12 @@ class Operations:
                 raise documents.malformed()
             wanted.append((int(number), etag.strip()))
         stored = self._store(request, lambda file: (uploads.complete(upload, wanted, file), upload.headers))
-        uploads.end(self._bucket(request.bucket), upload)
-        return requests.document(
-            (
-                "CompleteMultipartUploadResult",
-                [
-                    ("Location", f"/{request.bucket}/{urllib.parse.quote(request.key)}"), ("Bucket", request.bucket),
-                    ("Key", request.key), ("ETag", f'"{stored.etag}"'),
-                ],
-            )
-        )  # fmt: skip
+        with self._placing:
+            self._completed[asked] = stored.etag
+            while len(self._completed) > _REMEMBERED:
+                self._completed.popitem(last=False)
+        uploads.end(bucket, upload)
+        return _completed(request, stored.etag)
 
     def _abort_upload(self, request: Request) -> Reply:
         bucket = self._bucket(request.bucket)
@@ -437,6 +442,12 @@ def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> document
             ("ETag", f'"{described.etag}"'), ("Size", str(described.size)), ("StorageClass", "STANDARD"),
         ],
     )  # fmt: skip
+
+
+def _completed(request: Request, etag: str) -> Reply:
+    place = f"/{request.bucket}/{urllib.parse.quote(request.key)}"
+    about: list[documents.Node] = [("Bucket", request.bucket), ("Key", request.key), ("ETag", f'"{etag}"')]
+    return requests.document(("CompleteMultipartUploadResult", [("Location", place), *about]))
 
 
 def _copied(stored: Described) -> list[documents.Node]:

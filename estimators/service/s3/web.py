@@ -143,6 +143,12 @@ class _Handler(BaseHTTPRequestHandler):
                     self.close_connection = True
         self.wfile.flush()
 
+    def handle_expect_100(self) -> bool:
+        """Ask for the content at once: clients wait a second for that before they send it unasked."""
+        going_on = super().handle_expect_100()
+        self.wfile.flush()
+        return going_on
+
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request line or headers that http.server cannot read, or a method that is none."""
         self.close_connection = True
