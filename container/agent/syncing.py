@@ -12,7 +12,8 @@ last, and one without a manifest does not come down. What is being staged or del
 other file goes up when it has not changed between two looks, or at the end.
 
 A link to something in the folder is a copy in S3, which has no links; what the Checkpointer's label refers to is
-recognised by its manifest when it comes down. ``out`` sends links, and empty folders.
+recognised by its manifest when it comes down. An empty folder is a marker there, an object whose key ends in a slash,
+which goes up at the end only: most are filled soon. ``out`` sends links, and empty folders.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
 
     prefix = uri.rstrip("/") + "/"
     try:
-        items = listing.listing(prefix, empty=True)
+        items = listing.listing(prefix, empty=True, markers=True)
     except SourceError as error:
         raise AgentError(f"the checkpoints cannot be restored: {error}") from None
+    items, empty = ([item for item in items if item.key.endswith("/") is is_marker] for is_marker in (False, True))
     keys = {item.key for item in items}
     labels = _labels(items)
     wanted: list[DataObject] = []
@@ -109,6 +111,12 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
         target = folder / item.key
         if not (target.is_file() and target.stat().st_size == item.size):
             wanted.append(item)
+    for item in empty:
+        parts = item.key[:-1].split("/")
+        passing = any(saved.PASSING.fullmatch(part) or part in ("", ".", "..") for part in parts)
+        if not passing and not saved.CHECKPOINT.fullmatch(parts[0]) and parts[0] not in labels:
+            with contextlib.suppress(FileExistsError, NotADirectoryError):  # something else is there
+                os.makedirs(folder / item.key, exist_ok=True)
     for label, name in labels.items():
         if not os.path.lexists(folder / label):
             folder.mkdir(parents=True, exist_ok=True)
@@ -212,15 +220,17 @@ class Uploader:
 
         files = self._files()
         try:
-            there = {item.key: item.size for item in listing.listing(self._prefix, empty=True)} if files else {}
+            items = listing.listing(self._prefix, empty=True, markers=True) if files else []
         except SourceError as error:
             raise AgentError(f"whether all {self._what} were uploaded cannot be said: {error}") from None
+        there = {item.key: item.size for item in items}
         for name, status in files:
-            if there.get(name) != status.st_size:
+            size_here = 0 if name.endswith("/") else status.st_size
+            if there.get(name) != size_here:
                 size_there = f"has {there[name]:,} bytes" if name in there else "is not there"
                 raise AgentError(
                     f"the upload of the {self._what} is not complete: {name!r} of {self._folder} has "
-                    f"{status.st_size:,} bytes, and in {self._prefix} it {size_there}. Does another job write there?"
+                    f"{size_here:,} bytes, and in {self._prefix} it {size_there}. Does another job write there?"
                 )
 
     def mark_restored(self) -> None:
@@ -249,7 +259,7 @@ class Uploader:
             now = _identity(status)
             seen[name] = now
             whole = saved.CHECKPOINT.fullmatch(name.partition("/")[0]) is not None and "/" in name
-            if self._up.get(name) == now or not (final or whole or self._seen.get(name) == now):
+            if self._up.get(name) == now or not (final or whole or self._is_settled(name, now)):
                 continue
             if failed:  # the server may be away for long; and a manifest must not go up without what it lists
                 failed[name] = next(iter(failed.values()))
@@ -261,9 +271,16 @@ class Uploader:
         self._seen = seen
         return failed
 
+    def _is_settled(self, name: str, now: tuple[int, int, int]) -> bool:
+        """Whether something has not changed since the look before; an empty folder may be filled at any time."""
+        return self._seen.get(name) == now and not name.endswith("/")
+
     def _upload(self, name: str) -> None:
         """Upload a file, unless it was deleted since it was seen."""
         path = self._folder / name
+        if name.endswith("/"):
+            self._mark(name)
+            return
         with _kept(path.parent), contextlib.ExitStack() as stack:
             try:
                 file = stack.enter_context(open(path, "rb", buffering=0))
@@ -273,6 +290,13 @@ class Uploader:
             self._transfer(name, file, before)
             if _identity(os.fstat(file.fileno())) == _identity(before):
                 self._up[name] = _identity(before)
+
+    def _mark(self, name: str) -> None:
+        """Have an empty folder in S3."""
+        from container.agent.s3.upload import Upload
+
+        with Upload(f"{self._prefix}{name}"):
+            pass
 
     def _transfer(self, name: str, file: io.FileIO, status: os.stat_result) -> None:
         from container.agent.s3.upload import Upload
@@ -323,6 +347,9 @@ class Sender(Uploader):
             self._out.write(encode({"op": "gone", "name": name}))
         self._out.flush()
         return failed
+
+    def _is_settled(self, name: str, now: tuple[int, int, int]) -> bool:
+        return self._seen.get(name) == now
 
     def compare(self) -> None:
         """Nothing: what arrives is written, or fails there."""

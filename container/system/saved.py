@@ -28,7 +28,7 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def walk(root: str, skip: Callable[[str], None], *, follow: bool) -> Iterator[tuple[str, os.stat_result]]:
-    """Find what is kept in step: files, links to what is in the folder, and empty folders.
+    """Find what is kept in step: files, links to what is in the folder, and empty folders, whose names end in a slash.
 
     Args:
         root: The folder.
@@ -42,7 +42,7 @@ def walk(root: str, skip: Callable[[str], None], *, follow: bool) -> Iterator[tu
         try:
             with os.scandir(os.path.join(root, prefix)) as scanned:
                 entries = list(scanned)
-            if prefix and not entries and not follow:
+            if prefix and not entries:
                 yield prefix, os.lstat(os.path.join(root, prefix))
         except OSError:
             continue  # not there yet, or deleted since it was seen

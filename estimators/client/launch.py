@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -215,17 +217,28 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
 
 
 def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
-    """Take the lock of a job that is over, whose supervisor may still be collecting its provenance.
+    """Take the lock of a job that is over. Its supervisor, which may still be busy with provenance, is sent away.
 
     Raises:
         ConfigurationError: another process goes on with the job.
     """
     until = time.monotonic() + seconds
     while not record.lock():
-        _check_resumable(record, record.read_status())
+        status = record.read_status()
+        _check_resumable(record, status)
+        _send_away(record, status)
         if time.monotonic() > until:
             raise ConfigurationError(f"training job {record.name!r} is being resumed by another process.")
         time.sleep(0.02)
+
+
+def _send_away(record: JobRecord, status: Mapping[str, Any]) -> None:
+    """Have the supervisor of a job that is over end at once: what it does then is worth no wait."""
+    pid = status.get(statuses.OWN, {}).get("supervisor_pid")
+    with contextlib.suppress(OSError, TypeError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"estimators.supervisor.main" in words and os.fsencode(record.path) in words:
+            os.kill(pid, signal.SIGTERM)
 
 
 def hand_over(record: JobRecord, spec: TrainingJobSpec, options: RunOptions) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import time
 
 from container.contract.failures import Cause, Failure
 from container.system import processes
+from container.system.holding import hold
 from container.system.loop import Loop
 from estimators.job.errors import RecordError
 from estimators.job.log_redaction import mask_texts, text_mask
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
-from estimators.supervisor import dispatched
+from estimators.supervisor import dispatched, sharing
 from estimators.supervisor.supervisor import Supervisor
 
 
@@ -36,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if record.read_options().get("dispatcher"):
             dispatched.run(loop, record)
-            _save_result(record)
+            _expect_to_be_sent_away()
+            _keep_what_is_left(record)
             return 0
         supervisor = Supervisor(loop, record, umask, resume=arguments.resume)
         supervisor.clients.listen(record.control_socket)
@@ -50,17 +53,25 @@ def main(argv: list[str] | None = None) -> int:
         loop.end_descendants()
         _record_fault(record)
         raise
+    _expect_to_be_sent_away()
+    hold("supervisor.lingers")
     supervisor.linger()
-    _save_result(record)
+    _keep_what_is_left(record)
     return 0
 
 
-def _save_result(record: JobRecord) -> None:
-    """Keep the job's result beside it. Nobody waits for it."""
+def _expect_to_be_sent_away() -> None:
+    """Let SIGTERM end this process from now on: whoever goes on with the job sends it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _keep_what_is_left(record: JobRecord) -> None:
+    """Keep the job's result beside it, and its code once. Nobody waits for it."""
     from estimators.results import saving
 
     os.nice(19)
     saving.save(record)
+    sharing.share_code(record)
 
 
 def _record_fault(record: JobRecord) -> None:

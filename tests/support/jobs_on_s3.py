@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from estimators import RunOptions, TensorFlow
+import clusters
+import s3_server
+
+from estimators import Estimator, RunOptions, TensorFlow
 
 #: Says what it reads, and leaves a model, an output and a checkpoint in the Checkpointer's form.
 SCRIPT = """
@@ -36,18 +39,18 @@ def save(number):
 """
 
 
-def estimator(folder: Path, script: str, **arguments: Any) -> TensorFlow:
+def estimator(folder: Path, script: str, kind: type[Estimator] = TensorFlow, **arguments: Any) -> Estimator:
     """An estimator whose code is a text."""
     code = folder / "code"
     code.mkdir(exist_ok=True)
     (code / "train.py").write_text(SCRIPT + script)
-    return TensorFlow(
+    return kind(
         **{
             "entry_point": "train.py",
             "source_dir": str(code),
             "instance_count": 1,
             "instance_type": "local_process",
-            "model_dir": False,
+            **({"model_dir": False} if kind is TensorFlow else {}),
             "run_options": RunOptions(),
             **arguments,
         }
@@ -67,3 +70,51 @@ def unpacked(content: bytes) -> dict[str, bytes]:
 
 
 Run = Callable[..., Any]
+
+#: Each host writes a file and a folder in each attempt, and into its intermediate output; FAILS attempts end badly.
+_ATTEMPTS = """
+import json, os, pathlib, sys
+import aid
+host = os.environ["SM_CURRENT_HOST"]
+checkpoints = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
+number = len(list(checkpoints.glob(f"{host}-*")))
+print("began", number, sorted(path.name for path in checkpoints.iterdir() if path.is_dir()), flush=True)
+(checkpoints / f"{host}-{number}").write_text("x" * (number + 1))
+(checkpoints / f"empty-{host}-{number}").mkdir()
+(pathlib.Path(os.environ["SM_OUTPUT_INTERMEDIATE_DIR"]) / f"{host}-{number}").write_text("x")
+aid.mark(f"wrote-{host}-{number}")
+for other in json.loads(os.environ["SM_HOSTS"]):
+    aid.wait_for(f"wrote-{other}-{number}")
+sys.exit(3 if number < int(os.environ["FAILS"]) else 0)
+"""
+
+
+def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
+    """What each of two hosts saves in each attempt, wherever they are, is in S3 and with the next attempt."""
+    fails = {"retry": 2, "resume": 1}[way]
+    estimator = make(
+        _ATTEMPTS,
+        hosts=2,
+        checkpoint_s3_uri=s3.uri("ck"),
+        output_path=s3.uri("out"),
+        environment={"FAILS": str(fails)},
+        max_retry_attempts=2 if way == "retry" else None,
+    )
+    job = estimator.fit(wait=False)
+    clusters.await_terminal(job)
+    if way == "resume":
+        assert job.status == "Failed"
+        job.resume(logs=False)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+    hosts, numbers = ("algo-1", "algo-2"), range(fails + 1)
+    files = {f"{host}-{number}" for host in hosts for number in numbers}
+    names = {entry["Key"] for entry in s3.client.list_objects_v2(Bucket=s3.name)["Contents"]}
+    saved = {name.removeprefix("ck/") for name in names if name.startswith("ck/")}
+    assert saved == {*files, *(f"empty-{name}/" for name in files)}
+    assert {Path(name).name for name in names if "/intermediate/" in name} == files
+    began = {tuple(line.split(" ", 1)) for line in said(job, "began")}
+    for number in numbers:
+        # A host sees its own at least: where hosts share no folder, the other's come with the next attempt only.
+        empty = {f"empty-{host}-{earlier}" for host in hosts for earlier in range(number)}
+        assert (str(number), str(sorted(empty))) in began
+    assert not [line.text for line in job.log_lines() if "could not" in line.text]

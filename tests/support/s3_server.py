@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.client
+import os
 import socket
 import threading
 import urllib.parse
@@ -22,6 +23,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from estimators.service.s3.server import S3Server
 
@@ -335,6 +338,22 @@ def _chunks(response: http.client.HTTPResponse, content: bytes | None) -> Iterat
         return
     while chunk := response.read1(1 << 18):
         yield chunk
+
+
+@contextlib.contextmanager
+def bucket(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """A bucket of a server of its own, which the environment leads to."""
+    from container.agent.s3 import client
+
+    with start(folder / "s3") as server:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        patch.setenv("FLEETFIT_CACHE", str(folder / "cache"))
+        client.forget()
+        yield Bucket(server, "mine")
+        client.forget()
 
 
 def start(folder: Path) -> S3Server:

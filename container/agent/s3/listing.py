@@ -10,31 +10,33 @@ from container.agent.s3.client import call, client, etag, split
 from container.agent.sources.base import DataObject, SourceError
 
 
-def listing(uri: str, *, limit: int | None = None, empty: bool = False) -> list[DataObject]:
-    """Return the objects whose key begins with a prefix, in the order of their keys' bytes, without folder markers.
+def listing(uri: str, *, limit: int | None = None, empty: bool = False, markers: bool = False) -> list[DataObject]:
+    """Return the objects whose key begins with a prefix, in the order of their keys' bytes.
 
     Args:
         uri: ``s3://bucket/prefix``.
         limit: Stop after so many.
         empty: Whether there may be none.
+        markers: Whether the markers of folders are among them: objects whose key ends in a slash.
 
     Raises:
         SourceError: there are none, or the bucket cannot be listed.
     """
     found: list[DataObject] = []
-    for page in pages(uri, empty=empty):
+    for page in pages(uri, empty=empty, markers=markers):
         found += page
         if limit is not None and len(found) >= limit:
             break
     return sorted(found, key=lambda item: item.uri.encode())
 
 
-def pages(uri: str, *, empty: bool = False) -> Iterator[list[DataObject]]:
+def pages(uri: str, *, empty: bool = False, markers: bool = False) -> Iterator[list[DataObject]]:
     """Yield the objects of :func:`listing` page by page, in the server's order.
 
     Args:
         uri: ``s3://bucket/prefix``.
         empty: Whether there may be none.
+        markers: As for :func:`listing`.
 
     Raises:
         SourceError: as for :func:`listing`.
@@ -50,7 +52,7 @@ def pages(uri: str, *, empty: bool = False) -> Iterator[list[DataObject]]:
                 written.timestamp() if (written := entry.get("LastModified")) is not None else None,
             )
             for entry in answer
-            if not (key := entry["Key"]).endswith("/")
+            if not (key := entry["Key"]).endswith("/") or (markers and key != prefix)
         ]
         if page:
             empty = True

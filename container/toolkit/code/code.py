@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
             incomplete.touch()
             _fetch(submit_directory, code_dir, max_bytes)
             incomplete.unlink()
+        elif submit_directory:
+            _part(code_dir)
         check_names(code_dir.iterdir() if code_dir.is_dir() else ())
         _make_executable(code_dir, program)
     except OSError as error:
@@ -200,6 +203,20 @@ def check_names(paths: Iterable[Path]) -> None:
                 f"{path}: {path.name!r} at the top of a job's code would hide fleetfit's own package of that name from "
                 "the script; rename it, or choose a source_dir further down."
             )
+
+
+def _part(folder: Path) -> None:
+    """Make files that others have as well our own: a job that is over shares its code with its record."""
+    from container.system.copying import copy_file
+
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            path = Path(inner, name)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+                copy = path.with_name(f".{name}.part")
+                copy_file(os.fspath(path), os.fspath(copy))
+                copy.replace(path)
 
 
 def _empty(folder: Path) -> None:

@@ -210,3 +210,16 @@ def test_a_supervisor_that_is_killed_as_a_further_attempt_begins(moment: str, ma
     assert again.status == "Completed"
     printed = clusters.printed(again)
     assert (printed[0], printed[-1]) == ("attempt 0", "attempt 2"), printed
+
+
+def test_a_job_that_has_just_failed_is_resumed_at_once(make: clusters.Make) -> None:
+    """Its supervisor, which is busy with what is left to note of it, is not waited for."""
+    with held("supervisor.lingers") as point:
+        job = make.start("import os, sys; sys.exit(0 if os.environ['FLEETFIT_ATTEMPT'] == '1' else 3)")
+        clusters.await_terminal(job)
+        assert job.status == "Failed"
+        first = point.await_there()
+        job.resume(wait=False)
+        assert point.await_there() != first
+        clusters.await_terminal(job)
+        assert job.status == "Completed"

@@ -231,6 +231,35 @@ def test_a_job_that_lost_its_supervisor_is_resumed(make: clusters.Make, home: Pa
         job.resume()
 
 
+def test_the_code_of_a_job_that_is_over_is_kept_once(make: clusters.Make) -> None:
+    """And is each host's own again in an attempt that follows."""
+    script = """
+    import os, sys
+    open("written", "w").close()
+    with open("edited.txt", "a") as file:
+        file.write(os.environ["FLEETFIT_ATTEMPT"])
+    with open("data.txt", "a") as file:
+        if os.environ["FLEETFIT_ATTEMPT"] == "0":
+            sys.exit(3)
+        file.write("more")
+    """
+    job = make(script, hosts=2, files={"data.txt": "data" * 1000, "edited.txt": "", "below/empty": ""}).fit(wait=False)
+    clusters.await_terminal(job)
+    assert job.status == "Failed"
+    source = job.record.source_dir
+    codes = [job.record.tree(host).code for host in ("algo-1", "algo-2")]
+    for name in ("data.txt", "below/empty"):
+        clusters.until(lambda name=name: all((code / name).samefile(source / name) for code in codes))
+    assert not any((code / "edited.txt").samefile(source / "edited.txt") for code in codes)
+    job.resume(logs=False)
+    assert job.status == "Completed"
+    assert (source / "data.txt").read_text() == "data" * 1000
+    for code in codes:
+        assert (code / "data.txt").read_text() == "data" * 1000 + "more"
+        assert (code / "edited.txt").read_text() == "01"
+        assert (code / "written").exists()
+
+
 @pytest.mark.tensorflow
 @pytest.mark.horovod
 def test_a_training_that_is_killed_and_interrupted_makes_all_of_its_steps(

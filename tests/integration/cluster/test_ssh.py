@@ -12,8 +12,10 @@ from pathlib import Path
 
 import clusters
 import fleet as fleets
+import jobs_on_s3
 import places
 import pytest
+import s3_server
 
 from container.system.files import cache_root
 from estimators import MPI, ContinuousParameter, Estimator, FailurePolicy, HyperparameterTuner
@@ -241,6 +243,14 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     assert not any("environment" in step for step in steps), steps
     text = reason(make, options=changed(make, python=None, requirements=["no-such-package==9"]))
     assert "no-such-package" in text
+
+
+@pytest.mark.parametrize("way", ["retry", "resume"])
+def test_what_every_attempt_saves_is_in_s3(
+    make: clusters.Make, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_server.bucket(tmp_path, monkeypatch) as s3:
+        jobs_on_s3.check_attempts(make, s3, way)
 
 
 def test_a_script_without_tensorflow_needs_none_there(make: clusters.Make, fleet: fleets.Fleet) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import clusters
+import jobs_on_s3
 import pytest
 import s3_server
 
@@ -49,18 +50,8 @@ aid.report(read={name: path.read_text() for name, path in files.items()}, change
 
 @pytest.fixture
 def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3_server.Bucket]:
-    from container.agent.s3 import client
-
-    (tmp_path / "s3").mkdir()
-    with s3_server.start(tmp_path / "s3") as server:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        for name, value in {**server.environment, "AWS_ENDPOINT_URL_S3": server.endpoint}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
-        client.forget()
-        yield s3_server.Bucket(server, "mine")
-        client.forget()
+    with s3_server.bucket(tmp_path, monkeypatch) as bucket:
+        yield bucket
 
 
 def read(job: object) -> dict[int, dict[str, str]]:
@@ -125,3 +116,8 @@ def test_a_script_may_write_into_its_channels_and_changes_no_one_elses(
         assert [path.name for path in near.iterdir()] == ["c"] and (near / "c").read_text() == "ccc"
         assert not job.record.tree("algo-1").channel("mine").exists(), "a record does not keep its bytes"
     clusters.until(lambda: not list((home / "warm").glob("*")))
+
+
+@pytest.mark.parametrize("way", ["retry", "resume"])
+def test_what_every_attempt_saves_is_in_s3(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
+    jobs_on_s3.check_attempts(make, s3, way)

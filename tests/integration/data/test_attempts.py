@@ -11,7 +11,15 @@ import pytest
 from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket
 
-from estimators import FailurePolicy, Interrupt, PreflightWarning, RunOptions, SpotMarket, TrainingJobError
+from estimators import (
+    ElasticTorchDistributed,
+    FailurePolicy,
+    Interrupt,
+    PreflightWarning,
+    RunOptions,
+    SpotMarket,
+    TrainingJobError,
+)
 
 #: Each host writes a file in each attempt, and another into its intermediate output; FAILS attempts end badly.
 SCRIPT = """
@@ -43,6 +51,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "run_options": RunOptions(spot_market=SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)),
     },
     "resume": {},
+    "elastic": {"distribution": ElasticTorchDistributed(max_restarts=2)},
 }
 
 

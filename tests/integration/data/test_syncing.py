@@ -133,7 +133,9 @@ def test_links_and_dot_files_and_empty_folders_come_from_a_host(tmp_path: Path) 
     }
 
 
-def test_links_and_dot_files_are_in_s3_and_labels_come_back(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
+def test_links_dot_files_and_empty_folders_are_in_s3_and_labels_come_back(
+    s3: Bucket, faults: Faults, tmp_path: Path
+) -> None:
     host, other = tmp_path / "host", tmp_path / "other"
     told: list[bytes] = []
     make_links(host)
@@ -141,7 +143,7 @@ def test_links_and_dot_files_are_in_s3_and_labels_come_back(s3: Bucket, faults: 
     assert sorted(line.partition(b"/host/")[2].split()[0] for line in told) == [b"dcp/up", b"nothing", b"outside"]
     restore(other, s3.uri("ck"), host="algo-1", tell=told.append)
     copied = {"last.ckpt": "epoch-3.ckpt", "absolute.ckpt": "epoch-3.ckpt", "best": "-> checkpoint-1-step-1"}
-    assert tree(other) == {**_FILES, **copied}
+    assert tree(other) == {**_FILES, **copied, "saved/assets": ""}
 
 
 def test_what_is_not_in_s3_as_it_is_here_is_said(s3: Bucket, faults: Faults, tmp_path: Path) -> None:

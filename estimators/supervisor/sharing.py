@@ -1,0 +1,40 @@
+"""A job's code is kept once: when it is over, what its hosts had of it become links to the record's own."""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import stat
+import uuid
+from pathlib import Path
+
+from estimators.records.record import JobRecord
+
+
+def share_code(record: JobRecord) -> None:
+    """Replace hosts' copies that are as they were by links to the record's source; what scripts wrote stays.
+
+    A later attempt takes them for its own again (:func:`container.toolkit.code.code.materialize`). It may be killed at
+    any moment.
+    """
+    source = record.source_dir
+    copies = list(record.path.glob("hosts/*/ml/code"))
+    for folder, _, names in os.walk(source) if copies else ():
+        for name in names:
+            kept = Path(folder, name)
+            for code in copies:
+                with contextlib.suppress(OSError):  # then it stays a copy
+                    _share(kept, code / kept.relative_to(source))
+
+
+def _share(kept: Path, copy: Path) -> None:
+    one, other = os.lstat(kept), os.lstat(copy)
+    if not (stat.S_ISREG(one.st_mode) and stat.S_ISREG(other.st_mode)) or one.st_ino == other.st_ino:
+        return
+    if (one.st_size, one.st_mode, one.st_uid) != (other.st_size, other.st_mode, other.st_uid):
+        return
+    if filecmp.cmp(kept, copy, shallow=False):
+        link = copy.with_name(f".{uuid.uuid4().hex}")
+        os.link(kept, link)
+        os.replace(link, copy)
