@@ -11,6 +11,7 @@ from typing import Any
 
 from container import launchers
 from container.contract import variables
+from container.contract.strategies import MPI, ElasticHorovod
 from estimators import backends
 from estimators.client import checks, planning, request_builder
 from estimators.client.cluster_plan import ClusterPlan
@@ -25,6 +26,7 @@ from estimators.records.record import jobs_folder
 
 #: What names TensorFlow in code and in lists of requirements.
 _TENSORFLOW = re.compile(rb"tensorflow|keras|\btf|\bTF[A-Z]|horovod", re.IGNORECASE)
+_OURS = re.compile(rb"\bcontainer\b")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,8 +153,15 @@ class Draft:
         strategy = self.spec.strategy
         if self.source is None or self.framework == "tensorflow" or not self.settings.capabilities.own_environment:
             return False
-        distributes = strategy is not None and strategy.frameworks == ("tensorflow",)
-        return not distributes and not self.source.names(_TENSORFLOW)
+        if strategy is not None and strategy.frameworks == ("tensorflow",):
+            return False
+        given = (self.settings.hyperparameters, self.settings.environment or {})
+        told = [*(value for each in given for value in each.values()), *(self.settings.arguments or ())]
+        if any(_TENSORFLOW.search(str(value).encode("utf-8", "replace")) for value in told):
+            return False
+        # Under these our own package imports Horovod for the script.
+        ours = isinstance(strategy, MPI | ElasticHorovod) and self.source.names(_OURS)
+        return not ours and not self.source.names(_TENSORFLOW)
 
     def plan(self) -> ClusterPlan:
         """Return what would be started, as data; it is made once."""

@@ -13,8 +13,10 @@ import dataclasses
 import functools
 import io
 import socket
+import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,8 +33,8 @@ IDLE_SECONDS = 65.0
 HEADER_SECONDS = 15.0
 #: From its first byte to its last a request may take so long, and so may its answer, in seconds.
 REQUEST_SECONDS = 30.0
-#: Connections of those who have shown a key: more at once are turned away.
-CONNECTION_LIMIT = 256
+#: The longest headers, in bytes, and what the connection reads with them.
+HEADER_LIMIT = 256 << 10
 #: Strangers' connections: for another one the first of them is closed.
 STRANGER_LIMIT = 128
 #: How long a new connection waits for the threads of closed ones to end, in seconds.
@@ -59,26 +61,27 @@ class _Place:
     closed: bool = False
 
 
-class Server(ThreadingHTTPServer):
-    """Serves on loopback.
+class BoundedServer(ThreadingHTTPServer):
+    """Serves on loopback, so many connections at once.
 
     Args:
         address: Host and port; port 0 chooses a free one.
-        respond: Makes the answer to a request; it may be called by several threads at once, and raises nothing.
+        handler: Answers the requests of a connection.
     """
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+    #: Connections of those who have shown a key: more at once are turned away.
+    connection_limit = 256
 
-    def __init__(self, address: tuple[str, int], respond: Respond) -> None:
-        self.respond = respond
+    def __init__(self, address: tuple[str, int], handler: type[Connection]) -> None:
         #: Guards the places, and tells when one is free.
         self._changed = threading.Condition()
         #: The open connections; strangers in the order in which they came, others in that of their last request.
         self._places: dict[socket.socket, _Place] = {}
         self._ending = False
-        super().__init__(address, _Handler)
+        super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._enter(request):
@@ -104,10 +107,10 @@ class Server(ThreadingHTTPServer):
             known = [place for place in self._places.values() if not place.stranger and not place.closed]
             if len(strangers) >= STRANGER_LIMIT:
                 self._close(strangers[0])
-            if len(known) >= CONNECTION_LIMIT and not self._close_idle():
+            if len(known) >= self.connection_limit and not self._close_idle():
                 return False
             # Closed ones count until their threads have ended, which a flood may be quicker than.
-            most = 2 * (CONNECTION_LIMIT + STRANGER_LIMIT)
+            most = 2 * (self.connection_limit + STRANGER_LIMIT)
             if not self._changed.wait_for(lambda: len(self._places) < most, _ROOM_SECONDS):
                 return False
             self._places[connection] = _Place()
@@ -178,31 +181,41 @@ class Server(ThreadingHTTPServer):
             self._places[connection].stranger = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a connection that broke off: nobody can do anything about it."""
+        """Ignore a connection that broke off: nobody can do anything about it. Else it is a fault of ours."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            traceback.print_exc(file=sys.stderr)
 
 
 class _Incoming(io.RawIOBase):
-    """What a connection sends, with time limits for each request as a whole and for its headers.
+    """What a connection sends, with limits for each request as a whole and for its headers.
 
     Args:
         server: Told when the connection waits.
         connection: The connection.
     """
 
-    def __init__(self, server: Server, connection: socket.socket) -> None:
+    def __init__(self, server: BoundedServer, connection: socket.socket) -> None:
         self._server = server
         self._connection = connection
         self._until = 0.0
         self._begun = 0.0
         self._idle = False
+        self._headers: int | None = 0
+        self._patience: float | None = None
 
     def next_request(self) -> None:
         """Expect another request."""
         self._idle = True
+        self._headers, self._patience = 0, None
 
     def headers_end(self) -> None:
         """Note that the headers have come; the body follows."""
         self._until = self._begun + REQUEST_SECONDS
+        self._headers = None
+
+    def go_on(self, seconds: float) -> None:
+        """Let the body take as long as it needs, while something of it comes every so many seconds."""
+        self._patience = seconds
 
     def readable(self) -> bool:
         return True
@@ -226,19 +239,39 @@ class _Incoming(io.RawIOBase):
         return count if mine else 0
 
     def _receive(self, buffer: Any) -> int:
-        left = self._until - time.monotonic()
+        left = self._patience or self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the request takes too long")
         self._connection.settimeout(left)
-        return self._connection.recv_into(buffer)
+        count = self._connection.recv_into(buffer)
+        if self._headers is not None:
+            self._headers += count
+            if self._headers > HEADER_LIMIT:
+                raise TimeoutError("the headers are too long")
+        return count
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Server(BoundedServer):
+    """Answers requests that are read as a whole before.
+
+    Args:
+        address: Host and port; port 0 chooses a free one.
+        respond: Makes the answer to a request; it may be called by several threads at once, and raises nothing.
+    """
+
+    def __init__(self, address: tuple[str, int], respond: Respond) -> None:
+        self.respond = respond
+        super().__init__(address, _Handler)
+
+
+class Connection(BaseHTTPRequestHandler):
+    """A connection of a bounded server's, whose requests come within its times."""
+
     protocol_version = "HTTP/1.1"
     server_version = "fleetfit"
     sys_version = ""
     disable_nagle_algorithm = True
-    server: Server
+    server: BoundedServer
 
     def setup(self) -> None:
         super().setup()
@@ -250,6 +283,13 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         self._incoming.next_request()
         super().handle_one_request()  # which closes the connection after a TimeoutError
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: requests hold names that are private."""
+
+
+class _Handler(Connection):
+    server: Server
 
     def _any(self) -> None:
         self._incoming.headers_end()
@@ -302,9 +342,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.command = self.command or ""
         self._send(Answer(int(code), "text/plain", b"the request cannot be read."))
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: requests hold names that are private."""
 
 
 def _is_length(text: str) -> bool:

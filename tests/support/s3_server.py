@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+from estimators.service.s3.keys import OWN
 from estimators.service.s3.server import S3Server
 
 
@@ -64,8 +65,12 @@ class Bucket:
         return (self.folder / key).read_bytes()
 
     def names(self) -> list[str]:
-        """Every key, sorted."""
-        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+        """Every key that is a file, sorted."""
+        found = []
+        for folder, folders, names in os.walk(self.folder):
+            folders[:] = [name for name in folders if name != OWN]
+            found += [os.path.relpath(os.path.join(folder, name), self.folder) for name in names]
+        return sorted(found)
 
 
 def client_of(server: S3Server, endpoint: str) -> Any:

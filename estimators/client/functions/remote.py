@@ -218,6 +218,7 @@ class RemoteExecutor(concurrent.futures.Executor):
             ConfigurationError: the function, or an argument, cannot be sent to another process.
             RuntimeError: the executor has been shut down.
         """
+        self._check_open()
         estimator = _estimator(self._settings, function, args, kwargs)
         with _starting:
             draft = estimator._draft(None, None)
@@ -226,8 +227,7 @@ class RemoteExecutor(concurrent.futures.Executor):
             source = self._keep(draft.source)
         future = RemoteFuture(estimator)
         with self._lock:
-            if self._closed:
-                raise RuntimeError("the executor has been shut down, and takes no more functions")
+            self._check_open()
             self._futures.add(future)
         future.add_done_callback(self._forget)
         self._pool.submit(_run, estimator, future, source)
@@ -280,11 +280,15 @@ class RemoteExecutor(concurrent.futures.Executor):
         # What failed or was interrupted needs the others no more.
         self.shutdown(cancel_futures=kind is not None)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the executor has been shut down, and takes no more functions")
+
     def _keep(self, source: Source) -> Source:
         """Return a function's code as it is now, whatever is edited before its job starts; one copy serves many."""
         found = source.found()
         state = tuple(
-            (entry.name, entry.link, entry.size, os.stat(entry.origin).st_mtime_ns if entry.origin else 0)
+            (entry.name, entry.link, entry.size, _time_of(entry.origin) if entry.origin else 0)
             for entry in found.listing.entries
         )
         if state not in self._copies:
@@ -302,6 +306,13 @@ class RemoteExecutor(concurrent.futures.Executor):
         """Remove the copies of code when no job needs them any more."""
         if self._closed and not self._futures:
             self._folder.cleanup()
+
+
+def _time_of(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:  # whoever copies it says so, or leaves it out
+        return 0
 
 
 def _run(estimator: Estimator, future: RemoteFuture, source: Source) -> None:

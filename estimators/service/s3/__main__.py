@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         server = Server(arguments.port, Path(arguments.folder), keys)
     except OSError as error:
-        print(f"port {arguments.port}: {error.strerror}", file=sys.stderr)
+        print(f"{error.filename or f'port {arguments.port}'}: {error.strerror}", file=sys.stderr)
         return 1
 
     def ended(number: int, frame: FrameType | None) -> NoReturn:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BufferedIOBase
 
 from estimators.service.errors import ServiceError
 
 #: The longest line between two chunks, in bytes.
 _LINE_LIMIT = 8192
+#: The most lines behind the last chunk.
+_TRAILERS = 32
 
 
 class Incoming:
@@ -17,21 +19,29 @@ class Incoming:
     Args:
         stream: What the connection sends behind the headers.
         headers: The headers, by lower-case names.
-        aws_chunks: Whether it is in AWS's chunks, which have signatures and checksums between them.
+        ask: Called before the first byte is read, for clients that wait until they are asked for it.
 
     Raises:
         ServiceError: the headers do not say how long it is.
     """
 
-    def __init__(self, stream: BufferedIOBase, headers: Mapping[str, str], aws_chunks: bool) -> None:
+    def __init__(self, stream: BufferedIOBase, headers: Mapping[str, str], ask: Callable[[], None]) -> None:
         coding = headers.get("transfer-encoding", "").lower()
         length = headers.get("content-length")
         if coding not in ("", "chunked") or (coding and length is not None):
             raise ServiceError("NotImplemented", "Content comes with a Content-Length or chunked.", 501)
         if length is not None and not (length.isascii() and length.isdecimal() and len(length) < 16):
             raise ServiceError("InvalidArgument", "The Content-Length is not a number.")
-        self._outer = _Chunks(_Plain(stream, None), False) if coding else _Plain(stream, int(length or 0))
-        self._content = _Chunks(self._outer, True) if aws_chunks else self._outer
+        self._outer = _Chunks(_Plain(stream, None)) if coding else _Plain(stream, int(length or 0))
+        self._content: _Plain | _Chunks = self._outer
+        self._empty = not coding and not int(length or 0)
+        self._waits = headers.get("expect", "").lower() == "100-continue"
+        self._ask = ask
+
+    def begin(self, digest: str) -> None:
+        """Note how the content is signed, which says whether it is in AWS's chunks: with signatures between them."""
+        if digest.startswith("STREAMING-"):
+            self._content = _Chunks(self._outer)
 
     def read(self, size: int) -> bytes:
         """Return up to so many of the next bytes; none at the end.
@@ -39,15 +49,26 @@ class Incoming:
         Raises:
             ServiceError: it ends too early.
         """
+        if self._waits:
+            self._waits = False
+            self._ask()
         return self._content.read(size)
 
     def drain(self, limit: int) -> bool:
-        """Read and drop what is left, so that the next request can follow; return False if that is too much."""
-        while limit > 0:
-            dropped = len(self._outer.read(min(limit, 1 << 20)))
-            if not dropped:
-                return True
-            limit -= dropped
+        """Read and drop what is left, so that the next request can follow; return False if that is too much.
+
+        It is also where the client was not asked for it: whether it comes is not known then.
+        """
+        if self._waits:
+            return self._empty
+        try:
+            while limit > 0:
+                dropped = len(self._outer.read(min(limit, 1 << 20)))
+                if not dropped:
+                    return True
+                limit -= dropped
+        except ServiceError:
+            pass
         return False
 
 
@@ -76,9 +97,8 @@ class _Plain:
 class _Chunks:
     """What stands in chunks: ``size[;extensions]``, the bytes, and so on until one of size 0 and trailers."""
 
-    def __init__(self, source: _Plain | _Chunks, aws: bool) -> None:
+    def __init__(self, source: _Plain | _Chunks) -> None:
         self._source = source
-        self._aws = aws
         self._left = 0
         self._begun = False
         self._ended = False
@@ -113,11 +133,13 @@ class _Chunks:
             raise _incomplete()
         if not self._left:
             self._ended = True
-            while self._source.readline().strip():  # trailers
-                pass
+            for _ in range(_TRAILERS):
+                if not self._source.readline().strip():
+                    return
+            raise _incomplete()
 
 
 def _incomplete() -> ServiceError:
     return ServiceError(
-        "IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header."
+        "IncompleteBody", "The content ended before its length, or its chunks are not whole or have too many trailers."
     )

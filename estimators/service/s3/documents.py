@@ -57,10 +57,14 @@ def malformed() -> ServiceError:
     )
 
 
+def seconds(nanoseconds: int) -> float:
+    """Return a file's time in seconds, in the years that dates have: files may have any."""
+    return min(max(nanoseconds // 1_000_000 / 1000, 0), _LATEST)
+
+
 def time(nanoseconds: int) -> str:
     """Return a time as S3's documents have it."""
-    seconds = min(max(nanoseconds // 1_000_000 / 1000, 0), _LATEST)  # files may have any
-    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
+    moment = datetime.datetime.fromtimestamp(seconds(nanoseconds), tz=datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 

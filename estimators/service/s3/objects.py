@@ -1,8 +1,9 @@
 """Objects' content and what S3 says of them: ETag, type and the user's own metadata.
 
-These are kept with the file, in an extended attribute, and hold as long as its size and time do: a file that changed,
-or came without us, is another object, whose MD5 is computed when somebody asks. Where the file system has no such
-attributes, they are kept in memory.
+These are noted with the file, in an extended attribute, and hold as long as its size and time do: a file that changed,
+or came without us, is another object. The MD5 of a small one is computed when somebody asks; a large one's ETag is no
+MD5, like that of what was uploaded in parts: it is made from its size and time. Where the file system has no such
+attributes, they are noted in memory.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import base64
 import collections
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import mimetypes
 import os
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,8 +33,23 @@ _ATTRIBUTE = "user.fleetfit.s3"
 #: How many objects' descriptions are kept in memory where files cannot hold them.
 _REMEMBERED = 100_000
 #: Headers of a request that are the object's own, and come back with it.
-_KEPT = ("content-type", "cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+_OWN_HEADERS = (
+    "content-type",
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "expires",
+)
 _MINE = "x-amz-meta-"
+#: A larger file that came without us has an ETag that is no MD5: lists would take for ever.
+_COMPUTED = 1 << 20
+#: A file may change again within the tick of its clock, in nanoseconds: only then is its MD5 noted.
+_TICK_NS = 100_000_000
+#: The most that a file can hold of what is said of it, on ext4, in bytes.
+_NOTE_LIMIT = 3500
+#: Why a file cannot hold it for good.
+_NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EROFS)
 #: The most of the user's metadata that S3 takes, in bytes.
 _METADATA_LIMIT = 2048
 
@@ -64,17 +82,17 @@ class Described:
 class _Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
+        self._noted: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
 
     def get(self, key: tuple[int, ...]) -> bytes | None:
         with self._lock:
-            return self._kept.get(key)
+            return self._noted.get(key)
 
     def put(self, key: tuple[int, ...], value: bytes) -> None:
         with self._lock:
-            self._kept[key] = value
-            while len(self._kept) > _REMEMBERED:
-                self._kept.popitem(last=False)
+            self._noted[key] = value
+            while len(self._noted) > _REMEMBERED:
+                self._noted.popitem(last=False)
 
 
 _memory = _Memory()
@@ -91,8 +109,8 @@ def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """
     mine = {name: value for name, value in headers.items() if name.startswith(_MINE)}
     if sum(len(name) - len(_MINE) + len(value) for name, value in mine.items()) > _METADATA_LIMIT:
-        raise ServiceError("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size.")
-    kept = {name: headers[name] for name in _KEPT if name in headers}
+        raise _too_large()
+    kept = {"content-type": "binary/octet-stream", **{name: headers[name] for name in _OWN_HEADERS if name in headers}}
     coding = [part.strip() for part in kept.pop("content-encoding", "").split(",") if part.strip()]
     if coding := [part for part in coding if part != "aws-chunked"]:  # which is of the way here only
         kept["content-encoding"] = ",".join(coding)
@@ -104,15 +122,37 @@ def describe(file: BinaryIO, key: str) -> Described:
     number = file.fileno()
     state = os.fstat(number)
     known = _read(number, state)
-    if known is None:
+    if known is None and state.st_size <= _COMPUTED:
         etag = digest_of(file)
         after = os.fstat(number)
-        if _identity(after) == _identity(state):
-            known = _note(number, state, etag, {})
-        else:  # it is being written beside us
-            known = Described(after.st_size, after.st_mtime_ns, etag, {})
-    default = mimetypes.guess_type(key)[0] or "binary/octet-stream"
-    return dataclasses.replace(known, headers={"content-type": default, **known.headers})
+        known = Described(after.st_size, after.st_mtime_ns, etag, {})
+        if _identity(after) == _identity(state) and time.time_ns() - state.st_mtime_ns > _TICK_NS:
+            _note(number, state, etag, {})
+    return _with_type(known or _unread(state), key)
+
+
+def glance(path: Path, key: str) -> Described | None:
+    """Return what a list says of an object, also if it cannot be read; None if it is gone."""
+    try:
+        with _open(path) as file:
+            return describe(file, key)
+    except PermissionError:
+        with contextlib.suppress(OSError):
+            return _with_type(_unread(os.lstat(path)), key)
+    except ServiceError:
+        pass
+    return None
+
+
+def _unread(state: os.stat_result) -> Described:
+    etag = hashlib.md5(repr(_identity(state)).encode(), usedforsecurity=False).hexdigest()
+    return Described(state.st_size, state.st_mtime_ns, f"{etag}-1", {})
+
+
+def _with_type(described: Described, key: str) -> Described:
+    kind, coding = mimetypes.guess_type(key)
+    guessed = kind if kind is not None and coding is None else "binary/octet-stream"
+    return dataclasses.replace(described, headers={"content-type": guessed, **described.headers})
 
 
 def receive(body: Body, file: BinaryIO, headers: Mapping[str, str], digest: str) -> str:
@@ -147,10 +187,7 @@ def receive(body: Body, file: BinaryIO, headers: Mapping[str, str], digest: str)
             signed.update(chunk)
         file.write(chunk)
     if signed is not None and signed.hexdigest() != digest.lower():
-        raise ServiceError(
-            "XAmzContentSHA256Mismatch",
-            "The provided 'x-amz-content-sha256' header does not match what was computed.",
-        )
+        raise other_content()
     for _, result, expected, name in checks:
         if expected is not None and result() != _decoded(expected, name):
             raise ServiceError("BadDigest", f"The {name} you specified did not match the calculated checksum.")
@@ -176,8 +213,8 @@ def staged(
         with file:
             etag, headers = write(file)
             file.flush()
-            described = _note(file.fileno(), os.fstat(file.fileno()), etag, headers)
-        yield path, described
+            described = _note(file.fileno(), os.fstat(file.fileno()), etag, headers, ours=True)
+            yield path, described
     finally:
         bucket.discard(path)
 
@@ -204,12 +241,22 @@ def open_object(bucket: Bucket, key: str) -> BinaryIO:
         ServiceError: there is none.
     """
     path = bucket.find(key)
-    if path is not None:
-        try:
-            return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
-        except FileNotFoundError:
-            pass
-    raise ServiceError("NoSuchKey", "The specified key does not exist.", 404)
+    if path is None:
+        raise _no_such_key()
+    return _open(path)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # since it was found
+            raise _no_such_key() from None
+        raise
+
+
+def _no_such_key() -> ServiceError:
+    return ServiceError("NoSuchKey", "The specified key does not exist.", 404)
 
 
 def digest_of(file: BinaryIO) -> str:
@@ -221,6 +268,13 @@ def digest_of(file: BinaryIO) -> str:
         found.update(chunk)
         start += len(chunk)
     return found.hexdigest()
+
+
+def other_content() -> ServiceError:
+    """Return the error for content that is not what was signed."""
+    return ServiceError(
+        "XAmzContentSHA256Mismatch", "The provided 'x-amz-content-sha256' header does not match what was computed."
+    )
 
 
 class _Crc32:
@@ -255,14 +309,30 @@ def _read(number: int, state: os.stat_result) -> Described | None:
     return described if (described.size, described.modified) == (state.st_size, state.st_mtime_ns) else None
 
 
-def _note(number: int, state: os.stat_result, etag: str, headers: Mapping[str, str]) -> Described:
+def _note(
+    number: int, state: os.stat_result, etag: str, headers: Mapping[str, str], *, ours: bool = False
+) -> Described:
+    """Note what is said of a file; one of our own has to hold it, if the file system can.
+
+    Raises:
+        ServiceError: it is too much.
+        OSError: there is no room for it.
+    """
     described = Described(state.st_size, state.st_mtime_ns, etag, headers)
-    noted = json.dumps(dataclasses.asdict(described)).encode()
+    noted = json.dumps(dataclasses.asdict(described), ensure_ascii=False).encode("utf-8", "surrogatepass")
+    if len(noted) > _NOTE_LIMIT:
+        raise _too_large()
     try:
         os.setxattr(number, _ATTRIBUTE, noted)
-    except OSError:  # such as a file that is not ours
+    except OSError as error:
+        if ours and error.errno not in _NO_ATTRIBUTES:
+            raise
         _memory.put(_identity(state), noted)
     return described
+
+
+def _too_large() -> ServiceError:
+    return ServiceError("MetadataTooLarge", "Your metadata headers exceed the maximum allowed metadata size.")
 
 
 def _identity(state: os.stat_result) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 import urllib.parse
+import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -23,10 +24,20 @@ from estimators.service.s3.requests import Reply, Request
 _HARMLESS = {
     *("x-id", "list-type", "prefix", "delimiter", "marker", "max-keys", "encoding-type", "continuation-token"),
     *("start-after", "fetch-owner", "key-marker", "upload-id-marker", "max-uploads", "part-number-marker", "max-parts"),
-    *("AWSAccessKeyId", "Signature", "Expires", "allow-unordered", "optional-object-attributes", "max-buckets"),
-    *("bucket-region",),
+    *("AWSAccessKeyId", "Signature", "Expires", "content-type", "content-md5", "partNumber"),
 }
-_RESPONSE = "response-"
+#: Parameters that are headers of the answer.
+_OVERRIDES = {
+    f"response-{name}": name
+    for name in ("content-type", "content-language", "expires", "cache-control", "content-disposition",
+                 "content-encoding")
+}  # fmt: skip
+#: How headers begin that mean what this server does not do: to ignore them were to do something else.
+_REFUSED = (
+    "x-amz-write-offset-bytes", "x-amz-if-match-", "x-amz-tagging", "x-amz-object-lock-",
+    "x-amz-server-side-encryption-customer-", "x-amz-copy-source-server-side-encryption-customer-",
+    "x-amz-website-redirect-location", "x-amz-rename-source",
+)  # fmt: skip
 _OWNER: documents.Node = ("Owner", [("ID", "fleetfit"), ("DisplayName", "fleetfit")])
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MOST = 1000
@@ -43,11 +54,10 @@ class Operations:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: One write at a time looks whether its conditions hold, and takes its place.
-        self._placing = threading.Lock()
         #: Uploads that were completed: their answers may have been lost, and are asked for again.
+        self._lock = threading.Lock()
         self._completed: collections.OrderedDict[tuple[str, str, str], str] = collections.OrderedDict()
-        self._found: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
+        self._operations: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
             ("GET", "service", ""): self._list_buckets,
             ("PUT", "bucket", ""): self._create_bucket,
             ("HEAD", "bucket", ""): self._head_bucket,
@@ -82,15 +92,20 @@ class Operations:
         chosen = sorted(
             name
             for name in request.query
-            if name not in _HARMLESS and not name.startswith(("X-Amz-", "x-amz-", _RESPONSE)) and name != "partNumber"
+            if name not in _HARMLESS and not name.lower().startswith("x-amz-") and name not in _OVERRIDES
         )
         chooser = chosen[0] if chosen else ""
         if chooser == "versionId" and request.query["versionId"] in ("", "null"):  # the only version that there is
             chooser = ""
-        found = self._found.get((request.method, level, chooser))
+        found = self._operations.get((request.method, level, chooser))
         if found is None or len(chosen) > 1:
             what = f"{request.method} of {level}s" + (f" with {', '.join(chosen)}" if chosen else "")
             raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {what}.", 501)
+        for name in request.headers:
+            if name.startswith(_REFUSED):
+                raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {name}.", 501)
+        if "partNumber" in request.query and chooser != "uploadId" and request.method not in ("GET", "HEAD"):
+            raise ServiceError("InvalidArgument", "A part needs the uploadId of what it is a part of.")
         return found(request)
 
     def sweep(self) -> None:
@@ -113,7 +128,9 @@ class Operations:
         found: list[documents.Node] = []
         with os.scandir(self.folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                if entry.is_dir(follow_symlinks=False) and entry.name.startswith(request.query.get("prefix") or ""):
+                    if entry.name.startswith("."):
+                        continue
                     date = documents.time(entry.stat().st_mtime_ns)
                     found.append(("Bucket", [("Name", entry.name), ("CreationDate", date)]))
         return requests.document(("ListAllMyBucketsResult", [_OWNER, ("Buckets", found)]))
@@ -145,6 +162,7 @@ class Operations:
         if next(bucket.walk(), None) is None:
             for upload in uploads.uploads(bucket):
                 uploads.end(bucket, upload)
+            bucket.sweep()
             for folder, _, _ in os.walk(bucket.folder, topdown=False):
                 with contextlib.suppress(OSError):
                     os.rmdir(folder)
@@ -180,7 +198,7 @@ class Operations:
         most = request.number("max-keys", _MOST, 0, _MOST)
         after = query.get("start-after" if second else "marker", "")
         if second and "continuation-token" in query:
-            after = _opened(query["continuation-token"])
+            after = _key_of(query["continuation-token"])
         found: list[documents.Node] = []
         last, rolled, count, more = "", False, 0, False
         for name, is_prefix in bucket.walk(prefix, after, delimiter):
@@ -208,7 +226,7 @@ class Operations:
             head.append(("Marker", documents.coded(query.get("marker", ""), coding)))
         if more:
             if second:
-                head.append(("NextContinuationToken", _closed(behind(last) if rolled else last)))
+                head.append(("NextContinuationToken", _token_of(behind(last) if rolled else last)))
             else:
                 head.append(("NextMarker", documents.coded(last, coding)))
         return requests.document(("ListBucketResult", [*head, *found]))
@@ -216,8 +234,6 @@ class Operations:
     # --- objects ---
 
     def _get_object(self, request: Request) -> Reply:
-        if "partNumber" in request.query:
-            raise ServiceError("NotImplemented", "This S3 server of fleetfit's sends no single parts of objects.", 501)
         file = objects.open_object(self._bucket(request.bucket), request.key)
         try:
             described = objects.describe(file, request.key)
@@ -229,12 +245,13 @@ class Operations:
                     raise
                 file.close()
                 return Reply(304, headers)
-            headers |= {
-                name.removeprefix(_RESPONSE): value
-                for name, value in request.query.items()
-                if name.startswith(_RESPONSE)
-            }
-            part = requests.part_of(request.headers.get("range"), described.size)
+            for name, value in request.query.items():
+                if name in _OVERRIDES:
+                    headers[_OVERRIDES[name]] = _as_header(name, value)
+            if request.query.get("partNumber") is not None:
+                part = _only_part(request, described)
+            else:
+                part = requests.part_of(request.headers.get("range"), described.size)
             if part is None:
                 return Reply(200, headers, file=file, count=described.size)
             start, count = part
@@ -271,7 +288,7 @@ class Operations:
 
     def _delete_object(self, request: Request) -> Reply:
         bucket = self._bucket(request.bucket)
-        with self._placing:
+        with bucket.locked():
             if "if-match" in request.headers:
                 requests.check_conditions(request.headers, _described(bucket, request.key))
             bucket.delete(request.key)
@@ -280,22 +297,38 @@ class Operations:
     def _delete_objects(self, request: Request) -> Reply:
         bucket = self._bucket(request.bucket)
         root = documents.read(request.document())
-        keys = [documents.text_of(element, "Key") for element in root.findall("Object")]
-        if not keys or len(keys) > _MOST or None in keys:
+        wanted = root.findall("Object")
+        if not wanted or len(wanted) > _MOST:
             raise documents.malformed()
         answers: list[documents.Node] = []
-        for key in keys:
-            assert key is not None
+        for element in wanted:
+            key = documents.text_of(element, "Key")
+            if key is None:
+                raise documents.malformed()
             try:
-                requests.check_key(key)
-                bucket.delete(key)
-            except (OSError, ServiceError) as error:
-                code = getattr(error, "code", "InternalError")
-                answers.append(("Error", [("Key", key), ("Code", code), ("Message", str(error))]))
+                self._delete_one(bucket, key, element)
+            except ServiceError as error:
+                answers.append(("Error", [("Key", key), ("Code", error.code), ("Message", error.message)]))
+            except OSError as error:
+                answers.append(("Error", [("Key", key), ("Code", "InternalError"), ("Message", str(error))]))
             else:
                 if documents.text_of(root, "Quiet") != "true":
                     answers.append(("Deleted", [("Key", key)]))
         return requests.document(("DeleteResult", answers))
+
+    def _delete_one(self, bucket: Bucket, key: str, asked: ET.Element) -> None:
+        """Delete one of several objects, as far as it is the one that is meant."""
+        requests.check_key(key)
+        for name in ("LastModifiedTime", "Size"):
+            if documents.text_of(asked, name) is not None:
+                raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {name} here.", 501)
+        if (documents.text_of(asked, "VersionId") or "null") != "null":
+            raise ServiceError("NoSuchVersion", "The specified version does not exist; buckets have none here.", 404)
+        etag = documents.text_of(asked, "ETag")
+        with bucket.locked():
+            if etag is not None:
+                requests.check_conditions({"if-match": etag}, _described(bucket, key))
+            bucket.delete(key)
 
     def _tagging(self, request: Request) -> Reply:
         objects.open_object(self._bucket(request.bucket), request.key).close()
@@ -304,10 +337,12 @@ class Operations:
     def _store(self, request: Request, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]) -> Described:
         """Write the object of a request, if its conditions hold when it takes its place."""
         bucket = self._bucket(request.bucket)
-        with objects.staged(bucket, request.key, write) as (staged, described), self._placing:
-            if "if-match" in request.headers or "if-none-match" in request.headers:
-                requests.check_conditions(request.headers, _described(bucket, request.key))
-            bucket.place(staged, request.key)
+        conditions = {request.headers[name] for name in ("if-match", "if-none-match") if name in request.headers}
+        with objects.staged(bucket, request.key, write) as (staged, described):
+            with bucket.locked():
+                if conditions:
+                    requests.check_conditions(request.headers, _described(bucket, request.key))
+                bucket.place(staged, request.key)
         return described
 
     def _source(self, request: Request) -> BinaryIO:
@@ -396,22 +431,25 @@ class Operations:
 
     def _complete_upload(self, request: Request) -> Reply:
         bucket = self._bucket(request.bucket)
-        asked = (request.bucket, request.key, request.query["uploadId"])
-        if asked in self._completed:
-            return _completed(request, self._completed[asked])
-        upload = uploads.find(bucket, request.query["uploadId"], request.key)
         wanted = []
         for element in documents.read(request.document()).findall("Part"):
             number, etag = documents.text_of(element, "PartNumber"), documents.text_of(element, "ETag")
             if etag is None or number is None or not re.fullmatch(r"\d{1,5}", number.strip(), re.ASCII):
                 raise documents.malformed()
             wanted.append((int(number), etag.strip()))
-        stored = self._store(request, lambda file: (uploads.complete(upload, wanted, file), upload.headers))
-        with self._placing:
-            self._completed[asked] = stored.etag
-            while len(self._completed) > _REMEMBERED:
-                self._completed.popitem(last=False)
-        uploads.end(bucket, upload)
+        asked = (request.bucket, request.key, request.query["uploadId"])
+        if (etag := self._completed.get(asked)) is not None:
+            return _completed(request, etag)
+        with uploads.find(bucket, request.query["uploadId"], request.key).locked():
+            if (etag := self._completed.get(asked)) is not None:
+                return _completed(request, etag)
+            upload = uploads.find(bucket, request.query["uploadId"], request.key)
+            stored = self._store(request, lambda file: (uploads.complete(upload, wanted, file), upload.headers))
+            with self._lock:
+                self._completed[asked] = stored.etag
+                while len(self._completed) > _REMEMBERED:
+                    self._completed.popitem(last=False)
+            uploads.end(bucket, upload)
         return _completed(request, stored.etag)
 
     def _abort_upload(self, request: Request) -> Reply:
@@ -432,7 +470,8 @@ def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> document
     """What a list has of a key; None if it is gone."""
     if is_prefix:
         return "CommonPrefixes", [("Prefix", documents.coded(name, coding))]
-    described = _described(bucket, name)
+    path = bucket.find(name)
+    described = objects.glance(path, name) if path is not None else None
     if described is None:
         return None
     return (
@@ -459,11 +498,28 @@ def _only_newer(headers: Mapping[str, str]) -> bool:
     return "if-match" not in headers and ("if-none-match" in headers or "if-modified-since" in headers)
 
 
-def _closed(key: str) -> str:
+def _as_header(name: str, value: str) -> str:
+    try:
+        value.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ServiceError("InvalidArgument", f"{name} has letters that no header can have.") from None
+    return value
+
+
+def _only_part(request: Request, described: Described) -> tuple[int, int] | None:
+    """Where the first part of an object is that has only one; None for an empty one."""
+    if "-" in described.etag:
+        raise ServiceError("NotImplemented", "This S3 server of fleetfit's sends no single parts of objects.", 501)
+    if request.query["partNumber"] != "1":
+        raise ServiceError("InvalidPartNumber", "The requested partnumber is not satisfiable", 416)
+    return (0, described.size) if described.size else None
+
+
+def _token_of(key: str) -> str:
     return base64.urlsafe_b64encode(key.encode("utf-8")).decode()
 
 
-def _opened(token: str) -> str:
+def _key_of(token: str) -> str:
     try:
         return base64.b64decode(token, altchars=b"-_", validate=True).decode("utf-8")
     except ValueError:

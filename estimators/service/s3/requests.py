@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import email.utils
+import hashlib
 import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import BinaryIO
 
 from estimators.service.errors import ServiceError
-from estimators.service.s3 import documents
+from estimators.service.s3 import documents, objects
 from estimators.service.s3.bodies import Incoming
 from estimators.service.s3.objects import Described
 
@@ -56,7 +57,9 @@ class Request:
         while chunk := self.body.read(1 << 16):
             data += chunk
             if len(data) > _DOCUMENT_LIMIT:
-                raise documents.malformed()
+                raise ServiceError("EntityTooLarge", f"The document is longer than {_DOCUMENT_LIMIT} bytes.")
+        if len(self.digest) == 64 and hashlib.sha256(data).hexdigest() != self.digest.lower():
+            raise objects.other_content()
         return bytes(data)
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
@@ -135,7 +138,7 @@ def object_headers(described: Described) -> dict[str, str]:
     return {
         **described.headers,
         "etag": f'"{described.etag}"',
-        "last-modified": email.utils.formatdate(max(described.modified // 1_000_000_000, 0), usegmt=True),
+        "last-modified": email.utils.formatdate(documents.seconds(described.modified), usegmt=True),
         "accept-ranges": "bytes",
     }
 

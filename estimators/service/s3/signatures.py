@@ -10,6 +10,7 @@ signature version 2)" (Amazon S3's documentation).
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import hmac
 import re
@@ -25,6 +26,28 @@ from estimators.service.settings import Keys
 from estimators.service.signing import AUTHORIZATION, CLOCK_SKEW, TIME
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
+#: Parameters of an address that are its signature's, and no headers in another place.
+_OF_SIGNATURES = frozenset(
+    f"x-amz-{name}"
+    for name in ("algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token",
+                 "content-sha256")
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Signed:
+    """What a signature says of a request.
+
+    Attributes:
+        digest: What was signed of its content: a SHA-256, or how it is sent.
+        region: The region that it was signed for; empty if for none.
+        headers: Its headers, by lower-case names, and those that stand in a signed address in their place.
+    """
+
+    digest: str
+    region: str
+    headers: Mapping[str, str]
+
 
 _CREDENTIAL = re.compile(r"([^/\s]{1,128})/(\d{8})/([A-Za-z0-9-]{1,64})/s3/aws4_request")
 #: The longest time that a signed address of Version 4 is good for, in seconds.
@@ -51,7 +74,7 @@ class _AddressSigner(HmacV1QueryAuth):
 
 def verify(
     method: str, path: str, query: str, headers: Mapping[str, str], keys: Keys, now: datetime.datetime
-) -> tuple[str, str]:
+) -> Signed:
     """Check a request's signature.
 
     Args:
@@ -62,23 +85,29 @@ def verify(
         keys: The keys that it must be signed with.
         now: This machine's time, in UTC.
 
-    Returns:
-        What was signed of its content (a SHA-256, or how it is sent), and the region that it was signed for.
-
     Raises:
         ServiceError: it is not signed, by somebody else, for something else, or at another time.
     """
+    if not path.startswith("/"):
+        raise ServiceError("InvalidURI", "The request has to name a path, which begins with a slash.")
     try:
         given = urllib.parse.parse_qsl(query, keep_blank_values=True, max_num_fields=100)
     except ValueError:
         raise ServiceError("InvalidURI", "Couldn't parse the specified URI.") from None
     parameters = dict(given)
     if "authorization" in headers:
-        return _verify_headers(method, path, given, headers, keys, now)
+        return Signed(*_verify_headers(method, path, given, headers, keys, now), headers)
+    moved = {
+        lower: value
+        for name, value in given
+        if (lower := name.lower()) in ("content-type", "content-md5")
+        or (lower.startswith("x-amz-") and lower not in _OF_SIGNATURES)
+    }
     if "X-Amz-Signature" in parameters:
-        return _verify_address(method, path, given, headers, keys, now)
+        return Signed(*_verify_address(method, path, given, headers, keys, now), {**moved, **headers})
     if "Signature" in parameters:
-        return _verify_old_address(method, path, query, parameters, headers, keys, now)
+        old = _verify_old_address(method, path, query, parameters, headers, keys, now)
+        return Signed(*old, {**moved, **headers})
     raise denied("Access Denied. (Requests have to be signed with this server's keys.)")
 
 
@@ -163,7 +192,8 @@ def _verify_old_address(
             signed[name] = value
     signer = _AddressSigner(Credentials(keys.access_key, keys.secret_key), expires)
     split = urllib.parse.SplitResult("http", "", path, query, "")
-    if not hmac.compare_digest(signer.get_signature(method, split, signed), given["Signature"]):
+    expected = signer.get_signature(method, split, signed)
+    if not hmac.compare_digest(expected.encode(), given["Signature"].encode("utf-8", "replace")):
         raise _mismatch()
     return UNSIGNED, ""
 
@@ -190,6 +220,7 @@ def _check(
     # As AWS does: however a client wrote the address, its letters are what is signed.
     canonical = urllib.parse.quote(urllib.parse.unquote_to_bytes(path), safe="/-_.~")
     parameters = urllib.parse.urlencode(query, safe="-_.~", quote_via=urllib.parse.quote)
+    assert canonical.startswith("/")  # else a part of it were read as the host, and not signed
     request = AWSRequest(method=method, url=f"http://host{canonical}?{parameters}")
     for name in names:
         request.headers[name] = headers[name]
@@ -197,7 +228,7 @@ def _check(
     request.context["digest"] = digest
     signer = _Signer(Credentials(keys.access_key, keys.secret_key), "s3", region)
     expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
-    if not hmac.compare_digest(expected.encode(), signature.encode()):
+    if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
         raise _mismatch()
 
 
@@ -216,6 +247,8 @@ def _moment(text: str, date: str) -> datetime.datetime:
         moment = datetime.datetime.strptime(text, TIME).replace(tzinfo=datetime.timezone.utc)
     except ValueError:
         raise denied("AWS authentication requires a valid Date or x-amz-date header") from None
+    if not 1970 < moment.year < 9000:  # nor can it be reckoned with
+        raise denied("AWS authentication requires a valid Date or x-amz-date header")
     if text[:8] != date:
         raise _malformed("The credential's date is not that of X-Amz-Date.")
     return moment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import os
@@ -58,15 +59,31 @@ class Upload:
     folder: Path
 
     def parts(self) -> list[Part]:
-        """The parts that have come, by number."""
-        matches = sorted(match.groups() for match in map(_PART.fullmatch, os.listdir(self.folder)) if match)
-        return [Part(int(number), etag, self.folder / f"{number}-{etag}") for number, etag in matches]
+        """The parts that have come, by number; those that came again with other content, in the order of coming."""
+        found = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if (match := _PART.fullmatch(entry.name)) is not None:
+                        part = Part(int(match[1]), match[2], Path(entry.path))
+                        found.append((part.number, entry.stat().st_mtime_ns, part))
+        return [part for *_, part in sorted(found, key=lambda item: item[:2])]
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let nobody else complete or end it meanwhile: a client that waits for long asks again."""
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def begin(bucket: Bucket, key: str, headers: Mapping[str, str]) -> Upload:
     """Begin an upload."""
     name = uuid.uuid4().hex
-    folder = bucket.own / "uploads" / name
+    folder = bucket.uploads / name
     upload = Upload(name, key, dict(headers), time.time_ns(), folder)
     said = {"key": key, "headers": upload.headers, "begun": upload.begun}
     bucket.within(folder, lambda: (folder / "upload.json").write_text(json.dumps(said), encoding="utf-8"))
@@ -79,7 +96,7 @@ def find(bucket: Bucket, name: str, key: str | None = None) -> Upload:
     Raises:
         ServiceError: there is none, or it is one of another key.
     """
-    folder = bucket.own / "uploads" / name
+    folder = bucket.uploads / name
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         if re.fullmatch(r"[0-9a-f]{32}", name):
             said = json.loads((folder / "upload.json").read_text(encoding="utf-8"))
@@ -98,20 +115,17 @@ def uploads(bucket: Bucket) -> Iterator[Upload]:
     """Return the uploads of a bucket, by key and beginning."""
     found = []
     with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(bucket.own / "uploads"):
+        for name in os.listdir(bucket.uploads):
             with contextlib.suppress(ServiceError):
                 found.append(find(bucket, name))
     yield from sorted(found, key=lambda upload: (upload.key, upload.begun))
 
 
 def add(bucket: Bucket, upload: Upload, number: int, staged: Path, etag: str) -> None:
-    """Make a staged file a part; one of the same number before it goes."""
+    """Make a staged file a part. One of the same number stays until the end: which one counts is said there."""
     try:
         os.replace(staged, upload.folder / f"{number:05d}-{etag}")
-        for part in upload.parts():
-            if part.number == number and part.etag != etag:
-                part.path.unlink(missing_ok=True)
-    except FileNotFoundError:  # aborted meanwhile
+    except FileNotFoundError:  # ended meanwhile
         find(bucket, upload.name)
         raise
 
@@ -130,13 +144,13 @@ def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO
     Raises:
         ServiceError: these are no parts of it.
     """
-    there = {part.number: part for part in upload.parts()}
+    there = {(part.number, part.etag): part for part in upload.parts()}
     if not wanted or [number for number, _ in wanted] != sorted({number for number, _ in wanted}):
         raise ServiceError("InvalidPartOrder", "The list of parts was not in ascending order.")
     digests = b""
     for place, (number, etag) in enumerate(wanted):
-        part = there.get(number)
-        if part is None or part.etag != etag.strip('"'):
+        part = there.get((number, etag.strip('"')))
+        if part is None:
             raise ServiceError(
                 "InvalidPart",
                 f"Part {number} could not be found: it was not uploaded, or its entity tag is another.",
@@ -156,5 +170,7 @@ def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO
 
 def end(bucket: Bucket, upload: Upload) -> None:
     """Remove an upload and its parts."""
+    with contextlib.suppress(FileNotFoundError):
+        (upload.folder / "upload.json").unlink()  # the first: without it nothing is there
     shutil.rmtree(upload.folder, ignore_errors=True)
     bucket.tidy()

@@ -1,4 +1,4 @@
-"""HTTP for S3: a thread for each connection, content of any length, files sent by the kernel."""
+"""HTTP for S3: content of any length, files sent by the kernel; connections are those of the endpoint's server."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import datetime
 import errno
 import socket
 import sys
+import time
 import traceback
 import uuid
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, requests, signatures
@@ -20,11 +19,14 @@ from estimators.service.s3.bodies import Incoming
 from estimators.service.s3.operations import Operations
 from estimators.service.s3.requests import Reply, Request
 from estimators.service.settings import Keys
+from estimators.service.web import BoundedServer, Connection
 
-#: A connection on which nothing moves for so long is closed, in seconds.
-_IDLE_SECONDS = 65.0
-#: How much of a refused request's content is read so that its client sees the answer, in bytes.
-_DRAIN_LIMIT = 64 << 20
+#: A client with a key may pause so long in what it sends or takes, in seconds: a training may be evaluating.
+_PATIENCE = 600.0
+#: How long what a client of a refused request still sends is read, so that it sees the answer, in seconds.
+_LINGER = 5.0
+#: What is left of a small request is read, and the connection stays.
+_SMALL = 1 << 20
 
 #: What the client is told where a file cannot be read or written.
 _FAULTS = {
@@ -36,23 +38,24 @@ _FAULTS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class Server(BoundedServer):
     """S3 on loopback.
 
     Args:
         port: Its port; 0 chooses a free one.
         folder: The folder of the buckets.
         keys: What requests have to be signed with.
+
+    Raises:
+        OSError: the port is taken, or the folder cannot be read.
     """
 
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
+    connection_limit = 1024
 
     def __init__(self, port: int, folder: Path, keys: Keys) -> None:
         self.operations = Operations(folder)
-        self.operations.sweep()
         self.keys = keys
+        self.operations.sweep()
         super().__init__(("127.0.0.1", port), _Handler)
 
     @property
@@ -60,27 +63,22 @@ class Server(ThreadingHTTPServer):
         """Its address."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a connection that broke off: nobody can do anything about it."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Connection):
     server_version = "fleetfit-s3"
-    sys_version = ""
-    disable_nagle_algorithm = True
-    timeout = _IDLE_SECONDS
     wbufsize = 1 << 16
     server: Server
 
     def _any(self) -> None:
+        self._incoming.headers_end()
         headers: dict[str, str] = {}
         for name, value in self.headers.items():
             headers[name.lower()] = f"{headers[name.lower()]},{value}" if name.lower() in headers else value
         body: Incoming | None = None
         try:
-            aws_chunks = headers.get("x-amz-content-sha256", "").startswith("STREAMING-")
-            body = Incoming(self.rfile, headers, aws_chunks)
+            if self.headers.defects:
+                raise ServiceError("InvalidRequest", "A header cannot be read.")
+            body = Incoming(self.rfile, headers, self._ask_for_content)
             reply = self._respond(headers, body)
         except ServiceError as error:
             reply = self._error(error)
@@ -94,36 +92,37 @@ class _Handler(BaseHTTPRequestHandler):
             traceback.print_exc(file=sys.stderr)
             reply = self._error(ServiceError("InternalError", f"{type(error).__name__}: {error}", 500))
         try:
-            if body is None or not self._is_read(body):
+            read = body is not None and body.drain(_SMALL)
+            if not read:
                 self.close_connection = True
             self._send(reply)
         finally:
             if reply.file is not None:
                 reply.file.close()
+        if not read:
+            self._let_it_see()
 
     do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _any
 
     def _respond(self, headers: Mapping[str, str], body: Incoming) -> Reply:
         path, _, query = self.path.partition("?")
         now = datetime.datetime.now(tz=datetime.timezone.utc)
-        digest, region = signatures.verify(self.command, path, query, headers, self.server.keys, now)
+        signed = signatures.verify(self.command, path, query, headers, self.server.keys, now)
+        self.server.admit(self.connection)
+        self._incoming.go_on(_PATIENCE)
+        body.begin(signed.digest)
         bucket, key = requests.split(path)
-        parameters = requests.parameters(query)
+        given = requests.parameters(query)
         return self.server.operations.respond(
-            Request(self.command, bucket, key, parameters, headers, body, digest, region)
+            Request(self.command, bucket, key, given, signed.headers, body, signed.digest, signed.region)
         )
-
-    def _is_read(self, body: Incoming) -> bool:
-        try:
-            return body.drain(_DRAIN_LIMIT)
-        except ServiceError:
-            return False
 
     def _error(self, error: ServiceError) -> Reply:
         node: documents.Node = ("Error", [("Code", error.code), ("Message", error.message), ("Resource", self.path)])
         return Reply(error.status, {"content-type": "application/xml"}, documents.write(node, namespace=False))
 
     def _send(self, reply: Reply) -> None:
+        self.connection.settimeout(_PATIENCE)
         self.send_response(reply.status)
         for name, value in reply.headers.items():
             self.send_header(name, value.replace("\r", " ").replace("\n", " "))
@@ -143,22 +142,28 @@ class _Handler(BaseHTTPRequestHandler):
                     self.close_connection = True
         self.wfile.flush()
 
+    def _let_it_see(self) -> None:
+        """Take for a while what the client still sends: else the connection's end may reach it before the answer."""
+        until = time.monotonic() + _LINGER
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            while (left := until - time.monotonic()) > 0:
+                self.connection.settimeout(left)
+                if not self.connection.recv(1 << 20):
+                    break
+
     def handle_expect_100(self) -> bool:
-        """Ask for the content at once: clients wait a second for that before they send it unasked."""
-        going_on = super().handle_expect_100()
-        self.wfile.flush()
-        return going_on
+        """Ask for the content when it is wanted: a request that is refused needs none."""
+        return True
+
+    def _ask_for_content(self) -> None:
+        if self.headers.get("Expect", "").lower() == "100-continue":
+            self.send_response_only(100)
+            self.end_headers()
+            self.wfile.flush()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer a request line or headers that http.server cannot read, or a method that is none."""
         self.close_connection = True
         self.command = self.command or ""
         self._send(Reply(int(code), {"content-type": "text/plain"}, b"the request cannot be read."))
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: requests hold names that are private."""
-
-    def finish(self) -> None:
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_WR)
-        super().finish()

@@ -13,11 +13,13 @@ from s3_server import Bucket
 
 from estimators import (
     ElasticTorchDistributed,
+    Estimator,
     FailurePolicy,
     Interrupt,
     PreflightWarning,
     RunOptions,
     SpotMarket,
+    TensorFlow,
     TrainingJobError,
 )
 
@@ -61,6 +63,7 @@ def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp
     one = estimator(
         tmp_path,
         SCRIPT,
+        Estimator if way == "elastic" else TensorFlow,
         instance_count=hosts,
         checkpoint_s3_uri=s3.uri("ck"),
         output_path=s3.uri("out"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import http.client
 import io
 import os
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -275,7 +277,7 @@ def test_writing_and_deleting_at_once(server: Server, tmp_path: Path) -> None:
     failed: list[BaseException] = []
 
     def work(number: int) -> None:
-        client = client_of(server)
+        client = client_of(server, config=Config(retries={"max_attempts": 0}))
         try:
             for turn in range(30):
                 client.put_object(Bucket="bucket", Key=f"deep/er/{number}", Body=b"%d" % turn)
@@ -309,3 +311,194 @@ def test_what_is_not_there_is_refused_by_name(server: Server) -> None:
             call()
     assert client.list_buckets()["Buckets"][0]["Name"] == "bucket"
     assert client.get_bucket_location(Bucket="bucket")["LocationConstraint"] == "eu-west-1"
+
+
+def test_an_address_is_good_for_its_own_object_only(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "served" / "private" / "bucket").mkdir(parents=True)
+    (tmp_path / "served" / "private" / "bucket" / "k").write_bytes(b"secret")
+    client = client_of(server, config=Config(signature_version="s3v4"))
+    client.put_object(Bucket="bucket", Key="k", Body=b"mine")
+    address = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
+    query = address.partition("?")[2]
+    host = server.endpoint[len("http://") :]
+    for target in (f"private/bucket/k?{query}", f"http://x/private/bucket/k?{query}", f"//private/bucket/k?{query}"):
+        connection = http.client.HTTPConnection(host)
+        connection.putrequest("GET", target, skip_host=True)
+        connection.putheader("Host", host)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status in (400, 403) and b"secret" not in answer.read()
+        connection.close()
+
+
+def test_several_are_deleted_only_as_they_are_meant(server: Server) -> None:
+    client = client_of(server)
+    etag = client.put_object(Bucket="bucket", Key="k", Body=b"1")["ETag"]
+    for asked, code in (
+        ({"VersionId": "7"}, "NoSuchVersion"),
+        ({"ETag": '"old"'}, "PreconditionFailed"),
+        ({"Size": 5}, "NotImplemented"),
+    ):
+        answer = client.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": "k", **asked}]})
+        assert [error["Code"] for error in answer["Errors"]] == [code] and "Deleted" not in answer
+    assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"1"
+    client.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": "k", "ETag": etag}]})
+    assert "Contents" not in client.list_objects_v2(Bucket="bucket")
+
+
+def test_what_is_not_done_is_not_taken_for_something_else(server: Server) -> None:
+    client = client_of(server)
+    client.put_object(Bucket="bucket", Key="k", Body=b"whole")
+    for more in (
+        {"Tagging": "a=b"},
+        {"WriteOffsetBytes": 5},
+        {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "k" * 32},
+    ):
+        with pytest.raises(ClientError, match="does not have x-amz-"):
+            client.put_object(Bucket="bucket", Key="k", Body=b"piece", **more)
+    address = client.generate_presigned_url(
+        "upload_part", Params={"Bucket": "bucket", "Key": "k", "PartNumber": 1, "UploadId": "u"}
+    )
+    for bad in (address, address.replace("uploadId", "uploadid")):
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(
+                urllib.request.Request(bad, data=b"part", method="PUT", headers={"Content-Type": ""})
+            )
+    assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"whole"
+
+
+def test_a_document_is_the_one_that_was_signed(server: Server) -> None:
+    client = client_of(server)
+    for key in ("k1", "k2"):
+        client.put_object(Bucket="bucket", Key=key, Body=b"x")
+
+    def change(request: Any, **_: object) -> None:
+        request.body = request.body.replace(b"k1", b"k2")
+
+    client.meta.events.register("before-send.s3.DeleteObjects", change)
+    with pytest.raises(ClientError) as error:
+        client.delete_objects(Bucket="bucket", Delete={"Objects": [{"Key": "k1"}]})
+    assert code_of(error) == "XAmzContentSHA256Mismatch"
+    assert len(client.list_objects_v2(Bucket="bucket")["Contents"]) == 2
+
+
+@pytest.mark.parametrize("version", [None, "s3v4"])
+def test_headers_in_a_signed_address_count(server: Server, version: str | None) -> None:
+    client = client_of(server, config=Config(signature_version=version) if version else None)
+    client.put_object(Bucket="bucket", Key="source", Body=b"copied")
+    asked = {"Bucket": "bucket", "Key": "k", "Metadata": {"of": "mine"}}
+    address = client.generate_presigned_url("put_object", Params=asked)
+    headers = {"Content-Type": ""} if version is None else {"Content-Type": "", "x-amz-meta-of": "mine"}
+    urllib.request.urlopen(urllib.request.Request(address, data=b"by address", method="PUT", headers=headers)).close()
+    assert client.head_object(Bucket="bucket", Key="k")["Metadata"] == {"of": "mine"}
+    if version is None:
+        asked = {"Bucket": "bucket", "Key": "copy", "CopySource": {"Bucket": "bucket", "Key": "source"}}
+        address = client.generate_presigned_url("copy_object", Params=asked)
+        urllib.request.urlopen(urllib.request.Request(address, method="PUT")).close()
+        assert client.get_object(Bucket="bucket", Key="copy")["Body"].read() == b"copied"
+
+
+def test_metadata_lasts_or_is_refused(server: Server, tmp_path: Path) -> None:
+    client = client_of(server)
+    client.put_object(Bucket="bucket", Key="k", Body=b"1", Metadata={"m": "x" * 2000}, CacheControl="y" * 500)
+    again = Server(0, tmp_path / "served", KEYS)
+    thread = threading.Thread(target=again.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    assert client_of(again).head_object(Bucket="bucket", Key="k")["Metadata"] == {"m": "x" * 2000}
+    again.shutdown()
+    again.server_close()
+    thread.join()
+    for more in ({"CacheControl": "y" * 5000}, {"Metadata": {"m": "x" * 2100}}):
+        with pytest.raises(ClientError, match="MetadataTooLarge"):
+            client.put_object(Bucket="bucket", Key="k", Body=b"2", **more)
+    assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"1"
+
+
+def test_two_servers_of_one_folder_have_one_winner(server: Server, tmp_path: Path) -> None:
+    other = Server(0, tmp_path / "served", KEYS)
+    thread = threading.Thread(target=other.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    won = []
+
+    def claim(number: int) -> None:
+        client = client_of((server, other)[number % 2])
+        for key in ("a", "b/", "c"):
+            with contextlib.suppress(ClientError):
+                client.put_object(Bucket="bucket", Key=key, IfNoneMatch="*", Body=b"%d" % number)
+                won.append(key)
+
+    threads = [threading.Thread(target=claim, args=(number,)) for number in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    other.shutdown()
+    other.server_close()
+    thread.join()
+    assert sorted(won) == ["a", "b/", "c"]
+
+
+def test_completing_once_more_while_it_is_being_done_is_one(server: Server) -> None:
+    client = client_of(server)
+    name = client.create_multipart_upload(Bucket="bucket", Key="k")["UploadId"]
+    here = {"Bucket": "bucket", "Key": "k", "UploadId": name}
+    etag = client.upload_part(**here, PartNumber=1, Body=b"1" * (6 << 20))["ETag"]
+    parts = {"Parts": [{"PartNumber": 1, "ETag": etag}]}
+    found: list[str] = []
+
+    def complete() -> None:
+        found.append(client.complete_multipart_upload(**here, MultipartUpload=parts, IfNoneMatch="*")["ETag"])
+
+    threads = [threading.Thread(target=complete) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(found) == 4 and len(set(found)) == 1
+
+
+def test_large_files_that_came_by_hand_are_listed_without_being_read(server: Server, tmp_path: Path) -> None:
+    client = client_of(server)
+    with (tmp_path / "served" / "bucket" / "large").open("wb") as file:
+        file.truncate(1 << 40)  # whose MD5 would take half an hour
+    (entry,) = client.list_objects_v2(Bucket="bucket")["Contents"]
+    assert entry["Size"] == 1 << 40 and "-" in entry["ETag"]
+    assert client.head_object(Bucket="bucket", Key="large")["ETag"] == entry["ETag"]
+    assert client.get_object(Bucket="bucket", Key="large", Range="bytes=7-9", IfMatch=entry["ETag"])[
+        "Body"
+    ].read() == bytes(3)
+
+
+def test_the_only_part_of_an_object_is_the_whole(server: Server) -> None:
+    client = client_of(server)
+    for content in (b"", b"content"):
+        client.put_object(Bucket="bucket", Key="k", Body=content)
+        assert client.get_object(Bucket="bucket", Key="k", PartNumber=1)["Body"].read() == content
+    with pytest.raises(ClientError) as error:
+        client.get_object(Bucket="bucket", Key="k", PartNumber=2)
+    assert code_of(error) == "InvalidPartNumber"
+
+
+def test_an_upload_that_is_refused_hears_why(server: Server) -> None:
+    client = client_of(server, config=Config(retries={"max_attempts": 0}))
+    with pytest.raises(ClientError) as error:
+        client.put_object(Bucket="none", Key="k", Body=b"x" * (100 << 20))
+    assert code_of(error) == "NoSuchBucket"
+    with pytest.raises(ClientError) as error:
+        client.get_object(Bucket="none", Key="k", ResponseContentDisposition='attachment; filename="€.csv"')
+    assert code_of(error) == "NoSuchBucket"
+    client.put_object(Bucket="bucket", Key="k", Body=b"1")
+    with pytest.raises(ClientError) as error:
+        client.get_object(Bucket="bucket", Key="k", ResponseContentDisposition='attachment; filename="€.csv"')
+    assert code_of(error) == "InvalidArgument"
+    answer = client.get_object(Bucket="bucket", Key="k", ResponseContentType="text/x-mine")
+    assert answer["ContentType"] == "text/x-mine"
+
+
+def test_a_stranger_cannot_fill_the_memory(server: Server) -> None:
+    host, port = server.server_address[:2]
+    with socket.create_connection((str(host), port)) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        for number in range(90):
+            connection.sendall(b"h%d: %b\r\n" % (number, b"x" * 60_000))
+        assert connection.recv(100) == b""

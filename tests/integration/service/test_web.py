@@ -72,7 +72,7 @@ def test_a_request_that_comes_byte_by_byte_is_ended(part: bytes, monkeypatch: py
 
 
 def test_connections_that_wait_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "CONNECTION_LIMIT", 3)
+    monkeypatch.setattr(web.Server, "connection_limit", 3)
     with serving() as connect:
         waiting = [connect() for _ in range(3)]
         waiting[0].sendall(REQUEST)  # whether it has been served before or not
@@ -90,7 +90,7 @@ def test_connections_that_wait_make_room(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_those_that_are_being_answered_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "CONNECTION_LIMIT", 2)
+    monkeypatch.setattr(web.Server, "connection_limit", 2)
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     def respond(*request: Any) -> Answer:

@@ -75,6 +75,11 @@ def test_arguments_of_the_other() -> None:
         (Estimator, {"distribution": MPI()}, {"train.py": "import horovod.torch as hvd"}, False),
         (Estimator, {"distribution": ParameterServer()}, {"train.py": "pass"}, False),
         (TensorFlow, {}, {"train.py": "pass"}, False),
+        (Estimator, {"hyperparameters": {"backend": "tensorflow"}}, {"train.py": "pass"}, False),
+        (Estimator, {"environment": {"KERAS_BACKEND": "tensorflow"}}, {"train.py": "pass"}, False),
+        (Estimator, {"arguments": ["--with", "keras"]}, {"train.py": "pass"}, False),
+        (Estimator, {"distribution": MPI()}, {"train.py": "from container import distributed"}, False),
+        (Estimator, {}, {"train.py": "from container import checkpoint"}, True),
         (Estimator, {"instance_type": "local_process"}, {"train.py": "pass"}, False),  # where it is made for nobody
     ],
 )

@@ -14,7 +14,8 @@ REST = b"GET / HTTP/1.1\r\n"
 
 def read(sent: bytes, headers: dict[str, str], aws: bool = False, size: int = 3) -> bytes:
     stream = io.BufferedReader(io.BytesIO(sent + REST))
-    body = Incoming(stream, headers, aws)
+    body = Incoming(stream, headers, lambda: None)
+    body.begin("STREAMING-AWS4-HMAC-SHA256-PAYLOAD" if aws else "0" * 64)
     found = b""
     while data := body.read(size):
         found += data
@@ -44,12 +45,13 @@ def test_what_comes_is_what_was_sent(size: int) -> None:
     ("sent", "aws"),
     [
         (b"hel", False), (b"5\r\nhello", True), (b"x\r\nhello\r\n", True), (b"-5\r\nhello\r\n", True),
-        (b"2\r\nhello\r\n0\r\n\r\n", True),
+        (b"2\r\nhello\r\n0\r\n\r\n", True), (b"0\r\n" + b"x: y\r\n" * 1000, True),
     ],
 )  # fmt: skip
 def test_content_that_ends_too_early_is_refused(sent: bytes, aws: bool) -> None:
     length = {"content-length": str(len(sent) if aws else 5)}
-    body = Incoming(io.BufferedReader(io.BytesIO(sent)), length, aws)
+    body = Incoming(io.BufferedReader(io.BytesIO(sent)), length, lambda: None)
+    body.begin("STREAMING-UNSIGNED-PAYLOAD-TRAILER" if aws else "UNSIGNED-PAYLOAD")
     with pytest.raises(ServiceError) as error:
         while body.read(100):
             pass
@@ -63,4 +65,13 @@ def test_content_that_ends_too_early_is_refused(sent: bytes, aws: bool) -> None:
 )  # fmt: skip
 def test_lengths_that_can_be_read_in_two_ways_are_refused(headers: dict[str, str]) -> None:
     with pytest.raises(ServiceError):
-        Incoming(io.BufferedReader(io.BytesIO(b"")), headers, False)
+        Incoming(io.BufferedReader(io.BytesIO(b"")), headers, lambda: None)
+
+
+def test_content_is_asked_for_when_it_is_wanted() -> None:
+    asked: list[int] = []
+    headers = {"content-length": "5", "expect": "100-continue"}
+    body = Incoming(io.BufferedReader(io.BytesIO(b"hello")), headers, lambda: asked.append(1))
+    assert not body.drain(100) and asked == []  # a request that was refused: the client may not send it at all
+    assert (body.read(5), asked) == (b"hello", [1])
+    assert body.drain(100)

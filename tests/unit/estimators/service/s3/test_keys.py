@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import objects
-from estimators.service.s3.keys import Bucket, behind
+from estimators.service.s3.keys import OWN, Bucket, behind
 
 KEYS = st.text(alphabet="ab/.-é", min_size=1, max_size=6)
 
@@ -101,12 +103,85 @@ def test_links_are_no_objects_and_lead_nowhere(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path / "bucket")
     assert [content(bucket, key) for key in ("folder/secret", "file", "fifo")] == [None] * 3
     assert list(bucket.walk()) == []
-    with pytest.raises(ServiceError, match="symbolic link"):
-        put(bucket, "folder/new", b"n")
+    for key in ("folder/new", "folder/made/deep/new"):
+        with pytest.raises(ServiceError, match="symbolic link"):
+            put(bucket, key, b"n")
+    assert os.listdir(tmp_path / "outside") == ["secret"]
     put(bucket, "file", b"mine")  # takes the link's place
     bucket.delete("folder/secret")
     assert (tmp_path / "outside" / "secret").read_bytes() == b"s"
     assert content(bucket, "file") == b"mine"
+
+
+@pytest.mark.parametrize("own", [OWN, f"{OWN}/keys", f"{OWN}/uploads"])
+def test_a_link_in_place_of_a_folder_of_our_own_is_not_followed(own: str, tmp_path: Path) -> None:
+    (tmp_path / "bucket" / own).parent.mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "new-years-eve.jpg").touch()
+    (tmp_path / "bucket" / own).symlink_to(tmp_path / "outside")
+    with pytest.raises(ServiceError, match=r"is a symbolic link; links are not followed\. Remove it"):
+        Bucket(tmp_path / "bucket")
+    assert os.listdir(tmp_path / "outside") == ["new-years-eve.jpg"]
+
+
+def test_what_killed_servers_left_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    (left, file), (written, other) = bucket.stage(), bucket.stage()
+    file.close()  # the end of its process
+    put(bucket, "in/", b"m")
+    (tmp_path / OWN / "new-years-eve.jpg").touch()
+    half = tmp_path / OWN / "keys" / ("0" * 64)
+    half.mkdir()
+    (half / "key").write_text("a//b")
+    old = time.time() - 3600
+    os.utime(half, (old, old))
+    bucket.sweep()
+    assert not left.exists() and written.exists() and not half.exists()
+    assert (tmp_path / OWN / "new-years-eve.jpg").exists()
+    assert list(bucket.walk()) == [("in/", False)]
+    other.close()
+
+
+def test_an_object_that_is_half_removed_is_none(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    put(bucket, "in/", b"1")
+    (place,) = (tmp_path / OWN / "keys").iterdir()
+    (place / "object").unlink()
+    assert content(bucket, "in/") is None and list(bucket.walk()) == []
+    put(bucket, "in/", b"2")
+    assert content(bucket, "in/") == b"2" and list(bucket.walk()) == [("in/", False)]
+
+
+def test_names_that_a_file_system_does_not_take_lie_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket(tmp_path)
+    real = os.replace
+
+    def short(source: Path, target: Path) -> None:
+        if len(Path(target).name) > 143:  # of eCryptfs
+            raise OSError(errno.ENAMETOOLONG, "File name too long")
+        real(source, target)
+
+    monkeypatch.setattr("estimators.service.s3.keys.os.replace", short)
+    put(bucket, "a/" + "n" * 200, b"1")
+    assert content(bucket, "a/" + "n" * 200) == b"1"
+    assert list(bucket.walk()) == [("a/" + "n" * 200, False)]
+
+
+def test_a_file_system_that_is_mounted_in_a_bucket_gets_its_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(tmp_path)
+    real = os.replace
+
+    def elsewhere(source: Path, target: Path) -> None:
+        if Path(source).parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        real(source, target)
+
+    monkeypatch.setattr("estimators.service.s3.keys.os.replace", elsewhere)
+    put(bucket, "mount/a", b"1")
+    assert (tmp_path / "mount" / "a").read_bytes() == b"1"
+    assert os.listdir(tmp_path / "mount") == ["a"]
 
 
 def test_a_folder_that_cannot_be_read_is_not_taken_for_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
