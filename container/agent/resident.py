@@ -114,6 +114,7 @@ class _Resident:
         for process in self._running.values():
             process.tidy()
         self._runner.close()
+        self._transfers.close()  # else it would make folders again that are being removed
         if self._root is not None:
             remove_tree(self._root, ignore_errors=True)
             for above in list(self._root.parents)[:2]:  # the job's, when this was its last host here

@@ -7,12 +7,15 @@ archive in a file without a name, and unpacks it in a thread when it is whole.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from container.system import archive
 from container.system.background import Background
@@ -23,6 +26,8 @@ from container.system.loop import Loop
 Done = Callable[[str | None], None]
 
 _PIECE = 1 << 18
+#: How long what is being unpacked may take to stop, in seconds.
+_STOP_S = 30.0
 
 
 class Transfers:
@@ -41,6 +46,8 @@ class Transfers:
         self._background = background
         self._folder = folder
         self._arriving: dict[int, tuple[IO[bytes], Path, Done]] = {}
+        self._unpacking: list[threading.Event] = []  # set when it is done
+        self._closed = threading.Event()
 
     def send(self, number: int, sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
         """Send files and folders, each under a name (empty: its entries are the archive's own), then the end.
@@ -103,12 +110,42 @@ class Transfers:
             done(error)
             return
 
+        unpacked = threading.Event()
+        self._unpacking = [other for other in self._unpacking if not other.is_set()] + [unpacked]
+
         def work() -> None:
-            with file:
-                file.seek(0)
-                archive.extract_file(file, target, max_bytes=archive.UNBOUNDED, max_entries=archive.UNBOUNDED)
+            try:
+                with file:
+                    file.seek(0)
+                    readable: Any = _Arrived(file, self._closed)
+                    archive.extract_file(readable, target, max_bytes=archive.UNBOUNDED, max_entries=archive.UNBOUNDED)
+            finally:
+                unpacked.set()
 
         self._background.run(work, lambda nothing: done(None), lambda problem: done(str(problem)))
+
+    def close(self) -> None:
+        """Give up what is being unpacked, and return when nothing is written any more: its folder may be removed."""
+        self._closed.set()
+        until = time.monotonic() + _STOP_S
+        for unpacked in self._unpacking:
+            unpacked.wait(max(0.0, until - time.monotonic()))
+
+
+class _Arrived:
+    """An archive that has come, until it is given up."""
+
+    def __init__(self, file: IO[bytes], closed: threading.Event) -> None:
+        self._file = file
+        self._closed = closed
+
+    def read(self, size: int = -1) -> bytes:
+        if self._closed.is_set():
+            raise OSError(errno.ECANCELED, "it was given up")
+        return self._file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:

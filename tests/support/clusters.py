@@ -25,7 +25,7 @@ from container.contract.wire import Event
 from estimators import MPI, Estimator, PreflightWarning, RunOptions, TensorFlow, TrainingJob
 from estimators.backends.slurm import keeper
 from estimators.job.fleets import capabilities
-from estimators.records.record import JobRecord, job_names
+from estimators.records.record import job_names
 
 #: What ``aid`` imports that is worth an importer: with FLEETFIT_TEST_IMPORTER=1 the scripts' ranks are forked from one.
 IMPORTED = "import numpy\n" if os.environ.get("FLEETFIT_TEST_IMPORTER") else ""
@@ -502,18 +502,6 @@ def await_terminal(job: TrainingJob) -> str:
     """Wait until the record has a terminal status, and return it."""
     until(lambda: job.status in ("Completed", "Failed", "Stopped"))
     return str(job.status)
-
-
-def let_agents_end(home: Path, seconds: float = 10.0) -> None:
-    """Give the agents of jobs that are over their moment to tidy up, before :func:`kill_everything_of` ends them."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        theirs = [one for one in map(process, on_machines()) if one is not None and not one.is_kept and not one.imports]
-        names = {one.environ.get("FLEETFIT_JOB") for one in theirs if one.environ.get("FLEETFIT_HOME") == str(home)}
-        records = [JobRecord(home / "jobs" / name) for name in names if name]
-        if all(record.is_supervised() for record in records):
-            return
-        time.sleep(0.02)
 
 
 def kill_everything_of(home: Path) -> None:

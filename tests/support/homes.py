@@ -63,13 +63,11 @@ def fleet(machines: fleets.Fleet, home: Path, monkeypatch: pytest.MonkeyPatch) -
     table.added.cache_clear()
     monkeypatch.setattr(clusters, "on_machines", lambda: [pid for one in machines.machines for pid in one.pids()])
     yield machines
-    for machine in machines.machines:
-        machine.mend()
-    clusters.let_agents_end(home)
     clusters.kill_everything_of(home)
     table.added.cache_clear()
     left: list[str] = []
     for machine in machines.machines:
+        machine.mend()
         clusters.until(lambda machine=machine: not machine.pids())
         found = [*machine.files("hosts/*"), *machine.files("fleetfit-????????")]
         found = [path for path in found if "/.cache/" not in path]  # what hosts keep for other jobs

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given
@@ -14,6 +18,7 @@ from waiting import until
 
 from container.contract.frames import BODY_LIMIT, Decoder, encode
 from container.contract.messages import MessageError
+from container.system import transfer
 from container.system.background import Background
 from container.system.link import Link
 from container.system.loop import Loop
@@ -149,3 +154,30 @@ def test_an_end_of_the_connection_and_nonsense_are_told_once(ends: Ends) -> None
     ends.until(lambda: len(ends.closed) == 2)
     assert ends.closed[1] == "a line of 8 bytes is not a JSON object" and not link.open
     one.close()
+
+
+def test_what_is_being_unpacked_stops_before_its_folder_is_removed(
+    ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it makes folders again that are gone."""
+    began = threading.Event()
+
+    def unpack(file: IO[bytes], target: Path, **_: object) -> None:
+        for number in itertools.count():
+            file.seek(0)
+            file.read(1)
+            (target / str(number)).mkdir(parents=True)
+            began.set()
+
+    monkeypatch.setattr(transfer.archive, "extract_file", unpack)
+    before = set(threading.enumerate())
+    transfers = ends.transfers[0]
+    transfers.expect(1, tmp_path / "root" / "target", lambda error: None)
+    transfers.data(1, b"x")
+    transfers.end(1, None)
+    assert began.wait(30)
+    transfers.close()
+    shutil.rmtree(tmp_path / "root")
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    assert not (tmp_path / "root").exists()
