@@ -78,7 +78,7 @@ import aid
 host = os.environ["SM_CURRENT_HOST"]
 checkpoints = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
 number = len(list(checkpoints.glob(f"{host}-*")))
-print("began", number, sorted(path.name for path in checkpoints.iterdir() if path.is_dir()), flush=True)
+print("began", number, *(path.name for path in checkpoints.iterdir() if path.is_dir()), flush=True)
 (checkpoints / f"{host}-{number}").write_text("x" * (number + 1))
 (checkpoints / f"empty-{host}-{number}").mkdir()
 (pathlib.Path(os.environ["SM_OUTPUT_INTERMEDIATE_DIR"]) / f"{host}-{number}").write_text("x")
@@ -111,10 +111,10 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
     names = {entry["Key"] for entry in s3.client.list_objects_v2(Bucket=s3.name)["Contents"]}
     saved = {name.removeprefix("ck/") for name in names if name.startswith("ck/")}
     assert saved == {*files, *(f"empty-{name}/" for name in files)}
-    assert {Path(name).name for name in names if "/intermediate/" in name} == files
-    began = {tuple(line.split(" ", 1)) for line in said(job, "began")}
-    for number in numbers:
-        # A host sees its own at least: where hosts share no folder, the other's come with the next attempt only.
-        empty = {f"empty-{host}-{earlier}" for host in hosts for earlier in range(number)}
-        assert (str(number), str(sorted(empty))) in began
+    uploaded = {Path(name).name for name in names if "/intermediate/" in name}
+    assert not uploaded ^ files, (files - uploaded, uploaded - files)
+    began = [line.split() for line in said(job, "began")]
+    assert sorted(number for number, *_ in began) == sorted(2 * [str(number) for number in numbers])
+    for number, *empty in began:
+        assert {f"empty-{host}-{earlier}" for host in hosts for earlier in range(int(number))} <= {*empty}
     assert not [line.text for line in job.log_lines() if "could not" in line.text]

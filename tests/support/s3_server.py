@@ -17,6 +17,7 @@ import dataclasses
 import http.client
 import os
 import socket
+import socketserver
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -359,6 +360,37 @@ def bucket(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         client.forget()
         yield Bucket(server, "mine")
         client.forget()
+
+
+@contextlib.contextmanager
+def at(address: str, server: S3Server) -> Iterator[str]:
+    """The server at another address of this machine, which others reach; gives its endpoint there."""
+    host, _, port = server.endpoint[len("http://") :].partition(":")
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection((host, int(port))) as behind:
+                back = threading.Thread(target=_pass_on, args=(behind, self.request), daemon=True)
+                back.start()
+                _pass_on(self.request, behind)
+                back.join()
+
+    class Relays(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Relays((address, 0), Relay) as relays:
+        threading.Thread(target=relays.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield f"http://{address}:{relays.server_address[1]}"
+        relays.shutdown()
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
 
 
 def start(folder: Path) -> S3Server:

@@ -142,7 +142,8 @@ class DockerBackend(Backend):
         self._ending = self._stopping = False
         self._inputs_ready = False
         if attempt and self._engine is not None:
-            self._give_back(self._prepare)  # what an earlier attempt wrote is removed
+            # What an earlier attempt wrote is brought, and removed.
+            self._give_back(lambda: self._platform.end_attempt(self._prepare))
         else:
             self._prepare()
 

@@ -686,17 +686,10 @@ class _Member:
 
     def save_checkpoints(self, then: Then) -> None:
         """Have all that was saved brought, before another attempt begins with it; nothing of the host's trains."""
-
-        def brought(failure: Failure | None) -> None:
-            if failure is not None:  # the next attempt's tries again, and fails the job if it cannot
-                self.platform.warn(failure.message, self.name)
-            self.platform.forget_saved()
-            then()
-
         if self.lost:
             then()
         else:
-            self.platform.bring_saved(brought)
+            self.platform.end_attempt(then, self.name)
 
     def refresh_checkpoints(self, then: Then) -> None:
         """Bring what the job has saved since the host was prepared; nothing of it may train meanwhile."""

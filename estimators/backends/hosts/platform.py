@@ -323,9 +323,16 @@ class Platform(abc.ABC):
         else:
             looked()
 
-    def forget_saved(self) -> None:
-        """What is saved from now on is another attempt's."""
-        self._syncs = {}
+    def end_attempt(self, then: Then, host: str | None = None) -> None:
+        """Have all that was saved brought, before another attempt begins with it; nothing is written there any more."""
+
+        def brought(failure: Failure | None) -> None:
+            if failure is not None:  # the next attempt's tries again, and fails the job if it cannot
+                self.warn(failure.message, host)
+            self._syncs = {}  # what is saved from now on is another attempt's
+            then()
+
+        self.bring_saved(brought)
 
     @abc.abstractmethod
     def collect(self, done: Done) -> None:

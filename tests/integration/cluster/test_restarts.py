@@ -234,12 +234,16 @@ def test_a_job_that_lost_its_supervisor_is_resumed(make: clusters.Make, home: Pa
 def test_the_code_of_a_job_that_is_over_is_kept_once(make: clusters.Make) -> None:
     """And is each host's own again in an attempt that follows."""
     script = """
-    import os, sys
+    import json, os, sys
+    import aid
     open("written", "w").close()
     with open("edited.txt", "a") as file:
         file.write(os.environ["FLEETFIT_ATTEMPT"])
     with open("data.txt", "a") as file:
         if os.environ["FLEETFIT_ATTEMPT"] == "0":
+            aid.mark(f"edited-{aid.HOST}")
+            for host in json.loads(os.environ["SM_HOSTS"]):
+                aid.wait_for(f"edited-{host}")
             sys.exit(3)
         file.write("more")
     """
