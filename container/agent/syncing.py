@@ -95,14 +95,15 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
         items = listing.listing(prefix, empty=True, markers=True)
     except SourceError as error:
         raise AgentError(f"the checkpoints cannot be restored: {error}") from None
-    items, empty = ([item for item in items if item.key.endswith("/") is is_marker] for is_marker in (False, True))
+    markers = [item for item in items if item.key.endswith("/")]
+    items = [item for item in items if not item.key.endswith("/")]
     keys = {item.key for item in items}
     labels = _labels(items)
     wanted: list[DataObject] = []
     for item in items:
         top, _, rest = item.key.partition("/")
         parts = item.key.split("/")
-        if ".." in parts or "." in parts or top in labels or any(saved.PASSING.fullmatch(part) for part in parts):
+        if top in labels or any(part in ("", ".", "..") or saved.PASSING.fullmatch(part) for part in parts):
             continue
         if rest and saved.CHECKPOINT.fullmatch(top) and f"{top}/{saved.MANIFEST}" not in keys:
             if item.key == min(key for key in keys if key.startswith(f"{top}/")):
@@ -111,8 +112,10 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
         target = folder / item.key
         if not (target.is_file() and target.stat().st_size == item.size):
             wanted.append(item)
-    for item in empty:
+    for item in markers:
         parts = item.key[:-1].split("/")
+        if any("/".join(parts[:count]) in keys for count in range(1, len(parts) + 1)):
+            continue  # a file was there before
         passing = any(saved.PASSING.fullmatch(part) or part in ("", ".", "..") for part in parts)
         if not passing and not saved.CHECKPOINT.fullmatch(parts[0]) and parts[0] not in labels:
             with contextlib.suppress(FileExistsError, NotADirectoryError):  # something else is there

@@ -217,7 +217,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> Started:
 
 
 def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
-    """Take the lock of a job that is over. Its supervisor, which may still be busy with provenance, is sent away.
+    """Take the lock of a job that is over. Its supervisor, which may still be busy with provenance, is dismissed.
 
     Raises:
         ConfigurationError: another process goes on with the job.
@@ -226,13 +226,13 @@ def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
     while not record.lock():
         status = record.read_status()
         _check_resumable(record, status)
-        _send_away(record, status)
+        _dismiss(record, status)
         if time.monotonic() > until:
             raise ConfigurationError(f"training job {record.name!r} is being resumed by another process.")
         time.sleep(0.02)
 
 
-def _send_away(record: JobRecord, status: Mapping[str, Any]) -> None:
+def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
     """Have the supervisor of a job that is over end at once: what it does then is worth no wait."""
     pid = status.get(statuses.OWN, {}).get("supervisor_pid")
     with contextlib.suppress(OSError, TypeError):

@@ -62,7 +62,7 @@ class _Place:
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Serves on loopback, so many connections at once.
+    """Serves on loopback, a limited number of connections at once.
 
     Args:
         address: Host and port; port 0 chooses a free one.

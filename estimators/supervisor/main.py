@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if record.read_options().get("dispatcher"):
             dispatched.run(loop, record)
-            _expect_to_be_sent_away()
+            _expect_dismissal()
             _keep_what_is_left(record)
             return 0
         supervisor = Supervisor(loop, record, umask, resume=arguments.resume)
@@ -53,14 +53,14 @@ def main(argv: list[str] | None = None) -> int:
         loop.end_descendants()
         _record_fault(record)
         raise
-    _expect_to_be_sent_away()
+    _expect_dismissal()
     hold("supervisor.lingers")
     supervisor.linger()
     _keep_what_is_left(record)
     return 0
 
 
-def _expect_to_be_sent_away() -> None:
+def _expect_dismissal() -> None:
     """Let SIGTERM end this process from now on: whoever goes on with the job sends it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

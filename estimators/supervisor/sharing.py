@@ -9,6 +9,7 @@ import stat
 import uuid
 from pathlib import Path
 
+from container.toolkit.code.code import SHARING
 from estimators.records.record import JobRecord
 
 
@@ -29,12 +30,16 @@ def share_code(record: JobRecord) -> None:
 
 
 def _share(kept: Path, copy: Path) -> None:
+    if os.path.realpath(copy.parent) != os.fspath(copy.parent):
+        return  # the script has put a link in a folder's place
     one, other = os.lstat(kept), os.lstat(copy)
+    if one.st_mode & 0o077:
+        return  # not as we keep it: an image without our toolkit runs it, which would not make it its own again
     if not (stat.S_ISREG(one.st_mode) and stat.S_ISREG(other.st_mode)) or one.st_ino == other.st_ino:
         return
     if (one.st_size, one.st_mode, one.st_uid) != (other.st_size, other.st_mode, other.st_uid):
         return
     if filecmp.cmp(kept, copy, shallow=False):
-        link = copy.with_name(f".{uuid.uuid4().hex}")
+        link = copy.with_name(f"{SHARING}{uuid.uuid4().hex}")
         os.link(kept, link)
         os.replace(link, copy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.machinery
 import os
 import stat
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ _OUR_NAMES = ("container", "estimators")
 
 #: While this file is there, the code folder holds a part of the code.
 _INCOMPLETE = ".fleetfit-incomplete"
+#: How the names of files begin that are about to take another's place.
+SHARING = ".fleetfit-sharing-"
 
 _SHOWN = 20  # names in an error
 _ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
@@ -53,7 +56,7 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
             _fetch(submit_directory, code_dir, max_bytes)
             incomplete.unlink()
         elif submit_directory:
-            _part(code_dir)
+            _unshare(code_dir)
         check_names(code_dir.iterdir() if code_dir.is_dir() else ())
         _make_executable(code_dir, program)
     except OSError as error:
@@ -205,16 +208,19 @@ def check_names(paths: Iterable[Path]) -> None:
             )
 
 
-def _part(folder: Path) -> None:
-    """Make files that others have as well our own: a job that is over shares its code with its record."""
+def _unshare(folder: Path) -> None:
+    """Copy each file that has another name elsewhere: a job that is over shares its code with its record."""
     from container.system.copying import copy_file
 
     for inner, _, names in os.walk(folder):
         for name in names:
             path = Path(inner, name)
+            if name.startswith(SHARING):  # of a process that was killed
+                path.unlink(missing_ok=True)
+                continue
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-                copy = path.with_name(f".{name}.part")
+                copy = path.with_name(f"{SHARING}{uuid.uuid4().hex}")
                 copy_file(os.fspath(path), os.fspath(copy))
                 copy.replace(path)
 

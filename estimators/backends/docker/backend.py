@@ -16,7 +16,7 @@ from typing import Any
 
 from container import launchers
 from container.contract import variables
-from container.contract.failures import Cause
+from container.contract.failures import Cause, Failure
 from container.contract.layout import success_text
 from container.system import folders
 from container.system.background import Background
@@ -84,6 +84,7 @@ class DockerBackend(Backend):
         self._connecting = False  # until the network is there
         self._starting = 0  # containers that are being made
         self._stopping = False
+        self._bringing = False  # what the attempt has saved, before its end is told
         self._attempt = 0
         self._ending = False
         self._reapers = Reapers(self.loop, self.protected, self.record.supervisor_log)
@@ -122,7 +123,7 @@ class DockerBackend(Backend):
     @property
     def running(self) -> bool:
         """Whether a container runs, or is being started."""
-        return self._starting > 0 or any(not host.told for host in self._hosts.values())
+        return self._bringing or self._starting > 0 or any(not host.told for host in self._hosts.values())
 
     @property
     def attempt(self) -> int:
@@ -502,7 +503,19 @@ class DockerBackend(Backend):
             )
         code = host.ended.exit_code
         killed_by = code - 128 if code == 128 + signal.SIGKILL else None
-        self.callbacks.host_ended(HostEnd(host=host.name, exit_code=code, signal=killed_by, failure=failure))
+        end = HostEnd(host=host.name, exit_code=code, signal=killed_by, failure=failure)
+        syncs = local.synced_checkpoints(self.spec) is not None or local.synced_intermediate(self.spec) is not None
+        if self.running or not syncs:
+            self.callbacks.host_ended(end)
+            return
+        # The attempt has ended: what it has saved is brought before that is told, as a stop after it waits for nothing.
+        self._bringing = True
+
+        def brought(unsaved: Failure | None) -> None:
+            self._bringing = False
+            self.callbacks.host_ended(end)
+
+        self._give_back(lambda: self._platform.bring_saved(brought))
 
     def _reason_of(self, host: str) -> str:
         """What a program of others left in ``/opt/ml/output/failure``, SageMaker's place for the reason."""

@@ -678,8 +678,8 @@ class _Member:
     # --- beside it ---
 
     def bring_saved(self, then: Then) -> None:
-        """Have all that was saved brought here."""
-        if self.lost or self.platform.shared:
+        """Have all that was saved brought."""
+        if self.lost:
             then()
         else:
             self.platform.bring_saved(lambda failure: then())

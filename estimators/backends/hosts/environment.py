@@ -17,7 +17,6 @@ import io
 import json
 import platform
 import re
-import shlex
 import subprocess
 import sys
 import tarfile
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from container.system.files import cache_root
+from estimators.backends.hosts import login_shell
 from estimators.backends.hosts.shipping import CACHE
 from estimators.provision import uv, wheelhouse
 from estimators.provision.errors import ProvisionError
@@ -187,7 +187,7 @@ class Shell:
             feed: Writes what it reads.
             on_line: Told each line as it comes.
         """
-        argv = [*self._words, shlex.join(["sh", "-c", script, "sh", *arguments])]
+        argv = [*self._words, login_shell.line(["sh", "-c", script, "sh", *arguments])]
         lines: list[str] = []
         with subprocess.Popen(
             argv,

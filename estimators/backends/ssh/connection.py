@@ -12,7 +12,6 @@ import dataclasses
 import os
 import random
 import secrets
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 from container.system import folders
 from container.system.loop import Loop
 from container.system.removing import remove_tree
+from estimators.backends.hosts import login_shell
 from estimators.backends.ssh.child import KEPT, Child
 from estimators.backends.ssh.command import DROPPED, FINAL, SILENT, Destination, SshSettings, reason
 
@@ -290,7 +290,11 @@ class SshConnection:
                 done(Finished(code=code, output=bytes(output), errors=errors))
 
         child = Child(
-            self._loop, [*self._words(master=False), shlex.join(argv)], on_output or output.extend, ended, source=source
+            self._loop,
+            [*self._words(master=False), login_shell.line(argv)],
+            on_output or output.extend,
+            ended,
+            source=source,
         )
         if child.pid:
             self._children.add(child)
@@ -319,7 +323,7 @@ class SshConnection:
         mark = _mark()
         read_end, child_output = os.pipe()
         child_input, write_end = os.pipe()
-        command = shlex.join(["sh", "-c", script, mark, *argv])
+        command = login_shell.line(["sh", "-c", script, mark, *argv])
         child: Child | None = None
         begun = False
 

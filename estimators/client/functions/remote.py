@@ -224,7 +224,9 @@ class RemoteExecutor(concurrent.futures.Executor):
             draft = estimator._draft(None, None)
             draft.plan()  # what is wrong with it is said here
             assert draft.source is not None  # as every function's
-            source = self._keep(draft.source)
+            with self._lock:
+                self._check_open()
+                source = self._keep(draft.source)
         future = RemoteFuture(estimator)
         with self._lock:
             self._check_open()

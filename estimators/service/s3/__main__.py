@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -24,6 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args(argv)
     keys = Keys(os.environ.pop(KEY), os.environ.pop(SECRET))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192) if most > 0 else 8192, most))
     try:
         server = Server(arguments.port, Path(arguments.folder), keys)
     except OSError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Mapping
 from io import BufferedIOBase
 
@@ -11,6 +13,7 @@ from estimators.service.errors import ServiceError
 _LINE_LIMIT = 8192
 #: The most lines behind the last chunk.
 _TRAILERS = 32
+_SIZE = re.compile(rb"\s*([0-9A-Fa-f]{1,15})\s*(;|\r?\n)")
 
 
 class Incoming:
@@ -35,6 +38,7 @@ class Incoming:
         self._outer = _Chunks(_Plain(stream, None)) if coding else _Plain(stream, int(length or 0))
         self._content: _Plain | _Chunks = self._outer
         self._empty = not coding and not int(length or 0)
+        self._broken = False
         self._waits = headers.get("expect", "").lower() == "100-continue"
         self._ask = ask
 
@@ -52,23 +56,25 @@ class Incoming:
         if self._waits:
             self._waits = False
             self._ask()
-        return self._content.read(size)
+        try:
+            return self._content.read(size)
+        except ServiceError:
+            self._broken = True
+            raise
 
     def drain(self, limit: int) -> bool:
-        """Read and drop what is left, so that the next request can follow; return False if that is too much.
+        """Read and drop what is left, so that the next request can follow; return False if that cannot be.
 
-        It is also where the client was not asked for it: whether it comes is not known then.
+        There is too much, it is broken, or the client was never asked for it: it may come or not.
         """
-        if self._waits:
+        if self._waits or self._broken:
             return self._empty
-        try:
+        with contextlib.suppress(ServiceError):
             while limit > 0:
                 dropped = len(self._outer.read(min(limit, 1 << 20)))
                 if not dropped:
                     return True
                 limit -= dropped
-        except ServiceError:
-            pass
         return False
 
 
@@ -125,16 +131,14 @@ class _Chunks:
         if self._begun and self._source.readline().strip():  # the line that ends the chunk before
             raise _incomplete()
         self._begun = True
-        try:
-            self._left = int(self._source.readline().partition(b";")[0].strip(), 16)
-        except ValueError:
-            raise _incomplete() from None
-        if self._left < 0:
+        size = _SIZE.match(self._source.readline())
+        if size is None:
             raise _incomplete()
+        self._left = int(size[1], 16)
         if not self._left:
-            self._ended = True
             for _ in range(_TRAILERS):
                 if not self._source.readline().strip():
+                    self._ended = True
                     return
             raise _incomplete()
 

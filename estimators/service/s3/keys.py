@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 import stat
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -41,6 +42,9 @@ _STAGED = re.compile(r"new-[0-9a-f]{32}")
 
 _T = TypeVar("_T")
 
+#: One thread of this process at a time places or deletes objects.
+_placing = threading.Lock()
+
 
 def bucket_of(folder: Path, name: str) -> Bucket | None:
     """Return a bucket by its name; None if there is none. A link is none."""
@@ -48,6 +52,11 @@ def bucket_of(folder: Path, name: str) -> Bucket | None:
         return None
     place = folder / name
     return None if place.is_symlink() or not place.is_dir() else Bucket(place)
+
+
+def no_such_bucket() -> ServiceError:
+    """Return the error for a bucket that does not exist."""
+    return ServiceError("NoSuchBucket", "The specified bucket does not exist", 404)
 
 
 def behind(prefix: str) -> str:
@@ -85,11 +94,15 @@ class Bucket:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Let nobody else place or delete an object here meanwhile, in whichever server."""
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with contextlib.suppress(OSError):  # not on every file system
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise no_such_bucket() from None
+        try:
+            with _placing:  # file systems without locks have it within this process at least
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
         finally:
             os.close(descriptor)
 
@@ -99,7 +112,8 @@ class Bucket:
 
         def begin() -> BinaryIO:
             file = open(path, "x+b")  # noqa: SIM115 - the caller closes it
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
 
         return path, self.within(self.own, begin)
@@ -109,10 +123,11 @@ class Bucket:
 
         Raises:
             ServiceError: a link leads out of the bucket.
-            FileExistsError: a file is in the way, or:
-            NotADirectoryError: likewise.
+            FileExistsError, NotADirectoryError: a file is in the way.
         """
         for _ in range(_TRIES):
+            if not self.folder.is_dir():
+                raise no_such_bucket()
             if not self._is_inside(folder):
                 raise denied("A symbolic link of the bucket's folder stands in the way; links are not followed.")
             try:
@@ -166,7 +181,7 @@ class Bucket:
         """Remove what was left half written or half removed by servers that were killed."""
         for path in self.own.glob("new-*"):
             if _STAGED.fullmatch(path.name):
-                with contextlib.suppress(OSError), open(path, "rb") as file:
+                with contextlib.suppress(OSError), open(path, "r+b") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever writes it has the lock
                     path.unlink()
         for path in self._apart.glob("*"):

@@ -44,7 +44,7 @@ _OWN_HEADERS = (
 _MINE = "x-amz-meta-"
 #: A larger file that came without us has an ETag that is no MD5: lists would take for ever.
 _COMPUTED = 1 << 20
-#: A file may change again within the tick of its clock, in nanoseconds: only then is its MD5 noted.
+#: A file may change again within a tick of the file system's clock, in nanoseconds: its MD5 is noted only later.
 _TICK_NS = 100_000_000
 #: The most that a file can hold of what is said of it, on ext4, in bytes.
 _NOTE_LIMIT = 3500

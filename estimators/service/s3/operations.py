@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, objects, requests, uploads
-from estimators.service.s3.keys import Bucket, behind, bucket_of
+from estimators.service.s3.keys import Bucket, behind, bucket_of, no_such_bucket
 from estimators.service.s3.objects import Described
 from estimators.service.s3.requests import Reply, Request
 
@@ -24,7 +24,7 @@ from estimators.service.s3.requests import Reply, Request
 _HARMLESS = {
     *("x-id", "list-type", "prefix", "delimiter", "marker", "max-keys", "encoding-type", "continuation-token"),
     *("start-after", "fetch-owner", "key-marker", "upload-id-marker", "max-uploads", "part-number-marker", "max-parts"),
-    *("AWSAccessKeyId", "Signature", "Expires", "content-type", "content-md5", "partNumber"),
+    *("AWSAccessKeyId", "Signature", "Expires", "content-type", "content-md5", "partNumber", "max-buckets"),
 }
 #: Parameters that are headers of the answer.
 _OVERRIDES = {
@@ -32,9 +32,9 @@ _OVERRIDES = {
     for name in ("content-type", "content-language", "expires", "cache-control", "content-disposition",
                  "content-encoding")
 }  # fmt: skip
-#: How headers begin that mean what this server does not do: to ignore them were to do something else.
+#: How headers begin that this server does not support: ignoring them would do something else than was asked.
 _REFUSED = (
-    "x-amz-write-offset-bytes", "x-amz-if-match-", "x-amz-tagging", "x-amz-object-lock-",
+    "x-amz-write-offset-bytes", "x-amz-if-match-", "x-amz-object-lock-",
     "x-amz-server-side-encryption-customer-", "x-amz-copy-source-server-side-encryption-customer-",
     "x-amz-website-redirect-location", "x-amz-rename-source",
 )  # fmt: skip
@@ -54,8 +54,8 @@ class Operations:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        #: Uploads that were completed: their answers may have been lost, and are asked for again.
         self._lock = threading.Lock()
+        #: Uploads that were completed: their answers may have been lost, and are asked for again.
         self._completed: collections.OrderedDict[tuple[str, str, str], str] = collections.OrderedDict()
         self._operations: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
             ("GET", "service", ""): self._list_buckets,
@@ -102,7 +102,7 @@ class Operations:
             what = f"{request.method} of {level}s" + (f" with {', '.join(chosen)}" if chosen else "")
             raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {what}.", 501)
         for name in request.headers:
-            if name.startswith(_REFUSED):
+            if name.startswith(_REFUSED) or name == "x-amz-tagging":
                 raise ServiceError("NotImplemented", f"This S3 server of fleetfit's does not have {name}.", 501)
         if "partNumber" in request.query and chooser != "uploadId" and request.method not in ("GET", "HEAD"):
             raise ServiceError("InvalidArgument", "A part needs the uploadId of what it is a part of.")
@@ -113,7 +113,7 @@ class Operations:
         with os.scandir(self.folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in names:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ServiceError):  # whoever asks for the bucket is told
                 Bucket(self.folder / name).sweep()
 
     # --- buckets ---
@@ -121,19 +121,25 @@ class Operations:
     def _bucket(self, name: str) -> Bucket:
         found = bucket_of(self.folder, name)
         if found is None:
-            raise ServiceError("NoSuchBucket", "The specified bucket does not exist", 404)
+            raise no_such_bucket()
         return found
 
     def _list_buckets(self, request: Request) -> Reply:
-        found: list[documents.Node] = []
+        prefix, after = request.query.get("prefix", ""), _key_of(request.query.get("continuation-token", ""))
+        most = request.number("max-buckets", 10_000, 1, 10_000)
         with os.scandir(self.folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.is_dir(follow_symlinks=False) and entry.name.startswith(request.query.get("prefix") or ""):
-                    if entry.name.startswith("."):
-                        continue
-                    date = documents.time(entry.stat().st_mtime_ns)
-                    found.append(("Bucket", [("Name", entry.name), ("CreationDate", date)]))
-        return requests.document(("ListAllMyBucketsResult", [_OWNER, ("Buckets", found)]))
+            buckets = {entry.name: entry for entry in entries if entry.is_dir(follow_symlinks=False)}
+        names = sorted(
+            name for name in buckets if name.startswith(prefix) and not name.startswith(".") and name > after
+        )
+        found: list[documents.Node] = []
+        for name in names[:most]:
+            date = documents.time(buckets[name].stat().st_mtime_ns)
+            found.append(("Bucket", [("Name", name), ("CreationDate", date)]))
+        more: list[documents.Node] = []
+        if len(names) > most:
+            more.append(("ContinuationToken", _token_of(names[most - 1])))
+        return requests.document(("ListAllMyBucketsResult", [_OWNER, ("Buckets", found), *more]))
 
     def _create_bucket(self, request: Request) -> Reply:
         asked = request.document()
@@ -337,10 +343,10 @@ class Operations:
     def _store(self, request: Request, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]) -> Described:
         """Write the object of a request, if its conditions hold when it takes its place."""
         bucket = self._bucket(request.bucket)
-        conditions = {request.headers[name] for name in ("if-match", "if-none-match") if name in request.headers}
+        conditional = any(name in request.headers for name in ("if-match", "if-none-match"))
         with objects.staged(bucket, request.key, write) as (staged, described):
             with bucket.locked():
-                if conditions:
+                if conditional:
                     requests.check_conditions(request.headers, _described(bucket, request.key))
                 bucket.place(staged, request.key)
         return described
@@ -399,7 +405,8 @@ class Operations:
         upload = uploads.find(self._bucket(request.bucket), request.query["uploadId"], request.key)
         after = request.number("part-number-marker", 0, 0, 10_000)
         most = request.number("max-parts", _MOST, 1, _MOST)
-        rest = [part for part in upload.parts() if part.number > after]
+        last = {part.number: part for part in upload.parts()}  # of those that came again
+        rest = [part for part in last.values() if part.number > after]
         parts = rest[:most]
         nodes: list[documents.Node] = [
             ("Bucket", request.bucket), ("Key", request.key), ("UploadId", upload.name),
@@ -438,11 +445,19 @@ class Operations:
                 raise documents.malformed()
             wanted.append((int(number), etag.strip()))
         asked = (request.bucket, request.key, request.query["uploadId"])
+        try:
+            return self._complete_once(request, bucket, asked, wanted)
+        except (ServiceError, FileNotFoundError):
+            if (etag := self._completed.get(asked)) is None:
+                raise
+            return _completed(request, etag)  # another request has just done it
+
+    def _complete_once(
+        self, request: Request, bucket: Bucket, asked: tuple[str, str, str], wanted: list[tuple[int, str]]
+    ) -> Reply:
         if (etag := self._completed.get(asked)) is not None:
             return _completed(request, etag)
         with uploads.find(bucket, request.query["uploadId"], request.key).locked():
-            if (etag := self._completed.get(asked)) is not None:
-                return _completed(request, etag)
             upload = uploads.find(bucket, request.query["uploadId"], request.key)
             stored = self._store(request, lambda file: (uploads.complete(upload, wanted, file), upload.headers))
             with self._lock:
@@ -508,7 +523,7 @@ def _as_header(name: str, value: str) -> str:
 
 def _only_part(request: Request, described: Described) -> tuple[int, int] | None:
     """Where the first part of an object is that has only one; None for an empty one."""
-    if "-" in described.etag:
+    if "-" in described.etag and not described.etag.endswith("-1"):
         raise ServiceError("NotImplemented", "This S3 server of fleetfit's sends no single parts of objects.", 501)
     if request.query["partNumber"] != "1":
         raise ServiceError("InvalidPartNumber", "The requested partnumber is not satisfiable", 416)

@@ -49,6 +49,8 @@ class Signed:
     headers: Mapping[str, str]
 
 
+_TOKEN = re.compile(r"[a-z0-9!#$&'*+.^_`|~-]+")
+_VALUE = re.compile("[\t -~\xa0-\xff]*")
 _CREDENTIAL = re.compile(r"([^/\s]{1,128})/(\d{8})/([A-Za-z0-9-]{1,64})/s3/aws4_request")
 #: The longest time that a signed address of Version 4 is good for, in seconds.
 _LONGEST = 7 * 24 * 3600
@@ -90,6 +92,8 @@ def verify(
     """
     if not path.startswith("/"):
         raise ServiceError("InvalidURI", "The request has to name a path, which begins with a slash.")
+    if any("%" in pair.partition("=")[0] for pair in query.split("&")):
+        raise ServiceError("InvalidURI", "The names of parameters have to be spelled without percent signs.")
     try:
         given = urllib.parse.parse_qsl(query, keep_blank_values=True, max_num_fields=100)
     except ValueError:
@@ -97,18 +101,33 @@ def verify(
     parameters = dict(given)
     if "authorization" in headers:
         return Signed(*_verify_headers(method, path, given, headers, keys, now), headers)
-    moved = {
-        lower: value
-        for name, value in given
-        if (lower := name.lower()) in ("content-type", "content-md5")
-        or (lower.startswith("x-amz-") and lower not in _OF_SIGNATURES)
-    }
     if "X-Amz-Signature" in parameters:
-        return Signed(*_verify_address(method, path, given, headers, keys, now), {**moved, **headers})
+        signed = _verify_address(method, path, given, headers, keys, now)
+        return Signed(*signed, {**_moved(given), **headers})
     if "Signature" in parameters:
-        old = _verify_old_address(method, path, query, parameters, headers, keys, now)
-        return Signed(*old, {**moved, **headers})
+        if any(name != name.lower() for name, _ in given if name.lower().startswith("x-amz-")):
+            raise _mismatch()  # Version 2 signs those in small letters only
+        signed = _verify_old_address(method, path, query, parameters, headers, keys, now)
+        return Signed(*signed, {**_moved(given), **headers})
     raise denied("Access Denied. (Requests have to be signed with this server's keys.)")
+
+
+def _moved(given: list[tuple[str, str]]) -> dict[str, str]:
+    """Return the headers that stand in a signed address as parameters.
+
+    Raises:
+        ServiceError: no header can be so.
+    """
+    found = {}
+    for name, value in given:
+        lower = name.lower()
+        is_header = lower in ("content-type", "content-md5") or lower.startswith("x-amz-")
+        if not is_header or lower in _OF_SIGNATURES:
+            continue
+        if not _TOKEN.fullmatch(lower) or not _VALUE.fullmatch(value):
+            raise ServiceError("InvalidArgument", f"The parameter {lower[:100]!r} is not what a header can be.")
+        found[lower] = value
+    return found
 
 
 def _verify_headers(

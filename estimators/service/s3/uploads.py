@@ -71,10 +71,11 @@ class Upload:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Let nobody else complete or end it meanwhile: a client that waits for long asks again."""
+        """Let nobody else complete it meanwhile: a client that waits for long asks again."""
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # not on every file system
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)
@@ -86,7 +87,12 @@ def begin(bucket: Bucket, key: str, headers: Mapping[str, str]) -> Upload:
     folder = bucket.uploads / name
     upload = Upload(name, key, dict(headers), time.time_ns(), folder)
     said = {"key": key, "headers": upload.headers, "begun": upload.begun}
-    bucket.within(folder, lambda: (folder / "upload.json").write_text(json.dumps(said), encoding="utf-8"))
+
+    def write() -> None:
+        (folder / "new").write_text(json.dumps(said), encoding="utf-8")
+        os.replace(folder / "new", folder / "upload.json")
+
+    bucket.within(folder, write)
     return upload
 
 

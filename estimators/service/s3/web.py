@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import email.errors
 import errno
 import socket
 import sys
@@ -27,6 +28,13 @@ _PATIENCE = 600.0
 _LINGER = 5.0
 #: What is left of a small request is read, and the connection stays.
 _SMALL = 1 << 20
+
+#: What Python's reader says of headers of content that is multipart, which it is not given.
+_HARMLESS = (
+    email.errors.NoBoundaryInMultipartDefect,
+    email.errors.StartBoundaryNotFoundDefect,
+    email.errors.MultipartInvariantViolationDefect,
+)
 
 #: What the client is told where a file cannot be read or written.
 _FAULTS = {
@@ -76,7 +84,7 @@ class _Handler(Connection):
             headers[name.lower()] = f"{headers[name.lower()]},{value}" if name.lower() in headers else value
         body: Incoming | None = None
         try:
-            if self.headers.defects:
+            if any(not isinstance(defect, _HARMLESS) for defect in self.headers.defects):
                 raise ServiceError("InvalidRequest", "A header cannot be read.")
             body = Incoming(self.rfile, headers, self._ask_for_content)
             reply = self._respond(headers, body)

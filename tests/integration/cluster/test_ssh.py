@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import zipfile
@@ -132,6 +133,21 @@ def test_a_login_shell_that_runs_no_commands_is_named(make: clusters.Make, fleet
         clusters.until(told)
         job.stop()
         clusters.await_terminal(job)
+    finally:
+        rc.unlink()
+
+
+@pytest.mark.parametrize("shell", ["tcsh", "fish"])
+def test_jobs_run_whatever_the_login_shell_is(shell: str, make: clusters.Make, fleet: fleets.Fleet) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    machine = fleet.machines[0]
+    rc = machine.temporary / "home-0" / ".bashrc"
+    rc.parent.mkdir(exist_ok=True)
+    try:
+        rc.write_text(f'exec {shell} -c "$BASH_EXECUTION_STRING"\n')  # as sshd starts a login shell
+        job = make.run("import aid\naid.report()", options=changed(make, hosts=[machine.address]))
+        assert job.status == "Completed", job.describe()["FailureReason"]
     finally:
         rc.unlink()
 

@@ -502,3 +502,58 @@ def test_a_stranger_cannot_fill_the_memory(server: Server) -> None:
         for number in range(90):
             connection.sendall(b"h%d: %b\r\n" % (number, b"x" * 60_000))
         assert connection.recv(100) == b""
+
+
+def test_nothing_can_be_added_to_a_signed_address(server: Server, tmp_path: Path) -> None:
+    """Version 2 does not sign parameters by all of their names."""
+    (tmp_path / "served" / "secret").mkdir()
+    (tmp_path / "served" / "secret" / "x").write_bytes(b"secret")
+    client = client_of(server)
+    address = client.generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "drop"})
+    for more in ("X-Amz-Copy-Source=/secret/x", "x-amz-copy-source=/secret/x", "X-Amz-Meta-of=other", "%75ploadId=u"):
+        request = urllib.request.Request(f"{address}&{more}", b"x", {"Content-Type": ""}, method="PUT")
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(request)
+    assert os.listdir(tmp_path / "served" / "bucket") == []
+
+
+def test_content_may_be_of_any_type(server: Server) -> None:
+    client = client_of(server)
+    client.put_object(Bucket="bucket", Key="k", Body=b"1", ContentType="multipart/related; boundary=x")
+    assert client.head_object(Bucket="bucket", Key="k")["ContentType"] == "multipart/related; boundary=x"
+
+
+def test_the_last_of_parts_with_one_number_is_listed(server: Server) -> None:
+    client = client_of(server)
+    here = {"Bucket": "bucket", "Key": "k"}
+    here["UploadId"] = client.create_multipart_upload(**here)["UploadId"]
+    client.upload_part(**here, PartNumber=1, Body=b"first")
+    etag = client.upload_part(**here, PartNumber=1, Body=b"again")["ETag"]
+    parts = [{"PartNumber": part["PartNumber"], "ETag": part["ETag"]} for part in client.list_parts(**here)["Parts"]]
+    assert parts == [{"PartNumber": 1, "ETag": etag}]
+    client.complete_multipart_upload(**here, MultipartUpload={"Parts": parts})
+    assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"again"
+
+
+def test_buckets_are_listed_page_by_page(server: Server, tmp_path: Path) -> None:
+    for name in ("abc", "abd", "xyz"):
+        (tmp_path / "served" / name).mkdir()
+    client = client_of(server)
+    pages = list(client.get_paginator("list_buckets").paginate(PaginationConfig={"PageSize": 2}))
+    assert [[entry["Name"] for entry in page["Buckets"]] for page in pages] == [["abc", "abd"], ["bucket", "xyz"]]
+    assert [entry["Name"] for entry in client.list_buckets(Prefix="ab")["Buckets"]] == ["abc", "abd"]
+
+
+def test_one_bucket_with_a_link_of_its_own_stops_no_other(tmp_path: Path) -> None:
+    (tmp_path / "served" / "bad").mkdir(parents=True)
+    (tmp_path / "served" / "bad" / OWN).symlink_to(tmp_path)
+    server = Server(0, tmp_path / "served", KEYS)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    client = client_of(server)
+    assert [entry["Name"] for entry in client.list_buckets()["Buckets"]] == ["bad"]
+    with pytest.raises(ClientError, match="is a symbolic link"):
+        client.put_object(Bucket="bad", Key="k", Body=b"1")
+    server.shutdown()
+    server.server_close()
+    thread.join()

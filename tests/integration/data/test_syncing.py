@@ -146,6 +146,22 @@ def test_links_dot_files_and_empty_folders_are_in_s3_and_labels_come_back(
     assert tree(other) == {**_FILES, **copied, "saved/assets": ""}
 
 
+def test_what_leads_out_of_the_folder_or_was_a_file_before_does_not_come_down(
+    s3: Bucket, faults: Faults, tmp_path: Path
+) -> None:
+    for key, content in (
+        ("ck/x", b"file"),
+        ("ck/x/", b""),
+        (f"ck/{tmp_path}/escaped", b"e"),
+        ("ck/../up", b"u"),
+        ("ck/e/", b""),
+    ):
+        s3.client.put_object(Bucket=s3.name, Key=key, Body=content)
+    restore(tmp_path / "here", s3.uri("ck"), host="algo-1", tell=lambda line: None)
+    assert tree(tmp_path / "here") == {"x": "file", "e": ""}
+    assert os.listdir(tmp_path) == ["here"]
+
+
 def test_what_is_not_in_s3_as_it_is_here_is_said(s3: Bucket, faults: Faults, tmp_path: Path) -> None:
     write(tmp_path / "host" / "weights", "1234", 10**18)
 

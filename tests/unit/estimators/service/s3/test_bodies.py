@@ -68,6 +68,14 @@ def test_lengths_that_can_be_read_in_two_ways_are_refused(headers: dict[str, str
         Incoming(io.BufferedReader(io.BytesIO(b"")), headers, lambda: None)
 
 
+def test_nothing_is_read_behind_chunks_that_are_broken() -> None:
+    for sent in (b"-1\r\nhello", b"0\r\n" + b"x: y\r\n" * 100 + b"\r\n"):
+        body = Incoming(io.BufferedReader(io.BytesIO(sent)), {"transfer-encoding": "chunked"}, lambda: None)
+        with pytest.raises(ServiceError):
+            body.read(10)
+        assert not body.drain(1 << 20)
+
+
 def test_content_is_asked_for_when_it_is_wanted() -> None:
     asked: list[int] = []
     headers = {"content-length": "5", "expect": "100-continue"}
