@@ -28,7 +28,7 @@ _ENGINES = {
     "ec2": re.compile(r"/test_(elastic_)?ec2\.py|/test_spot_fleet\.py|/backends/ec2/"),
     "s3": re.compile(r"integration/data/"),
     "endpoint": re.compile(r"integration/service/"),
-    "containers": re.compile(r"integration/containers/"),
+    "containers": re.compile(r"integration/containers/test_(?!jobs|elastic|others|notebook)"),
 }
 
 
