@@ -8,6 +8,7 @@ from pathlib import Path
 
 from container.system.locations import is_s3
 from container.system.removing import remove_tree
+from container.toolkit.code.code import unshare
 from estimators.backends import config, local
 from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
@@ -92,9 +93,12 @@ def write_mounted_tree(
     for path, text in config.host_config(spec, host, facts).files(tree).items():
         Path(path).write_text(text, encoding="utf-8")
         os.chmod(path, 0o644)
-    if record.source_dir.is_dir() and not any(tree.code.iterdir()):
-        shutil.copytree(record.source_dir, tree.code, symlinks=True, dirs_exist_ok=True)
-        _for_everybody(tree.code)
+    if record.source_dir.is_dir():
+        empty = not any(tree.code.iterdir())
+        if empty:
+            shutil.copytree(record.source_dir, tree.code, symlinks=True, dirs_exist_ok=True)
+        if empty or unshare(tree.code):
+            _for_everybody(tree.code)
 
 
 def _for_everybody(folder: Path) -> None:

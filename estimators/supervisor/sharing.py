@@ -16,8 +16,8 @@ from estimators.records.record import JobRecord
 def share_code(record: JobRecord) -> None:
     """Replace hosts' copies that are as they were by links to the record's source; what scripts wrote stays.
 
-    A later attempt takes them for its own again (:func:`container.toolkit.code.code.materialize`). It may be killed at
-    any moment.
+    A later attempt makes them its own again (:func:`container.toolkit.code.code.unshare`). It may be killed at any
+    moment.
     """
     source = record.source_dir
     copies = list(record.path.glob("hosts/*/ml/code"))
@@ -33,11 +33,9 @@ def _share(kept: Path, copy: Path) -> None:
     if os.path.realpath(copy.parent) != os.fspath(copy.parent):
         return  # the script has put a link in a folder's place
     one, other = os.lstat(kept), os.lstat(copy)
-    if one.st_mode & 0o077:
-        return  # not as we keep it: an image without our toolkit runs it, which would not make it its own again
     if not (stat.S_ISREG(one.st_mode) and stat.S_ISREG(other.st_mode)) or one.st_ino == other.st_ino:
         return
-    if (one.st_size, one.st_mode, one.st_uid) != (other.st_size, other.st_mode, other.st_uid):
+    if (one.st_size, one.st_mode & 0o100, one.st_uid) != (other.st_size, other.st_mode & 0o100, other.st_uid):
         return
     if filecmp.cmp(kept, copy, shallow=False):
         link = copy.with_name(f"{SHARING}{uuid.uuid4().hex}")

@@ -11,7 +11,7 @@ from typing import Any
 import clusters
 import s3_server
 
-from estimators import Estimator, RunOptions, TensorFlow
+from estimators import Estimator, Interrupt, RunOptions, SpotMarket, TensorFlow
 
 #: Says what it reads, and leaves a model, an output and a checkpoint in the Checkpointer's form.
 SCRIPT = """
@@ -73,7 +73,7 @@ Run = Callable[..., Any]
 
 #: Each host writes a file and a folder in each attempt, and into its intermediate output; FAILS attempts end badly.
 _ATTEMPTS = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 import aid
 host = os.environ["SM_CURRENT_HOST"]
 checkpoints = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
@@ -85,22 +85,30 @@ print("began", number, *(path.name for path in checkpoints.iterdir() if path.is_
 aid.mark(f"wrote-{host}-{number}")
 for other in json.loads(os.environ["SM_HOSTS"]):
     aid.wait_for(f"wrote-{other}-{number}")
+print("wrote", number, flush=True)
+if number < int(os.environ["FAILS"]) and os.environ["FAILS_BY"] == "interruption":
+    time.sleep(60)
 sys.exit(3 if number < int(os.environ["FAILS"]) else 0)
 """
 
 
 def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
     """What each of two hosts saves in each attempt, wherever they are, is in S3 and with the next attempt."""
-    fails = {"retry": 2, "resume": 1}[way]
+    fails = 2 if way == "retry" else 1
+    spot = {"use_spot_instances": True, "max_run": 600, "max_wait": 900} if way == "interruption" else {}
+    prices = SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)
     estimator = make(
         _ATTEMPTS,
         hosts=2,
         checkpoint_s3_uri=s3.uri("ck"),
         output_path=s3.uri("out"),
-        environment={"FAILS": str(fails)},
+        environment={"FAILS": str(fails), "FAILS_BY": way},
         max_retry_attempts=2 if way == "retry" else None,
+        options={"spot_market": prices} if spot else None,
+        **spot,
     )
-    job = estimator.fit(wait=False)
+    chaos = Interrupt("algo-1", 0, at_line="wrote 0", return_after_s=0.5) if spot else None
+    job = estimator.fit(wait=False, chaos=chaos)
     clusters.await_terminal(job)
     if way == "resume":
         assert job.status == "Failed"

@@ -1,8 +1,8 @@
 """Which of the tests' processes runs what, and when.
 
-Tests of one engine run in one process, which starts it once. Those that train with TensorFlow or PyTorch use two cores:
-as many of these run at once as there are pairs of cores, also in containers, and the others fill up. (So do the
-documents' tests: they mostly wait for the commands that they show.)
+Tests of one engine run in one process, which starts it once. Those that train with TensorFlow or PyTorch, or run
+containers, use two cores: as many of these run at once as there are pairs of cores, and the others fill up. (The
+documents' tests fill up, too: they mostly wait for the commands that they show.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 #: So many of this user's tests that use two cores run at once on this machine, whichever checkout they are of.
 PLACES = max(1, len(os.sched_getaffinity(0)) // 2)
-_LARGE = re.compile(r"tests/(training|soak|integration/containers/test_(jobs|elastic|others|notebook)\.py)")
+_LARGE = re.compile(r"tests/(training|soak|integration/containers)/")
 #: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
 _ENGINES = {
     "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher)?\.py|\[ray\b"),
@@ -28,7 +28,6 @@ _ENGINES = {
     "ec2": re.compile(r"/test_(elastic_)?ec2\.py|/test_spot_fleet\.py|/backends/ec2/"),
     "s3": re.compile(r"integration/data/"),
     "endpoint": re.compile(r"integration/service/"),
-    "containers": re.compile(r"integration/containers/test_(?!jobs|elastic|others|notebook)"),
 }
 
 

@@ -56,7 +56,7 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
             _fetch(submit_directory, code_dir, max_bytes)
             incomplete.unlink()
         elif submit_directory:
-            _unshare(code_dir)
+            unshare(code_dir)
         check_names(code_dir.iterdir() if code_dir.is_dir() else ())
         _make_executable(code_dir, program)
     except OSError as error:
@@ -208,9 +208,15 @@ def check_names(paths: Iterable[Path]) -> None:
             )
 
 
-def _unshare(folder: Path) -> None:
-    """Copy each file that has another name elsewhere: a job that is over shares its code with its record."""
+def unshare(folder: Path) -> bool:
+    """Copy each file that has another name elsewhere: a job that is over shares its code with its record.
+
+    Returns:
+        Whether there were any.
+    """
     from container.system.copying import copy_file
+
+    found = False
 
     for inner, _, names in os.walk(folder):
         for name in names:
@@ -223,6 +229,8 @@ def _unshare(folder: Path) -> None:
                 copy = path.with_name(f"{SHARING}{uuid.uuid4().hex}")
                 copy_file(os.fspath(path), os.fspath(copy))
                 copy.replace(path)
+                found = True
+    return found
 
 
 def _empty(folder: Path) -> None:

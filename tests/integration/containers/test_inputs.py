@@ -11,6 +11,7 @@ import clusters
 import jobs_on_s3
 import pytest
 import s3_server
+import sharing
 
 from estimators import TrainingInput
 from estimators.backends.docker.checking import others_may_read_mounts
@@ -118,6 +119,10 @@ def test_a_script_may_write_into_its_channels_and_changes_no_one_elses(
     clusters.until(lambda: not list((home / "warm").glob("*")))
 
 
-@pytest.mark.parametrize("way", ["retry", "resume"])
+@pytest.mark.parametrize("way", ["retry", "interruption", "resume"])
 def test_what_every_attempt_saves_is_in_s3(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
     jobs_on_s3.check_attempts(make, s3, way)
+
+
+def test_the_code_of_a_job_that_is_over_is_kept_once(make: clusters.Make) -> None:
+    sharing.check_code_is_kept_once(make)
