@@ -11,7 +11,7 @@ from typing import Any
 import clusters
 import s3_server
 
-from estimators import Estimator, Interrupt, RunOptions, SpotMarket, TensorFlow
+from estimators import ElasticTorchDistributed, Estimator, Interrupt, RunOptions, SpotMarket, TensorFlow
 
 #: Says what it reads, and leaves a model, an output and a checkpoint in the Checkpointer's form.
 SCRIPT = """
@@ -92,20 +92,34 @@ sys.exit(3 if number < int(os.environ["FAILS"]) else 0)
 """
 
 
-def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
-    """What each of two hosts saves in each attempt, wherever they are, is in S3 and with the next attempt."""
-    fails = 2 if way == "retry" else 1
+#: Ways to begin again, and on how many hosts.
+AGAIN = [
+    ("retry", 1),
+    ("retry", 2),
+    ("interruption", 1),
+    ("interruption", 2),
+    ("resume", 1),
+    ("resume", 2),
+    ("elastic", 2),
+]
+
+
+def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: int) -> None:
+    """What each host saves in each attempt, wherever they are, is in S3 and with the next attempt."""
+    fails = 2 if way in ("retry", "elastic") else 1
+    restarts = {"kind": Estimator, "distribution": ElasticTorchDistributed(max_restarts=2)} if way == "elastic" else {}
     spot = {"use_spot_instances": True, "max_run": 600, "max_wait": 900} if way == "interruption" else {}
     prices = SpotMarket(price_history=[(0, 1.0)], on_demand_price=2.0)
     estimator = make(
         _ATTEMPTS,
-        hosts=2,
+        hosts=count,
         checkpoint_s3_uri=s3.uri("ck"),
         output_path=s3.uri("out"),
         environment={"FAILS": str(fails), "FAILS_BY": way},
         max_retry_attempts=2 if way == "retry" else None,
         options={"spot_market": prices} if spot else None,
         **spot,
+        **restarts,
     )
     chaos = Interrupt("algo-1", 0, at_line="wrote 0", return_after_s=0.5) if spot else None
     job = estimator.fit(wait=False, chaos=chaos)
@@ -114,7 +128,7 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
         assert job.status == "Failed"
         job.resume(logs=False)
     assert job.status == "Completed", job.describe().get("FailureReason")
-    hosts, numbers = ("algo-1", "algo-2"), range(fails + 1)
+    hosts, numbers = [f"algo-{number + 1}" for number in range(count)], range(fails + 1)
     files = {f"{host}-{number}" for host in hosts for number in numbers}
     names = {entry["Key"] for entry in s3.client.list_objects_v2(Bucket=s3.name)["Contents"]}
     saved = {name.removeprefix("ck/") for name in names if name.startswith("ck/")}
@@ -122,7 +136,7 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
     uploaded = {Path(name).name for name in names if "/intermediate/" in name}
     assert not uploaded ^ files, (files - uploaded, uploaded - files)
     began = [line.split() for line in said(job, "began")]
-    assert sorted(number for number, *_ in began) == sorted(2 * [str(number) for number in numbers])
+    assert sorted(number for number, *_ in began) == sorted(count * [str(number) for number in numbers])
     for number, *empty in began:
         assert {f"empty-{host}-{earlier}" for host in hosts for earlier in range(int(number))} <= {*empty}
     assert not [line.text for line in job.log_lines() if "could not" in line.text]

@@ -261,15 +261,15 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     assert "no-such-package" in text
 
 
-@pytest.mark.parametrize("way", ["retry", "interruption", "resume"])
+@pytest.mark.parametrize(("way", "hosts"), jobs_on_s3.AGAIN)
 def test_what_every_attempt_saves_is_in_s3(
-    make: clusters.Make, fleet: fleets.Fleet, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: clusters.Make, fleet: fleets.Fleet, way: str, hosts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts bring and fetch it themselves."""
     with s3_server.bucket(tmp_path, monkeypatch) as s3:
         with s3_server.at(f"{fleet.network}.1", s3.server) as endpoint:
             monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
-            jobs_on_s3.check_attempts(make, s3, way)
+            jobs_on_s3.check_attempts(make, s3, way, hosts)
 
 
 def test_a_script_without_tensorflow_needs_none_there(make: clusters.Make, fleet: fleets.Fleet) -> None:

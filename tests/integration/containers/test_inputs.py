@@ -119,9 +119,9 @@ def test_a_script_may_write_into_its_channels_and_changes_no_one_elses(
     clusters.until(lambda: not list((home / "warm").glob("*")))
 
 
-@pytest.mark.parametrize("way", ["retry", "interruption", "resume"])
-def test_what_every_attempt_saves_is_in_s3(make: clusters.Make, s3: s3_server.Bucket, way: str) -> None:
-    jobs_on_s3.check_attempts(make, s3, way)
+@pytest.mark.parametrize(("way", "hosts"), jobs_on_s3.AGAIN)
+def test_what_every_attempt_saves_is_in_s3(make: clusters.Make, s3: s3_server.Bucket, way: str, hosts: int) -> None:
+    jobs_on_s3.check_attempts(make, s3, way, hosts)
 
 
 def test_the_code_of_a_job_that_is_over_is_kept_once(make: clusters.Make) -> None:
