@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import select
 import signal
 import time
@@ -40,6 +41,14 @@ def set_death_signal(number: int, parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def allow_open_files(wanted: int) -> None:
+    """Raise this process's limit of open descriptors as far as it may, if it is lower; children inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def become_subreaper() -> None:

@@ -57,9 +57,6 @@ class Address:
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ENDPOINT_URL_S3": self.s3_endpoint,
             "AWS_EC2_METADATA_DISABLED": "true",
-            # Not every S3 server knows the newer checksums.
-            "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
-            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
             **{name: str(place.sdk_config_file) for name in _SDK_CONFIG},
             "FLEETFIT_DEFAULT_BUCKET": self.bucket,
         }
@@ -76,8 +73,6 @@ def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]
         "AWS_ENDPOINT_URL": address.endpoint,
         "AWS_ENDPOINT_URL_S3": address.s3_endpoint,
         "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
-        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
         # A profile of the user's would win over some of these.
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
@@ -174,10 +169,6 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
                 f"region = {address.region}",
                 f"endpoint_url = {address.endpoint}",
                 f"services = {name}",
-                "request_checksum_calculation = when_required",
-                "response_checksum_validation = when_required",
-                "s3 =",
-                "  signature_version = s3v4",  # boto3 would sign addresses by the older one, which is refused
             ],
             f"services {name}": ["s3 =", f"  endpoint_url = {address.s3_endpoint}"],
         },

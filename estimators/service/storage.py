@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from container.system import files, locks
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import JobRecord, job_names, jobs_folder
 from estimators.service.s3.keys import bucket_of
-from estimators.service.s3.web import Server
+from estimators.service.s3.web import opened
 from estimators.service.settings import EndpointFiles
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -165,12 +164,8 @@ def main(argv: list[str] | None = None) -> int:
 
     signal.signal(signal.SIGTERM, ended)
     keys = place.keys()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192) if most > 0 else 8192, most))
-    try:
-        server = Server(arguments.port, Path(arguments.folder), keys)
-    except OSError as error:
-        print(f"{error.filename or f'port {arguments.port}'}: {error.strerror}", file=sys.stderr)
+    server = opened(arguments.port, Path(arguments.folder), keys)
+    if server is None:
         return 1
     threading.Thread(target=server.serve_forever, daemon=True).start()
     there = {"endpoint": server.endpoint, "pid": os.getpid(), "folder": arguments.folder}

@@ -73,7 +73,7 @@ Run = Callable[..., Any]
 
 #: Each host writes a file and a folder in each attempt, and into its intermediate output; FAILS attempts end badly.
 _ATTEMPTS = """
-import json, os, pathlib, sys, time
+import json, os, pathlib, signal, sys
 import aid
 host = os.environ["SM_CURRENT_HOST"]
 checkpoints = pathlib.Path(os.environ["SM_CHECKPOINT_DIR"])
@@ -87,21 +87,13 @@ for other in json.loads(os.environ["SM_HOSTS"]):
     aid.wait_for(f"wrote-{other}-{number}")
 print("wrote", number, flush=True)
 if number < int(os.environ["FAILS"]) and os.environ["FAILS_BY"] == "interruption":
-    time.sleep(60)
+    signal.pause()
 sys.exit(3 if number < int(os.environ["FAILS"]) else 0)
 """
 
 
 #: Ways to begin again, and on how many hosts.
-AGAIN = [
-    ("retry", 1),
-    ("retry", 2),
-    ("interruption", 1),
-    ("interruption", 2),
-    ("resume", 1),
-    ("resume", 2),
-    ("elastic", 2),
-]
+AGAIN = [(way, hosts) for way in ("retry", "interruption", "resume", "elastic") for hosts in (1, 2)]
 
 
 def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +17,7 @@ from container import launchers
 from container.contract import variables
 from container.contract.failures import Cause, Failure
 from container.contract.layout import rebased
+from container.system import processes
 from container.system.loop import Loop, Timer
 from container.system.running import Runner
 from estimators.backends import config, local
@@ -57,11 +57,7 @@ def _allow_connections(hosts: int) -> None:
     Each host has a connection of one or two, and a few while files are pushed to it; the usual limit is 1,024. It is
     the hosts' agents that start ranks, so none inherits it.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * hosts
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    processes.allow_open_files(_OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * hosts)
 
 
 class HostCluster(Backend):

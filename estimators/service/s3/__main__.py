@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from estimators.service.s3.web import Server
+from estimators.service.s3.web import opened
 from estimators.service.settings import Keys
 
 #: The variables of the keys, which every user could read in argv.
@@ -25,12 +24,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args(argv)
     keys = Keys(os.environ.pop(KEY), os.environ.pop(SECRET))
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192) if most > 0 else 8192, most))
-    try:
-        server = Server(arguments.port, Path(arguments.folder), keys)
-    except OSError as error:
-        print(f"{error.filename or f'port {arguments.port}'}: {error.strerror}", file=sys.stderr)
+    server = opened(arguments.port, Path(arguments.folder), keys)
+    if server is None:
         return 1
 
     def ended(number: int, frame: FrameType | None) -> NoReturn:

@@ -56,6 +56,27 @@ _CREDENTIAL = re.compile(r"([^/\s]{1,128})/(\d{8})/([A-Za-z0-9-]{1,64})/s3/aws4_
 _LONGEST = 7 * 24 * 3600
 
 
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """A request whose signature is checked.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path, as it came.
+        query: The parameters, in their order.
+        headers: Its headers, by lower-case names.
+        keys: The keys that it must be signed with.
+        now: This machine's time, in UTC.
+    """
+
+    method: str
+    path: str
+    query: list[tuple[str, str]]
+    headers: Mapping[str, str]
+    keys: Keys
+    now: datetime.datetime
+
+
 class _Signer(S3SigV4Auth):
     """Signs every header that it is given, and what the request says of its content."""
 
@@ -98,17 +119,15 @@ def verify(
         given = urllib.parse.parse_qsl(query, keep_blank_values=True, max_num_fields=100)
     except ValueError:
         raise ServiceError("InvalidURI", "Couldn't parse the specified URI.") from None
-    parameters = dict(given)
+    asked = _Asked(method, path, given, headers, keys, now)
+    names = {name for name, _ in given}
     if "authorization" in headers:
-        return Signed(*_verify_headers(method, path, given, headers, keys, now), headers)
-    if "X-Amz-Signature" in parameters:
-        signed = _verify_address(method, path, given, headers, keys, now)
-        return Signed(*signed, {**_moved(given), **headers})
-    if "Signature" in parameters:
-        if any(name != name.lower() for name, _ in given if name.lower().startswith("x-amz-")):
-            raise _mismatch()  # Version 2 signs those in small letters only
-        signed = _verify_old_address(method, path, query, parameters, headers, keys, now)
-        return Signed(*signed, {**_moved(given), **headers})
+        return Signed(*_verify_headers(asked), headers)
+    if "X-Amz-Signature" in names:
+        return Signed(*_verify_address(asked), {**_moved(given), **headers})
+    if "Signature" in names:
+        _verify_old_address(asked, query)
+        return Signed(UNSIGNED, "", {**_moved(given), **headers})
     raise denied("Access Denied. (Requests have to be signed with this server's keys.)")
 
 
@@ -130,43 +149,29 @@ def _moved(given: list[tuple[str, str]]) -> dict[str, str]:
     return found
 
 
-def _verify_headers(
-    method: str,
-    path: str,
-    query: list[tuple[str, str]],
-    headers: Mapping[str, str],
-    keys: Keys,
-    now: datetime.datetime,
-) -> tuple[str, str]:
-    match = AUTHORIZATION.fullmatch(headers["authorization"])
+def _verify_headers(asked: _Asked) -> tuple[str, str]:
+    match = AUTHORIZATION.fullmatch(asked.headers["authorization"])
     if match is None:
         raise _malformed("The authorization header is malformed; AWS4-HMAC-SHA256 of Signature Version 4 is needed.")
     access_key, date, region, service, names, signature = match.groups()
     if service != "s3":
         raise _malformed(f"The authorization header is malformed; incorrect service '{service}'.")
-    _check_key(access_key, keys)
-    time = headers.get("x-amz-date", "")
+    _check_key(access_key, asked.keys)
+    time = asked.headers.get("x-amz-date", "")
     moment = _moment(time, date)
-    if abs(now - moment) > datetime.timedelta(seconds=CLOCK_SKEW):
+    if abs(asked.now - moment) > datetime.timedelta(seconds=CLOCK_SKEW):
         raise ServiceError(
             "RequestTimeTooSkewed", "The difference between the request time and the current time is too large.", 403
         )
-    digest = headers.get("x-amz-content-sha256")
+    digest = asked.headers.get("x-amz-content-sha256")
     if digest is None:
         raise ServiceError("InvalidRequest", "Missing required header for this request: x-amz-content-sha256")
-    _check(method, path, query, headers, names.split(";"), time, digest, region, keys, signature)
+    _check(asked, names.split(";"), time, digest, region, signature)
     return digest, region
 
 
-def _verify_address(
-    method: str,
-    path: str,
-    query: list[tuple[str, str]],
-    headers: Mapping[str, str],
-    keys: Keys,
-    now: datetime.datetime,
-) -> tuple[str, str]:
-    given = dict(query)
+def _verify_address(asked: _Asked) -> tuple[str, str]:
+    given = dict(asked.query)
     match = _CREDENTIAL.fullmatch(given.get("X-Amz-Credential", ""))
     expires = given.get("X-Amz-Expires", "")
     if match is None or not re.fullmatch(r"\d{1,7}", expires) or not 0 < int(expires) <= _LONGEST:
@@ -175,60 +180,44 @@ def _verify_address(
             "X-Amz-Credential must be KEY/date/region/s3/aws4_request, and X-Amz-Expires up to 604800 seconds.",
         )
     access_key, date, region = match.groups()
-    _check_key(access_key, keys)
+    _check_key(access_key, asked.keys)
     time = given.get("X-Amz-Date", "")
     moment = _moment(time, date)
-    if moment - datetime.timedelta(seconds=CLOCK_SKEW) > now:
+    if moment - datetime.timedelta(seconds=CLOCK_SKEW) > asked.now:
         raise denied("Request is not valid yet")
-    if now > moment + datetime.timedelta(seconds=int(expires)):
+    if asked.now > moment + datetime.timedelta(seconds=int(expires)):
         raise denied("Request has expired")
-    digest = given.get("X-Amz-Content-SHA256") or headers.get("x-amz-content-sha256") or UNSIGNED
+    digest = given.get("X-Amz-Content-SHA256") or asked.headers.get("x-amz-content-sha256") or UNSIGNED
     names = given.get("X-Amz-SignedHeaders", "").split(";")
-    rest = [(name, value) for name, value in query if name != "X-Amz-Signature"]
-    _check(method, path, rest, headers, names, time, digest, region, keys, given["X-Amz-Signature"])
+    rest = [(name, value) for name, value in asked.query if name != "X-Amz-Signature"]
+    _check(dataclasses.replace(asked, query=rest), names, time, digest, region, given["X-Amz-Signature"])
     return digest, region
 
 
-def _verify_old_address(
-    method: str,
-    path: str,
-    query: str,
-    given: Mapping[str, str],
-    headers: Mapping[str, str],
-    keys: Keys,
-    now: datetime.datetime,
-) -> tuple[str, str]:
-    _check_key(given.get("AWSAccessKeyId", ""), keys)
+def _verify_old_address(asked: _Asked, query: str) -> None:
+    given = dict(asked.query)
+    if any(name != name.lower() for name in given if name.lower().startswith("x-amz-")):
+        raise _mismatch()  # Version 2 signs those in small letters only
+    _check_key(given.get("AWSAccessKeyId", ""), asked.keys)
     expires = given.get("Expires", "")
     if not re.fullmatch(r"\d{1,12}", expires):
         raise denied("Query-string authentication requires the Signature, Expires and AWSAccessKeyId parameters")
-    if now.timestamp() > int(expires):
+    if asked.now.timestamp() > int(expires):
         raise denied("Request has expired")
     signed = HTTPHeaders()
     # Such an address may have them as parameters, and then whoever uses it sends the same.
-    for name, value in {**given, **headers}.items():
+    for name, value in {**given, **asked.headers}.items():
         if name.startswith("x-amz-") or name in ("content-md5", "content-type"):
             signed[name] = value
-    signer = _AddressSigner(Credentials(keys.access_key, keys.secret_key), expires)
-    split = urllib.parse.SplitResult("http", "", path, query, "")
-    expected = signer.get_signature(method, split, signed)
+    signer = _AddressSigner(Credentials(asked.keys.access_key, asked.keys.secret_key), expires)
+    split = urllib.parse.SplitResult("http", "", asked.path, query, "")
+    expected = signer.get_signature(asked.method, split, signed)
     if not hmac.compare_digest(expected.encode(), given["Signature"].encode("utf-8", "replace")):
         raise _mismatch()
-    return UNSIGNED, ""
 
 
-def _check(
-    method: str,
-    path: str,
-    query: list[tuple[str, str]],
-    headers: Mapping[str, str],
-    names: list[str],
-    time: str,
-    digest: str,
-    region: str,
-    keys: Keys,
-    signature: str,
-) -> None:
+def _check(asked: _Asked, names: list[str], time: str, digest: str, region: str, signature: str) -> None:
+    headers = asked.headers
     unsigned = {"host", *(name for name in headers if name.startswith("x-amz-"))} - set(names)
     absent = [name for name in names if name not in headers]
     if unsigned or absent:
@@ -237,15 +226,15 @@ def _check(
             f"{', '.join(sorted([*unsigned, *absent]))}"
         )
     # As AWS does: however a client wrote the address, its letters are what is signed.
-    canonical = urllib.parse.quote(urllib.parse.unquote_to_bytes(path), safe="/-_.~")
-    parameters = urllib.parse.urlencode(query, safe="-_.~", quote_via=urllib.parse.quote)
+    canonical = urllib.parse.quote(urllib.parse.unquote_to_bytes(asked.path), safe="/-_.~")
+    parameters = urllib.parse.urlencode(asked.query, safe="-_.~", quote_via=urllib.parse.quote)
     assert canonical.startswith("/")  # else a part of it were read as the host, and not signed
-    request = AWSRequest(method=method, url=f"http://host{canonical}?{parameters}")
+    request = AWSRequest(method=asked.method, url=f"http://host{canonical}?{parameters}")
     for name in names:
         request.headers[name] = headers[name]
     request.context["timestamp"] = time
     request.context["digest"] = digest
-    signer = _Signer(Credentials(keys.access_key, keys.secret_key), "s3", region)
+    signer = _Signer(Credentials(asked.keys.access_key, asked.keys.secret_key), "s3", region)
     expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
         raise _mismatch()

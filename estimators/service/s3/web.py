@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.system import processes
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, requests, signatures
 from estimators.service.s3.bodies import Incoming
@@ -70,6 +71,16 @@ class Server(BoundedServer):
     def endpoint(self) -> str:
         """Its address."""
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+def opened(port: int, folder: Path, keys: Keys) -> Server | None:
+    """Make the server of a process of its own, whose every connection may have a file open; say why if it cannot be."""
+    processes.allow_open_files(4 * Server.connection_limit)
+    try:
+        return Server(port, folder, keys)
+    except OSError as error:
+        print(f"{error.filename or f'port {port}'}: {error.strerror}", file=sys.stderr)
+        return None
 
 
 class _Handler(Connection):

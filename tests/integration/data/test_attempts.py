@@ -57,9 +57,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "hosts"), [*((way, 1) for way in WAYS if way != "elastic"), *((way, 2) for way in WAYS)]
-)
+@pytest.mark.parametrize(("way", "hosts"), [(way, hosts) for way in WAYS for hosts in (1, 2)])
 def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp_path: Path) -> None:
     fails = 1 if way in ("interruption", "resume") else 2
     one = estimator(

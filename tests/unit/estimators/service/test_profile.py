@@ -43,8 +43,6 @@ def test_boto3_finds_everything_by_the_profile(files: Path) -> None:
     assert session.get_credentials().secret_key == "s3cret"
     assert session.client("sagemaker").meta.endpoint_url == "http://127.0.0.1:1"
     assert session.client("s3").meta.endpoint_url == "http://127.0.0.1:2"
-    signed = session.client("s3").generate_presigned_url("get_object", Params={"Bucket": "b", "Key": "k"})
-    assert "X-Amz-Signature=" in signed  # the endpoint takes no other
 
 
 def test_what_is_not_ours_stays_byte_for_byte(files: Path) -> None:
