@@ -59,6 +59,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """End an engine when the last of its tests is over, as idle ones take their share of the machine, too.
+
+    Pytest itself ends what is there for all tests (``scope="session"``) only when all of a process's tests are over.
+    """
+    found = yield
+    if nextitem is not None and turns.ends_engine(item.nodeid, nextitem.nodeid):
+        item.session._setupstate.teardown_exact(None)
+    return found
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests of PyTorch where `make test` has left it out."""
     if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:

@@ -242,17 +242,3 @@ class Fleet:
         subprocess.run(["ip", "link", "del", f"{self.name}c"], check=False, capture_output=True)
         _ip("netns", "del", self.switch)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-_shared: list[Fleet] = []
-
-
-@contextlib.contextmanager
-def shared(count: int) -> Iterator[Fleet]:
-    """The one fleet of this process: several folders of tests have a fixture of it."""
-    fleet = _shared[-1] if _shared else Fleet(count)
-    _shared.append(fleet)
-    yield fleet
-    _shared.pop()
-    if not _shared:
-        fleet.close()

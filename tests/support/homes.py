@@ -50,8 +50,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def machines() -> Iterator[fleets.Fleet]:
     """Machines of this process's tests."""
-    with fleets.shared(places.MACHINES) as made:
-        yield made
+    made = fleets.Fleet(places.MACHINES)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -81,8 +82,9 @@ def fleet(machines: fleets.Fleet, home: Path, monkeypatch: pytest.MonkeyPatch) -
 def nodes(machines: fleets.Fleet) -> Iterator[slurm.Cluster]:
     """A Slurm cluster of the machines; it is there in two seconds."""
     assert slurm.possible(), "Slurm needs root and Debian's slurm-wlm and munge"
-    with slurm.shared(machines) as made:
-        yield made
+    made = slurm.Cluster(machines)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -100,8 +102,9 @@ def slurm_cluster(
 @pytest.fixture(scope="session")
 def raylets() -> Iterator[rays.Cluster]:
     """A Ray cluster of this machine; it is there in ten seconds."""
-    with rays.shared() as made:
-        yield made
+    made = rays.Cluster()
+    yield made
+    made.close()
 
 
 @pytest.fixture

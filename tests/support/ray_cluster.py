@@ -236,17 +236,3 @@ class Autoscaled:
             return self._mark.encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
-
-
-_shared: list[Cluster] = []
-
-
-@contextlib.contextmanager
-def shared() -> Iterator[Cluster]:
-    """The one cluster of this process: several folders of tests have a fixture of it."""
-    cluster = _shared[-1] if _shared else Cluster()
-    _shared.append(cluster)
-    yield cluster
-    _shared.pop()
-    if not _shared:
-        cluster.close()

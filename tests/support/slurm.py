@@ -13,7 +13,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
 
 import fleet as fleets
 from waiting import until
@@ -209,17 +208,3 @@ class Cluster:
             with contextlib.suppress(ProcessLookupError):
                 daemon.kill()
             daemon.wait()
-
-
-_shared: list[Cluster] = []
-
-
-@contextlib.contextmanager
-def shared(fleet: fleets.Fleet) -> Iterator[Cluster]:
-    """The one cluster of this process: several folders of tests have a fixture of it."""
-    cluster = _shared[-1] if _shared else Cluster(fleet)
-    _shared.append(cluster)
-    yield cluster
-    _shared.pop()
-    if not _shared:
-        cluster.close()

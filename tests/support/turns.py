@@ -45,6 +45,15 @@ def group(test: str, places: int = PLACES) -> str:
     return f"large {zlib.crc32(file.encode()) % places}" if is_large(test) else file
 
 
+def ends_engine(test: str, following: str) -> bool:
+    """Return whether a test was the last of its engine: one process gets all of these, one after the other.
+
+    One that runs all tests itself gets them in another order, in which the same engine may be needed again.
+    """
+    own = group(test)
+    return "PYTEST_XDIST_WORKER" in os.environ and own in _ENGINES and group(following) != own
+
+
 def order(test: str) -> int:
     """Return when a test runs: what takes long is not left for the end, where the unit tests fill up."""
     if is_large(test):

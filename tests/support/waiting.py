@@ -14,8 +14,11 @@ Found = TypeVar("Found")
 #: How long anything is waited for, in seconds.
 CEILING_S = 120.0
 
-#: How often it is looked, in seconds.
-_EVERY_S = 0.01
+#: How often it is looked, in seconds: at once, and seldom where a look takes long, so that looking does not slow down
+#: what is looked for.
+_SOONEST_S, _LATEST_S = 0.01, 0.1
+#: For so many times as long as the look took there is none.
+_PAUSE = 5
 
 
 def until(
@@ -23,7 +26,7 @@ def until(
     *,
     check: Callable[[], object] = lambda: None,
     say: Callable[[], Any] | None = None,
-    between: Callable[[], object] = lambda: time.sleep(_EVERY_S),
+    between: Callable[[], object] | None = None,
 ) -> Found:
     """Wait until a condition holds, and return what it returned then.
 
@@ -31,18 +34,23 @@ def until(
         condition: What must become true.
         check: Raises when there is no point in waiting on.
         say: What to tell when it has not come; else the variables of the condition are told.
-        between: What is done between two looks: a loop's turn, for what only comes by that.
+        between: What is done between two looks instead of sleeping: a loop's turn, for what only comes by that.
 
     Raises:
         AssertionError: it has not come within :data:`CEILING_S`.
     """
-    end = time.monotonic() + CEILING_S
+    end = (now := time.monotonic()) + CEILING_S
     while not (found := condition()):
         check()
-        if time.monotonic() > end:
+        begun, now = now, time.monotonic()
+        if now > end:
             seen = _said(say) if say is not None else _variables(condition)
             raise AssertionError(f"not within {CEILING_S:g} s: {_text(condition)}\nlast: {found!r}\nseen: {seen}")
-        between()
+        if between is not None:
+            between()
+        else:
+            time.sleep(min(max(_SOONEST_S, _PAUSE * (now - begun)), _LATEST_S))
+        now = time.monotonic()
     return found
 
 
