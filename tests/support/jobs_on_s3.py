@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import clusters
+import pytest
 import s3_server
 
 from estimators import ElasticTorchDistributed, Estimator, Interrupt, RunOptions, SpotMarket, TensorFlow
@@ -92,8 +93,12 @@ sys.exit(3 if number < int(os.environ["FAILS"]) else 0)
 """
 
 
-#: Ways to begin again, and on how many hosts.
-AGAIN = [(way, hosts) for way in ("retry", "interruption", "resume", "elastic") for hosts in (1, 2)]
+#: Ways to begin again, and on how many hosts; one host is left to the soak, as processes do it in all of these ways.
+AGAIN = [
+    pytest.param(way, hosts, marks=[pytest.mark.soak] if hosts == 1 else [])
+    for way in ("retry", "interruption", "resume", "elastic")
+    for hosts in (1, 2)
+]
 
 
 def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: int) -> None:

@@ -109,6 +109,7 @@ def test_the_script_launcher_runs_once_on_each_host(make: clusters.Make) -> None
         assert not said["mpi"]
 
 
+@pytest.mark.soak  # in containers, tests/integration/containers/test_jobs.py looks at the same
 @pytest.mark.horovod
 @pytest.mark.tensorflow
 def test_horovod_sees_two_hosts_with_two_processes(make: clusters.Make) -> None:

@@ -22,7 +22,15 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize(("legacy", "at_once"), [("1", "1"), ("1", "2"), ("0", "1"), ("0", "2")])
+@pytest.mark.parametrize(
+    ("legacy", "at_once"),
+    [
+        ("1", "2"),
+        ("0", "1"),
+        pytest.param("1", "1", marks=pytest.mark.soak),
+        pytest.param("0", "2", marks=pytest.mark.soak),
+    ],
+)
 def test_what_was_trained_of_an_epoch_is_saved_and_not_trained_again(legacy: str, at_once: str, tmp_path: Path) -> None:
     chosen = {**ALONE, "TF_USE_LEGACY_KERAS": legacy}
     first = alone([str(SCRIPT), str(tmp_path / "checkpoints"), "end", at_once], **chosen)
