@@ -52,6 +52,8 @@ _CONFIGURATIONS = (
     "/usr/local/etc/slurm.conf",
     "/run/slurm/conf/slurm.conf",
 )
+#: States that one which runs has for a moment, as while a signal is on its way to it.
+_RUNNING = frozenset({"RUNNING", "SIGNALING", "RESIZING"})
 _FORMAT = "%A|%T|%r|%P"
 #: Variables that Slurm's commands take as options.
 _OPTION = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SCANCEL|SQUEUE|SCONTROL|SINFO)_")
@@ -153,7 +155,7 @@ class Keeper:
         for pause in _END_PAUSES_S:
             time.sleep(pause)
             fields = job_fields(asked["job"])
-            state = fields.get("JobState", "")
+            state = normalized(fields.get("JobState", ""))
             if state and state != "RUNNING":
                 left = kill_wait()
             elif fields.get("EndTime", "").isdigit():
@@ -205,11 +207,16 @@ def _states(jobs: Any) -> dict[str, tuple[str, str, str]]:
     for line in said.splitlines():
         job, state, reason, partition = (*line.split("|"), "", "", "")[:4]
         if job in jobs:
-            found[job] = (state, reason, partition)
+            found[job] = (normalized(state), reason, partition)
     if code == 0 or "nvalid job id" in error:
         for job in jobs:  # it is over for so long that Slurm has forgotten it
             found.setdefault(job, ("GONE", "", ""))
     return found
+
+
+def normalized(state: str) -> str:
+    """Return a state, RUNNING for those that one which runs has for a moment."""
+    return "RUNNING" if state in _RUNNING else state
 
 
 def _position(job: str, partition: str) -> int | None:

@@ -444,7 +444,8 @@ class _Step:
         """Slurm announces that it will take the node, or ends what somebody has cancelled."""
 
         def answered(event: Event) -> None:
-            if event["state"] != "RUNNING" and self._end() in ("CANCELLED", "NODE_FAIL"):
+            # srun says "CANCELLED" of what is only announced, too: so it is that where Slurm does not answer.
+            if event["state"] not in ("RUNNING", "") and self._end() in ("CANCELLED", "NODE_FAIL"):
                 self._host.end("")
             else:
                 self._allocation.taken = True

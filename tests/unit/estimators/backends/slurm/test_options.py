@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+import time
+from typing import Any
 
 import pytest
+import waiting
 
 from estimators.backends.slurm import keeper
 from estimators.backends.slurm.options import SlurmOptions, minutes
@@ -116,6 +119,18 @@ def test_slurms_lines_of_fields_are_read() -> None:
     line = "JobId=1 JobName=a JobState=RUNNING Reason=None NodeList=n[1-3] Features=(null) Req=0:0:*:*"
     found = keeper.parse_fields(line)
     assert found["JobState"] == "RUNNING" and found["NodeList"] == "n[1-3]"
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "SIGNALING", "RESIZING"])
+def test_an_allocation_to_which_a_signal_is_on_its_way_runs_still(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = int(time.time()) + 1000
+    monkeypatch.setattr(keeper, "job_fields", lambda job: {"JobState": state, "EndTime": str(end)})
+    asked = keeper.Keeper()
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(asked, "_say", lambda event, **values: said.append(values))
+    asked.take({"op": "look", "id": 1, "job": "7"})
+    waiting.until(lambda: said)
+    assert said[0]["state"] == "RUNNING" and 0 < said[0]["left"] <= 1000
 
 
 def test_reasons_are_in_words_and_those_that_are_not_known_as_slurm_says_them() -> None:
