@@ -59,8 +59,7 @@ OWN_PATHS = (
 _RAISED: tuple[tuple[str, str], ...] = (
     (
         r"module 'horovod\.torch' has no attribute|Extension horovod\.torch has not been built",
-        "Horovod was built without its part for PyTorch: `FLEETFIT_HOROVOD=tensorflow,torch fleetfit install horovod` "
-        "builds it with both.",
+        "Horovod was built without PyTorch: `fleetfit install horovod tensorflow torch` builds it with both.",
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",

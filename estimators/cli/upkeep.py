@@ -36,6 +36,8 @@ examples:
   fleetfit install --extras docker,plots  and what these need
   fleetfit install docker                 only what an extra needs
   fleetfit install horovod                only Horovod, from the cache or built for this environment
+  fleetfit install horovod tensorflow torch
+                                          Horovod for both; or for one of them
 """
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
@@ -176,18 +178,29 @@ def run_install(args: argparse.Namespace) -> int:
     here = Path(sys.prefix) if venvs.is_environment(Path(sys.prefix)) else None
     if args.what == "all" and (here is not None or command.checkout() is not None):
         return command.main(args.rest, here)
-    if args.rest:
+    frameworks = _frameworks(args.rest) if args.what == "horovod" else []
+    if args.rest and not frameworks:
         raise ConfigurationError(f"`fleetfit install {args.what}` takes no options, got {' '.join(args.rest)!r}.")
     if here is None:
         raise ConfigurationError(
             f"{sys.executable} is not in a virtual environment, and nothing is installed into a system's Python. "
             "Make one (`python3 -m venv .venv`), install fleetfit into it, and run this again from there."
         )
-    return _install_one(args.what, here)
+    return _install_one(args.what, here, frameworks)
 
 
-def _install_one(what: str, prefix: Path) -> int:
-    """Install Horovod, the reader of Pipe mode, or what an extra asks for."""
+def _frameworks(words: list[str]) -> list[str]:
+    """Return the frameworks that Horovod is to be built for."""
+    for word in words:
+        if word not in ("tensorflow", "torch"):
+            raise ConfigurationError(
+                f"`fleetfit install horovod` builds it for tensorflow, for torch or for both, not for {word!r}."
+            )
+    return words
+
+
+def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
+    """Install Horovod (without frameworks for those that are there), the reader of Pipe mode, or an extra."""
     from container.system.files import cache_root
     from estimators.provision import horovod, packages, pipe_reader
     from estimators.provision.errors import CommandFailed, ProvisionError
@@ -203,7 +216,11 @@ def _install_one(what: str, prefix: Path) -> int:
         elif what == "horovod":
             with progress.step("Horovod"):
                 horovod.install(
-                    installation, WheelCache(root=cache_root()), on_detail=progress.detail, on_note=progress.note
+                    installation,
+                    WheelCache(root=cache_root()),
+                    frameworks=frameworks,
+                    on_detail=progress.detail,
+                    on_note=progress.note,
                 )
         else:
             wanted = packages.extras()[what]

@@ -5,15 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import container
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.names import nearest, unknown
-from container.contract.strategies import DISCOVERED_BY_CALLER, FRAMEWORKS, Elastic, ParameterServer
+from container.contract.strategies import (
+    DISCOVERED_BY_CALLER,
+    FRAMEWORKS,
+    MPI,
+    Elastic,
+    ElasticHorovod,
+    ParameterServer,
+)
 from container.system.locations import is_s3, path_here
 from estimators.backends.base import Backend
 from estimators.backends.local import agent_channels, piped
@@ -21,6 +31,9 @@ from estimators.job import faults, fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.request import Channel, RunOptions, TrainingJobSpec
+
+if TYPE_CHECKING:
+    from estimators.client.source import Source
 
 _CHECKPOINTS = f"{DEFAULT_BASE_DIR}/checkpoints"
 
@@ -45,6 +58,52 @@ def check_local(spec: TrainingJobSpec) -> None:
                 f"of one machine share its paths. Leave it out, and let the script write to os.environ"
                 f"['SM_CHECKPOINT_DIR'], which is {_CHECKPOINTS!r} on SageMaker."
             )
+
+
+#: Imports of an entry point that is not ready to do without: then they stand in a ``try``.
+_HOROVOD = re.compile(rb"^(?:import|from)\s+horovod\.(torch|tensorflow|keras)\b", re.MULTILINE)
+_DISTRIBUTED = re.compile(
+    rb"^(?:from\s+container\s+import\b.*\bdistributed\b|(?:from|import)\s+container\.distributed\b)", re.M
+)
+
+
+def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, given: Mapping[str, str]) -> None:
+    """Refuse a script for one framework where this Python's Horovod was built for the other, or there is none.
+
+    Args:
+        spec: The job.
+        source: Its code.
+        framework: The framework that the estimator is for.
+        given: The job's own variables.
+
+    Raises:
+        UnsupportedError: the script imports what is not there; how to build it is said.
+    """
+    if not isinstance(spec.strategy, MPI | ElasticHorovod) or "PYTHONPATH" in given:
+        return
+    if b"horovod" in source.text_of("requirements.txt"):
+        return
+    text = source.text_of(source.program, f"{source.program.replace('.', '/')}.py")
+    imported = {match.decode() for match in _HOROVOD.findall(text)}
+    needed = {"torch" if name == "torch" else "tensorflow" for name in imported}
+    if not imported and framework == "torch" and _DISTRIBUTED.search(text):
+        needed = {"torch"}
+    if not needed:
+        return
+    from estimators.provision import horovod
+    from estimators.records.provenance import packages
+
+    built = {each for folder in packages.site_folders() for each in horovod.built_for(Path(folder))}
+    if needed <= built:
+        return
+    called = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+    missing = " and ".join(called[each] for each in sorted(needed - built))
+    state = f"is built for {' and '.join(called[each] for each in sorted(built))} only" if built else "is not there"
+    words = " ".join(sorted(needed | {each for each in called if installed_version(each) is not None}))
+    raise UnsupportedError(
+        f"{source.program} needs Horovod for {missing}, and this Python's {state}: `fleetfit install horovod {words}` "
+        "builds it, once, in some minutes."
+    )
 
 
 def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:

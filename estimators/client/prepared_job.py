@@ -200,6 +200,8 @@ class Draft:
         if not self.settings.capabilities.managed:
             checks.check_local(self.spec)
             checks.check_disturbances(self.spec, options)
+            if self.settings.capabilities.this_python and self.source is not None:
+                checks.check_horovod(self.spec, self.source, self.framework, self.settings.environment or {})
         else:
             checks.refuse_disturbances(instance_type, options)
         backend.check(self.spec, options)

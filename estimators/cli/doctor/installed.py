@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import container
 import estimators
 from container.contract.pipes import library_file
 from estimators.cli.doctor.findings import ReportLine, Verdict
+from estimators.provision import horovod as horovod_builds
 
 #: Pythons that the supported TensorFlow has wheels for.
 _PYTHONS = ((3, 10), (3, 13))
@@ -137,17 +139,40 @@ def openmpi(mpirun: Path | None, said: tuple[str, str] | None) -> ReportLine:
     return ReportLine(name="OpenMPI", state=Verdict.OK, text=f"{version} ({mpirun})")
 
 
-def horovod(found: Mapping[str, str], folders: Iterable[str], mpirun: Path | None) -> ReportLine:
-    """Whether Horovod is there, has its TensorFlow part, and was built against the MPI that mpirun belongs to."""
+#: Frameworks that Horovod is built for: how they are called, and their distributions.
+_BUILT_FOR = {"tensorflow": ("TensorFlow", ("tensorflow", "tensorflow-cpu")), "torch": ("PyTorch", ("torch",))}
+
+
+def horovod_frameworks(found: Mapping[str, str], folders: Iterable[str]) -> list[str]:
+    """Return the installed frameworks that Horovod was built for: ``tensorflow``, ``torch``."""
+    built = {framework for folder in folders for framework in horovod_builds.built_for(Path(folder))}
+    return [
+        name for name, (_, packages) in _BUILT_FOR.items() if name in built and not found.keys().isdisjoint(packages)
+    ]
+
+
+def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | None) -> ReportLine:
+    """Whether Horovod is there, for which frameworks, and built against the MPI that mpirun belongs to."""
     version = found.get("horovod")
     if version is None:
         return ReportLine(name="Horovod", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
-    library = next((path for folder in folders for path in Path(folder).glob("horovod/tensorflow/mpi_lib*.so")), None)
-    rebuild = "Build it for this environment: `fleetfit install horovod`."
-    if library is None:
-        return ReportLine(
-            name="Horovod", state=Verdict.MISSING, text=f"{version}, built without TensorFlow", remedy=rebuild
-        )
+    frameworks = horovod_frameworks(found, folders)
+    version += " for " + " and ".join(_BUILT_FOR[name][0] for name in frameworks)
+    there = [name for name, (_, packages) in _BUILT_FOR.items() if not found.keys().isdisjoint(packages)]
+    rebuild = f"Build it for this environment: `fleetfit install {' '.join(['horovod', *there])}`."
+    if not frameworks:
+        text = f"{found['horovod']}, built for no framework that is installed"
+        return ReportLine(name="Horovod", state=Verdict.MISSING, text=text, remedy=rebuild)
+    libraries = (path for folder in folders for path in Path(folder).glob(f"horovod/{frameworks[0]}/mpi_lib*.so"))
+    line = _fits(version, next(libraries), mpirun, rebuild)
+    if line.state is Verdict.OK and frameworks != there:
+        missing = " and ".join(_BUILT_FOR[name][0] for name in there if name not in frameworks)
+        return dataclasses.replace(line, text=f"{line.text}, not for {missing}: {rebuild[0].lower()}{rebuild[1:-1]}")
+    return line
+
+
+def _fits(version: str, library: Path, mpirun: Path | None, rebuild: str) -> ReportLine:
+    """Whether a library of Horovod's was built against the MPI that mpirun belongs to."""
     try:
         wanted, own = _mpi_of(library)
     except (OSError, subprocess.SubprocessError) as error:

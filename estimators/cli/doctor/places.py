@@ -66,11 +66,11 @@ def strategies(
     from container.launchers import runnable
 
     needs = {
-        "mpi": (openmpi, tensorflow, horovod),
+        "mpi": (openmpi, horovod),
         "parameter_server": (tensorflow, keras),
         "collective_all_reduce": (tensorflow,),
         "mirrored": (tensorflow,),
-        "elastic_horovod": (tensorflow, horovod),
+        "elastic_horovod": (horovod,),
         "torch_distributed": (torch,),
         "elastic_torch_distributed": (torch,),
     }

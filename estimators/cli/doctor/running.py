@@ -1,4 +1,4 @@
-"""What only running it shows: TensorFlow with Horovod, and mpirun, each in processes of its own."""
+"""What only running it shows: Horovod with each of its frameworks, and mpirun, in processes of their own."""
 
 from __future__ import annotations
 
@@ -14,34 +14,48 @@ from estimators.cli.doctor.findings import ReportLine, Verdict
 
 _TIMEOUT_S = 120.0
 
+_BUILT = """
+print(json.dumps({"framework": framework, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()),
+                  "nccl": bool(hvd.nccl_built()), "gpus": gpus}))
+"""
 #: Imports what a training imports and says what Horovod was built with.
-_HOROVOD_CHECK = """
+_HOROVOD_CHECKS = {
+    "tensorflow": """
 import json, os
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow
 import horovod.tensorflow as hvd
 import horovod.tensorflow.keras
-print(json.dumps({"tensorflow": tensorflow.__version__, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()),
-                  "nccl": bool(hvd.nccl_built()), "gpus": len(tensorflow.config.list_physical_devices("GPU"))}))
+framework, gpus = f"TensorFlow {tensorflow.__version__}", len(tensorflow.config.list_physical_devices("GPU"))
 """
+    + _BUILT,
+    "torch": """
+import json
+import torch
+import horovod.torch as hvd
+import horovod.torch.elastic
+framework, gpus = f"PyTorch {torch.__version__}", torch.cuda.device_count()
+"""
+    + _BUILT,
+}
 
 
-def horovod(python: str) -> ReportLine:
-    """Import TensorFlow and Horovod, and ask what Horovod was built with."""
+def horovod(python: str, framework: str) -> ReportLine:
+    """Import a framework and Horovod, and ask what Horovod was built with."""
     begin = time.monotonic()
-    done = _run([python, "-c", _HOROVOD_CHECK])
+    done = _run([python, "-c", _HOROVOD_CHECKS[framework]])
     if done is None or done.returncode != 0:
         text = "importing it took too long" if done is None else _last_line(done.stderr)
         return ReportLine(
             name="Horovod runs",
             state=Verdict.MISSING,
             text=text,
-            remedy="Build it for this environment: `fleetfit install horovod`.",
+            remedy=f"Build it for this environment: `fleetfit install horovod {framework}`.",
         )
     facts = json.loads(done.stdout.splitlines()[-1])
     built = ", ".join(name for name in ("mpi", "gloo", "nccl") if facts[name])
-    text = f"with TensorFlow {facts['tensorflow']}, built with {built}; import {time.monotonic() - begin:.1f} s"
+    text = f"with {facts['framework']}, built with {built}; import {time.monotonic() - begin:.1f} s"
     if facts["gpus"]:
         text += f", {facts['gpus']} GPU"
     return ReportLine(name="Horovod runs", state=Verdict.OK if facts["mpi"] else Verdict.MISSING, text=text)

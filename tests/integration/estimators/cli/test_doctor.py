@@ -79,7 +79,7 @@ class TestHorovod:
 
     def look(self, site: Path, mpirun: str | None) -> doctor.ReportLine:
         path = site.parent / mpirun / "bin" / "mpirun" if mpirun else None
-        return installed.horovod({"horovod": "0.28.1"}, [site], path)
+        return installed.horovod({"horovod": "0.28.1", "tensorflow-cpu": "2.21.0"}, [str(site)], path)
 
     def linked(self, site: Path) -> None:
         library = site.parent / "ours" / "lib" / "libmpi.so.404"
@@ -109,11 +109,29 @@ class TestHorovod:
         assert item.state is Verdict.WARNING
         assert "Gloo only" in item.text
 
-    def test_built_without_tensorflow_or_damaged_or_absent(self, site: Path) -> None:
-        assert "without TensorFlow" in self.look(site, "ours").text
+    def test_built_for_what_is_not_there_or_damaged_or_absent(self, site: Path) -> None:
+        item = self.look(site, "ours")
+        assert item.state is Verdict.MISSING and "for no framework that is installed" in item.text
+        assert "`fleetfit install horovod tensorflow`" in item.remedy
         (site / "horovod" / "tensorflow" / "mpi_lib.so").write_bytes(b"damaged")
         assert self.look(site, "ours").state is Verdict.MISSING
-        assert installed.horovod({}, [site], None).state is Verdict.MISSING
+        assert installed.horovod({}, [str(site)], None).state is Verdict.MISSING
+
+    def test_which_frameworks_it_is_for(self, site: Path) -> None:
+        self.linked(site)
+        packages = {"horovod": "0.28.1", "tensorflow-cpu": "2.21.0", "torch": "2.13.0"}
+        item = installed.horovod(packages, [str(site)], None)
+        assert item.state is Verdict.OK and item.text.startswith("0.28.1 for TensorFlow (")
+        assert item.text.endswith(
+            "not for PyTorch: build it for this environment: `fleetfit install horovod tensorflow torch`"
+        )
+        (site / "horovod" / "torch").mkdir()
+        shutil.copy(next((site / "horovod" / "tensorflow").iterdir()), site / "horovod" / "torch" / "mpi_lib_v2.so")
+        item = installed.horovod(packages, [str(site)], None)
+        assert item.state is Verdict.OK and item.text.startswith("0.28.1 for TensorFlow and PyTorch (")
+        assert "not for" not in item.text
+        del packages["tensorflow-cpu"]
+        assert installed.horovod(packages, [str(site)], None).text.startswith("0.28.1 for PyTorch (")
 
 
 def test_a_report_with_something_missing_is_not_healthy() -> None:

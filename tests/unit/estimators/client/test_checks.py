@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from container.contract.hyperparameters import encode
-from container.contract.strategies import ElasticTorchDistributed
+from container.contract.strategies import MPI, ElasticHorovod, ElasticTorchDistributed
 from estimators.backends.base import ManagedService
 from estimators.backends.process import ProcessBackend
-from estimators.client import checks
+from estimators.client import checks, source
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import CheckpointConfig, OutputConfig, Resources, TrainingJobSpec
+from estimators.provision import horovod
 
 
 def spec(tmp_path: Path, inputs: Any = None, **members: Any) -> TrainingJobSpec:
@@ -130,3 +132,46 @@ def test_another_python_is_warned_about() -> None:
     assert checks.version_warnings(None, f"py{major}{minor}") == []
     assert checks.version_warnings(None, f"py{major}") == []
     assert checks.version_warnings(None, "py27")
+
+
+HOROVOD_OF_TORCH = (
+    "needs Horovod for PyTorch, and this Python's is built for TensorFlow only: `fleetfit install horovod"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "built", "refusal"),
+    [
+        ("import horovod.torch as hvd\n", "tensorflow", {"tensorflow"}, HOROVOD_OF_TORCH),
+        ("import os\nfrom horovod.torch import elastic\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
+        ("import horovod.tensorflow.keras as hvd\n", "tensorflow", {"torch"}, "needs Horovod for TensorFlow, and"),
+        ("import horovod.torch\n", "torch", set(), "needs Horovod for PyTorch, and this Python's is not there"),
+        ("from container import checkpoint, distributed\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
+        ("import horovod.torch as hvd\n", "torch", {"tensorflow", "torch"}, None),
+        ("from container import distributed\n", "tensorflow", {"tensorflow"}, None),
+        ("from container.checkpoint import Checkpointer\n", "torch", {"tensorflow"}, None),
+        ("try:\n    import horovod.torch\nexcept ImportError:\n    pass\n", "torch", {"tensorflow"}, None),
+    ],
+)
+@pytest.mark.parametrize("strategy", [MPI(), ElasticHorovod()], ids=["mpi", "elastic"])
+def test_a_script_for_what_horovod_is_not_built_for_is_refused(
+    text: str,
+    framework: str,
+    built: set[str],
+    refusal: str | None,
+    strategy: MPI | ElasticHorovod,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(horovod, "built_for", lambda packages: frozenset(built))
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text(text)
+    (tmp_path / "beside.py").write_text("import horovod.torch, horovod.tensorflow\n")  # of another job
+    job = spec(tmp_path, hyperparameters=encode(strategy.to_hyperparameters()))
+    for program in ("pkg/train.py", "pkg.train"):
+        code = source.resolve(program, str(tmp_path))
+        checks.check_horovod(job, code, framework, {"PYTHONPATH": "/elsewhere"})  # who knows what is there
+        with pytest.raises(UnsupportedError, match=refusal) if refusal else contextlib.nullcontext():
+            checks.check_horovod(job, code, framework, {})
+    (tmp_path / "requirements.txt").write_text("horovod\n")
+    checks.check_horovod(job, source.resolve("pkg.train", str(tmp_path)), framework, {})

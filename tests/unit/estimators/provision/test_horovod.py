@@ -47,8 +47,9 @@ def test_the_key_of_a_set_of_frameworks(
         "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n"
     )
     assert BuildKey.of(installation).torch == ""
+    both = BuildKey.of(installation, ["torch", "tensorflow"])
     monkeypatch.setenv(horovod.FRAMEWORKS, "tensorflow,torch")
-    both = BuildKey.of(installation)
+    assert BuildKey.of(installation) == both
     assert (both.tensorflow, both.torch) == ("tensorflow_cpu2.21.0", "2.13.0+cpu")
     assert "-tensorflow_cpu2.21.0-torch2.13.0_cpu-" in str(both)
     assert both.sibling is not None and both.sibling.torch == both.torch
@@ -63,6 +64,12 @@ def test_the_key_of_a_set_of_frameworks(
     monkeypatch.setenv(horovod.FRAMEWORKS, "Torch,")
     alone = BuildKey.of(installation)
     assert alone == replace(both, tensorflow="") and alone.sibling is None
+    monkeypatch.delenv(horovod.FRAMEWORKS)
+    library = installation.packages / "horovod" / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert horovod.built_for(installation.packages) == {"torch"}
+    assert BuildKey.of(installation) == both  # what is there already stays, and TensorFlow is not left out
     monkeypatch.setenv(horovod.FRAMEWORKS, "torch,mxnet")
     with pytest.raises(RequirementUnavailable, match="'torch,mxnet'; Horovod is not built for mxnet here"):
         BuildKey.of(installation)
