@@ -45,7 +45,7 @@ test: ## make the environment with what the tests need, then run the landing set
 	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
 test-all: ## run all tests but the long counts and Spark's: about half an hour
-	@$(PROVISION) --extras test,torch
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
 	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) $(PYTEST)
 
 newest: ## run the landing set on the newest of everything, in an environment of its own

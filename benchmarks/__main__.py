@@ -32,6 +32,8 @@ BENCHMARKS = {
     "elastic": ("benchmarks.elastic", "run"),
     "elastic-steps": ("benchmarks.elastic_steps", "run"),
     "elastic-commits": ("benchmarks.elastic_steps", "run_commits"),
+    "elastic-steps-torch": ("benchmarks.elastic_steps", "run_torch"),
+    "elastic-commits-torch": ("benchmarks.elastic_steps", "run_commits_torch"),
     "ssh": ("benchmarks.ssh", "run"),
     "service": ("benchmarks.service", "run"),
     "containers-steps": ("benchmarks.containers", "run_steps"),

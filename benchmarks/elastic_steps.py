@@ -1,9 +1,9 @@
 """What being elastic costs while nothing happens, and what the interval of the commits is worth.
 
-The script is ``scripts/elastic_speed.py``. Static means Horovod over Gloo (``horovodrun --gloo``), which is what
-elastic Horovod reduces with too. Starting a training takes longer than what is measured of it, so each is measured
-often: the elastic and the static one are there at the same time and make an epoch in turns, and while one does, the
-ranks of the other are stopped by SIGSTOP.
+The scripts are ``elastic_speed.py`` and ``elastic_speed_torch.py``. Static means Horovod over Gloo
+(``horovodrun --gloo``), which is what elastic Horovod reduces with too. Starting a training takes longer than what is
+measured of it, so each is measured often: the elastic and the static one are there at the same time and make an epoch
+in turns, and while one does, the ranks of the other are stopped by SIGSTOP.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.elastic import Job
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
-from estimators import ElasticHorovod, Kill, PreflightWarning, TensorFlow
+from estimators import ElasticHorovod, Estimator, Kill, PreflightWarning, PyTorch, TensorFlow
 
-_SCRIPT = harness.HERE / "scripts" / "elastic_speed.py"
+_SCRIPTS = {
+    "tensorflow": harness.HERE / "scripts" / "elastic_speed.py",
+    "torch": harness.HERE / "scripts" / "elastic_speed_torch.py",
+}
 _ELASTIC, _STATIC = "elastic, fit()", "static, horovodrun --gloo"
 #: Steps of an epoch: some seconds. Gloo gives up after 30 s, those of a stop included.
 _STEPS = 250
@@ -43,17 +46,20 @@ INTERVALS = {"every batch": 1, "every 10": 10, "every 100": 100, "every epoch": 
 _ROUNDS, _KILLS = 5, 3
 
 
-def estimator(folder: Path, *, hosts: int, **hyperparameters: Any) -> TensorFlow:
+def estimator(folder: Path, *, hosts: int, framework: str = "tensorflow", **hyperparameters: Any) -> Estimator:
     """The elastic training.
 
     Args:
         folder: Where it says what it did.
         hosts: How many, of one rank each.
+        framework: Of the script: ``tensorflow`` or ``torch``.
         hyperparameters: Of the script.
     """
-    return TensorFlow(
-        entry_point=_SCRIPT.name,
-        source_dir=str(_SCRIPT.parent),
+    script = _SCRIPTS[framework]
+    kind: type[Estimator] = PyTorch if framework == "torch" else TensorFlow
+    return kind(
+        entry_point=script.name,
+        source_dir=str(script.parent),
         instance_count=hosts,
         instance_type="local_process",
         model_dir=False,
@@ -116,9 +122,9 @@ class Held:
 
 
 @contextlib.contextmanager
-def held_fit(folder: Path) -> Iterator[Held]:
+def held_fit(folder: Path, framework: str) -> Iterator[Held]:
     """Under ``fit()``, elastic; it must have made all of its epochs at the end."""
-    job = Job(estimator(folder, hosts=2, epochs=_WINDOWS + 1, held=1))
+    job = Job(estimator(folder, hosts=2, framework=framework, epochs=_WINDOWS + 1, held=1))
     held = Held(folder, job.check)
     with job.running():
         try:
@@ -128,13 +134,13 @@ def held_fit(folder: Path) -> Iterator[Held]:
 
 
 @contextlib.contextmanager
-def held_horovodrun(folder: Path) -> Iterator[Held]:
+def held_horovodrun(folder: Path, framework: str) -> Iterator[Held]:
     """Under horovodrun, static."""
     binaries = Path(sys.executable).parent
     command = [
         sys.executable, str(binaries / "horovodrun"), "--gloo", "-np", "2", "--network-interfaces", "lo",
-        sys.executable, str(_SCRIPT), "--folder", str(folder), "--steps", str(_STEPS), "--epochs", str(_WINDOWS + 1),
-        "--held", "1",
+        sys.executable, str(_SCRIPTS[framework]), "--folder", str(folder), "--steps", str(_STEPS),
+        "--epochs", str(_WINDOWS + 1), "--held", "1",
     ]  # fmt: skip
     environment = {
         **os.environ,
@@ -166,7 +172,7 @@ def held_horovodrun(folder: Path) -> Iterator[Held]:
         process.wait()
 
 
-def side_by_side() -> dict[str, list[Numbers]]:
+def side_by_side(framework: str) -> dict[str, list[Numbers]]:
     """Start both, and have them make epochs in turns."""
     rounds: dict[str, list[Numbers]] = {_ELASTIC: [], _STATIC: []}
     with contextlib.ExitStack() as stack:
@@ -174,7 +180,7 @@ def side_by_side() -> dict[str, list[Numbers]]:
         ways: dict[str, Held] = {}
         for name, start in ((_ELASTIC, held_fit), (_STATIC, held_horovodrun)):
             (root / name).mkdir()
-            ways[name] = stack.enter_context(start(root / name))
+            ways[name] = stack.enter_context(start(root / name, framework))
         for held in ways.values():
             held.warm_up()
         threads = {name: held.threads for name, held in ways.items()}
@@ -185,7 +191,7 @@ def side_by_side() -> dict[str, list[Numbers]]:
     return rounds
 
 
-def steady_rows(rounds: Mapping[str, Sequence[Numbers]]) -> list[Row]:
+def steady_rows(rounds: Mapping[str, Sequence[Numbers]], interval: str = "at the automatic interval") -> list[Row]:
     """Elastic ÷ static, and the commits' share. Pure."""
     bar = Bar(limit=0.98, at_least=True)
     pairs = list(zip(rounds[_ELASTIC], rounds[_STATIC], strict=True))
@@ -207,7 +213,7 @@ def steady_rows(rounds: Mapping[str, Sequence[Numbers]]) -> list[Row]:
     commits = {"commits": median_with_interval([numbers["commits"] for numbers in ours]).value}
     found.append(
         Row(
-            what="commits at the automatic interval, share of the time",
+            what=f"commits {interval}, share of the time",
             estimate=share,
             unit="%",
             bar=Bar(limit=1.0),
@@ -217,7 +223,12 @@ def steady_rows(rounds: Mapping[str, Sequence[Numbers]]) -> list[Row]:
     return found
 
 
-def run(options: argparse.Namespace) -> None:
+def run_torch(options: argparse.Namespace) -> None:
+    """Measure an undisturbed training of PyTorch, which commits once an epoch."""
+    run(options, "torch")
+
+
+def run(options: argparse.Namespace, framework: str = "tensorflow") -> None:
     """Measure an undisturbed training."""
     quiet = Quiet(options.patience)
     rounds: dict[str, list[Numbers]] = {_ELASTIC: [], _STATIC: []}
@@ -225,13 +236,15 @@ def run(options: argparse.Namespace) -> None:
     with harness.own_home():
         while len(rounds[_ELASTIC]) < starts * _WINDOWS:
             quiet.wait()
-            found = side_by_side()
+            found = side_by_side(framework)
             if quiet.was_quiet():
                 for name, values in found.items():
                     rounds[name] += values
                     rate = statistics.median(numbers["steps_per_second"] for numbers in values)
                     print(f"  {name}: {rate:.1f} steps/s", file=sys.stderr, flush=True)
-    harness.record("elastic-steps", steady_rows(rounds), rounds, quiet, dry=options.dry)
+    name = "elastic-steps" if framework == "tensorflow" else f"elastic-steps-{framework}"
+    rows = steady_rows(rounds) if framework == "tensorflow" else steady_rows(rounds, "once an epoch")
+    harness.record(name, rows, rounds, quiet, dry=options.dry)
 
 
 def commit_rows(rounds: Mapping[str, Sequence[Numbers]], lost: Mapping[str, Sequence[int]]) -> list[Row]:
@@ -239,7 +252,7 @@ def commit_rows(rounds: Mapping[str, Sequence[Numbers]], lost: Mapping[str, Sequ
 
     Args:
         rounds: Interval -> what its trainings said.
-        lost: Interval -> steps that were lost at each kill.
+        lost: Interval -> steps that were lost at each kill; nothing where none was killed.
     """
     found: list[Row] = []
     for name, values in rounds.items():
@@ -247,13 +260,15 @@ def commit_rows(rounds: Mapping[str, Sequence[Numbers]], lost: Mapping[str, Sequ
         step_s = statistics.median(numbers["median_step_s"] for numbers in values)
         beside = {"share of the time, %": 100 * statistics.median(numbers["commit_share"] for numbers in values)}
         found.append(Row(what=f"commit {name}: speed", estimate=rate, unit="steps/s", beside=beside))
+        if name not in lost:
+            continue
         steps = median_with_interval(lost[name])
         beside = {"seconds": steps.value * step_s}
         found.append(Row(what=f"commit {name}: lost at a kill", estimate=steps, unit="steps", beside=beside))
     return found
 
 
-def _train(of: TensorFlow, **options: Any) -> Any:
+def _train(of: Estimator, **options: Any) -> Any:
     """Run a job to its end; returns it."""
     with warnings.catch_warnings(), open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         warnings.simplefilter("ignore", PreflightWarning)
@@ -263,14 +278,14 @@ def _train(of: TensorFlow, **options: Any) -> Any:
     return job
 
 
-def speeds(rounds: int) -> dict[str, list[Numbers]]:
+def speeds(rounds: int, framework: str = "tensorflow") -> dict[str, list[Numbers]]:
     """Steps/s with each interval, by round: trainings of one job, the order turning."""
-    names = list(INTERVALS)
+    names = [name for name, every in INTERVALS.items() if every or framework == "tensorflow"]
     order = [names[(turn + place) % len(names)] for turn in range(rounds) for place in range(len(names))]
     found: dict[str, list[Numbers]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
         every = "+".join(str(INTERVALS[name]) for name in order)
-        _train(estimator(Path(folder), hosts=2, epochs=2, **{"commit-every": every}))
+        _train(estimator(Path(folder), hosts=2, framework=framework, epochs=2, **{"commit-every": every}))
         for number, name in enumerate(order):
             found[name].append(json.loads(Path(folder, f"epoch-{2 * number + 1}.json").read_text()))
     return found
@@ -290,6 +305,18 @@ def losses(every: int, moments: Sequence[int]) -> list[int]:
     restores = [event for event in job.record.events() if event.kind == "restored" and event.rank == 0]
     assert len(restores) == last, f"{len(restores)} of {last} kills were followed by a restore"
     return [int(event.data["steps_lost"]) for event in restores]
+
+
+def run_commits_torch(options: argparse.Namespace) -> None:
+    """Measure the intervals of PyTorch's commits."""
+    quiet = Quiet(options.patience)
+    with harness.own_home():
+        while True:
+            quiet.wait()
+            found = speeds(options.alternations or _ROUNDS, "torch")
+            if quiet.was_quiet():
+                break
+    harness.record("elastic-commits-torch", commit_rows(found, {}), {"speed": found}, quiet, dry=options.dry)
 
 
 def run_commits(options: argparse.Namespace) -> None:

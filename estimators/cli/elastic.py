@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from typing import Any
 
 from estimators.cli import Exit, console, horovodrun, jobnames, parsing
@@ -172,7 +173,7 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
             "max_workers": most,
             "slots": args.slots,
             # The supervisor, which runs it, has another working directory.
-            "discovery": args.host_discovery_script and os.path.abspath(args.host_discovery_script),
+            "discovery": args.host_discovery_script and _program(args.host_discovery_script),
             "reset_limit": args.reset_limit,
             "elastic_timeout": args.elastic_timeout,
             "cooldown": args.blacklist_cooldown_range,
@@ -198,6 +199,11 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     given: argparse.Namespace = args.commands.choices["train"].parse_args(line)
     given.script_arguments = words[1:]  # as the command line takes them off, to the letter
     return given
+
+
+def _program(name: str) -> str:
+    """Return where a script is: in this folder, or else, as for horovodrun's shell, in PATH."""
+    return os.path.abspath(name if os.path.exists(name) else shutil.which(name) or name)
 
 
 def _here(args: argparse.Namespace) -> bool:

@@ -34,6 +34,7 @@ EVERYWHERE = frozenset(
         "test_failures",
         "test_functions",
         "test_hangs",
+        "test_horovod_torch",
         "test_logs",
         "test_nan",
         "test_orphans",
@@ -57,6 +58,7 @@ SAMPLE = frozenset(
 #: Likewise over ssh.
 SSH_SAMPLE = frozenset(
     {
+        "test_horovod_torch.test_a_sampler_has_each_record_in_each_epoch_and_the_rate_follows_the_ranks",
         "test_functions.test_a_function_runs_on_every_host_and_its_value_comes_back",
         "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
         "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
@@ -65,11 +67,22 @@ SSH_SAMPLE = frozenset(
 #: Likewise on Slurm.
 SLURM_SAMPLE = frozenset({"test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks"})
 #: Likewise on Ray.
-RAY_SAMPLE = SLURM_SAMPLE
+RAY_SAMPLE = SLURM_SAMPLE | {"test_horovod_torch.test_the_articles_script_trains_under_mpi"}
 #: Likewise on Spark, in the runs that have it.
-SPARK_SAMPLE = SSH_SAMPLE
+SPARK_SAMPLE = frozenset(
+    {
+        "test_functions.test_a_function_runs_on_every_host_and_its_value_comes_back",
+        "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
+        "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
+    }
+)
 #: Those in which a job has as many hosts as it asks for: an elastic one on Ray has all nodes that there are.
-NOT_ON_RAY = frozenset({"test_torch_elastic.test_each_record_counts_once_whatever_dies_joins_or_leaves"})
+NOT_ON_RAY = frozenset(
+    {
+        "test_horovod_torch.test_a_sampler_has_each_record_in_each_epoch_and_the_rate_follows_the_ranks",
+        "test_torch_elastic.test_each_record_counts_once_whatever_dies_joins_or_leaves",
+    }
+)
 #: Those of what only processes of one machine have.
 PROCESS_ONLY = frozenset(
     {

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import clusters
+import horovod_torch
 import places
 import pytest
 import ray_cluster as rays
 from elastic_jobs import MEETING, check, sizes
 
-from estimators import ElasticHorovod, TrainingJob
+from estimators import ElasticHorovod, PyTorch, TrainingJob
 
 pytestmark = pytest.mark.horovod
 
@@ -58,6 +59,22 @@ def test_hosts_are_the_nodes_that_ray_has(make: clusters.Make, ray_cluster: rays
     job.wait(logs=False, timeout=60)
     assert job.status == "Completed", json.dumps(job.describe(), default=str)
     assert not any(event.data["name"] == "algo-6" for event in job.record.events() if event.kind == "host_added")
+
+
+@pytest.mark.torch
+@pytest.mark.skipif("torch" not in horovod_torch.BUILT, reason=horovod_torch.WITHOUT)
+def test_an_articles_script_of_pytorch_goes_on_when_a_node_is_lost(
+    make: clusters.Make, ray_cluster: rays.Cluster
+) -> None:
+    strategy = ElasticHorovod(max_hosts=3, min_hosts=1, cooldown=(0.2, 1.0))
+    job = make.start(horovod_torch.ARTICLE, kind=PyTorch, hosts=3, files=horovod_torch.FILES, distribution=strategy)
+    until_size(job, 3)
+    horovod_torch.until_epoch(job, 1, "algo-1", "algo-2", "algo-3")
+    ray_cluster.kill(ray_cluster.busy()[0])
+    until_size(job, 3, 2, 3)  # on the node that had none
+    horovod_torch.until_epoch(job, 3, job.hosts[-1])
+    job.stop(wait=True)
+    assert job.status == "Stopped"
 
 
 @pytest.mark.soak

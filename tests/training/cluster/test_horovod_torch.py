@@ -1,0 +1,191 @@
+"""Horovod for PyTorch: under mpirun, and the elastic script and command of an article as they stand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusters
+import horovod_torch
+import pytest
+from elastic_jobs import sizes, trained, until_size
+from horovod_torch import ARTICLE, FILES, epochs, until_epoch
+
+from estimators import MPI, ElasticHorovod, PyTorch, TrainingJob
+
+pytestmark = [
+    pytest.mark.horovod,
+    pytest.mark.torch,
+    pytest.mark.skipif("torch" not in horovod_torch.BUILT, reason=horovod_torch.WITHOUT),
+]
+
+TRAIN = """
+import torch
+from aid import report
+from container import distributed
+from container.checkpoint import Checkpointer
+
+cluster = distributed.init(framework="torch")
+torch.manual_seed(cluster.rank)  # so that they would differ if nobody brought them together
+records = torch.arange(22.0).reshape(11, 2) / 22
+model = cluster.model(torch.nn.Linear(2, 1))
+optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+loader = cluster.loader(records, global_batch_size=4, shuffle=True, seed=3)
+parts = {"model": model, "optimizer": optimizer, "loader": loader}
+checkpointer = Checkpointer()
+step = 0
+while loader.epoch < 3:
+    for batch in loader:
+        optimizer.zero_grad()
+        (model(batch).square().mean() * loader.weight).backward()
+        optimizer.step()
+        step += 1
+    checkpointer.save(parts, epoch=loader.epoch, step=step)
+checkpointer.close()
+cluster.barrier()
+assert cluster.broadcast_object(cluster.rank) == 0
+report(
+    strategy=cluster.strategy, size=cluster.size, ranks=cluster.all_reduce(float(cluster.rank)),
+    weights=[value.tolist() for value in model.parameters()],
+)
+"""
+
+#: The command of the article.
+COMMAND = "horovodrun -np 2 --min-np 1 --max-np 3 --host-discovery-script discover_hosts.sh --slots 1 python train.py"
+
+#: Each epoch all ranks say together which records they have had, and the learning rate after each reset.
+SAMPLER = """
+import os, time
+import aid
+import torch
+import horovod.torch as hvd
+
+hvd.init()
+RECORDS, RATE = list(range(120)), 0.01
+sampler = hvd.elastic.ElasticSampler(RECORDS, shuffle=True)
+loader = torch.utils.data.DataLoader(RECORDS, batch_size=4, sampler=sampler)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=RATE * hvd.size())
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
+
+def on_state_reset():
+    for group in optimizer.param_groups:
+        group["lr"] = RATE * hvd.size()
+
+state.register_reset_callbacks([on_state_reset])
+
+@hvd.elastic.run
+def train(state):
+    enough = False
+    while not enough:
+        for number, batch in enumerate(loader):
+            optimizer.zero_grad()
+            model(batch[:, None] / 120).square().mean().backward()
+            optimizer.step()
+            state.sampler.record_batch(number, 4)
+            time.sleep(0.02)
+            if number % 5 == 4:
+                state.commit()
+        had = [record for one in hvd.allgather_object(state.sampler.processed_indices) for record in one]
+        assert set(had) == set(RECORDS), sorted(set(RECORDS) - set(had))
+        assert optimizer.param_groups[0]["lr"] == RATE * hvd.size()
+        aid.mark(f"epoch-{state.epoch}", hvd.size())
+        enough = hvd.broadcast_object(os.path.exists(os.path.join(aid.MARKS, "enough")), 0)
+        state.epoch += 1
+        state.sampler.set_epoch(state.epoch)
+        state.commit()
+
+train(state)
+aid.report(epochs=state.epoch, weights=[value.tolist() for value in model.parameters()])
+"""
+
+
+def test_ranks_of_mpirun_train_one_model(make: clusters.Make) -> None:
+    job = make.run(TRAIN, kind=PyTorch, hosts=2, distribution=MPI(processes_per_host=1))
+    first, second = (clusters.reports(job)[rank] for rank in (0, 1))
+    assert (first["strategy"], first["size"], first["ranks"]) == ("mpi", 2, 1.0)
+    assert first["weights"] == second["weights"]
+    assert job.result().warnings == ()
+
+
+def test_the_articles_script_trains_under_mpi(make: clusters.Make) -> None:
+    job = make.start(ARTICLE, kind=PyTorch, hosts=2, files=FILES, distribution=MPI(processes_per_host=1))
+    until_epoch(job, 2, "algo-1", "algo-2")
+    job.stop(wait=True)
+    assert job.status == "Stopped"
+
+
+def write_discovery(folder: Path, *hosts: str) -> None:
+    """Have the article's script name these hosts."""
+    (folder / "new").write_text("".join(f"{host}\n" for host in hosts))
+    os.replace(folder / "new", folder / "hosts")
+    script = folder / "discover_hosts.sh"
+    if not script.exists():
+        script.write_text(f"#!/bin/bash\ncat '{folder}/hosts'\n")
+        script.chmod(0o755)
+
+
+@contextlib.contextmanager
+def horovodrun(folder: Path, home: Path) -> Iterator[tuple[subprocess.Popen[bytes], TrainingJob]]:
+    """The article's command, as it is typed there, and the job that it becomes."""
+    command = [str(Path(sys.executable).with_name("fleetfit")), *COMMAND.split()]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            clusters.until(lambda: list((home / "jobs").glob("*/request.json")) or process.poll() is not None)
+            assert process.poll() is None, (folder / "output").read_text()
+            [record] = (home / "jobs").iterdir()
+            yield process, TrainingJob.attach(record.name)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_the_articles_command_adds_a_host_and_loses_the_first(tmp_path: Path, home: Path) -> None:
+    folder = tmp_path / "work"
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    write_discovery(folder, "10.0.1.20", "10.0.1.21")
+    with horovodrun(folder, home) as (process, job):
+        until_size(job, 2)
+        until_epoch(job, 1, "algo-1", "algo-2")
+        write_discovery(folder, "10.0.1.20", "10.0.1.21", "10.0.1.22")
+        until_size(job, 2, 3)
+        until_epoch(job, 2, "algo-1", "algo-2", "algo-3")
+        os.kill(clusters.Snapshot(job).find("toolkit", "algo-1").pid, signal.SIGKILL)
+        write_discovery(folder, "10.0.1.21", "10.0.1.22")
+        until_size(job, 2, 3, 2)
+        reached = max(epochs(job, host)[-1] for host in ("algo-2", "algo-3"))
+        until_epoch(job, reached + 2, "algo-2", "algo-3")
+        # Nobody has begun at the beginning: the second host has made all epochs, the third those since it came.
+        assert sorted(set(epochs(job, "algo-2"))) == list(range(epochs(job, "algo-2")[-1] + 1))
+        assert epochs(job, "algo-3")[0] >= 1
+        process.send_signal(signal.SIGINT)
+        clusters.until(lambda: process.poll() is not None)
+        shown = (folder / "output").read_text()
+    assert job.status == "Stopped" and sizes(job) == [2, 3, 2], shown
+    assert "10.0.1.22" in shown and "Epoch 2" in shown
+
+
+def test_a_sampler_has_each_record_in_each_epoch_and_the_rate_follows_the_ranks(make: clusters.Make) -> None:
+    strategy = ElasticHorovod(max_hosts=3, cooldown=(0.1, 1.0))
+    job = make.start(SAMPLER, kind=PyTorch, hosts=2, distribution=strategy)
+    until_size(job, 2)
+    trained(make, job, 2)
+    assert job.add_hosts(1) == ["algo-3"]
+    until_size(job, 2, 3)
+    trained(make, job, 3)
+    os.kill(clusters.Snapshot(job).find("toolkit", "algo-1").pid, signal.SIGKILL)
+    until_size(job, 2, 3, 2, 3)  # another one comes in its place
+    trained(make, job, 3)
+    make.mark("enough")
+    job.wait(logs=False)
+    first, *others = (one["weights"] for one in clusters.reports(job).values())
+    assert len(others) == 2 and all(one == first for one in others)
