@@ -201,7 +201,7 @@ def run_describe(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(job.describe())
     elif args.provenance:
-        from estimators.records.provenance.collecting import read
+        from estimators.records.provenance import read
 
         console.out_json(read(job.record.path))
     elif args.as_file:
@@ -219,7 +219,7 @@ def _show(job: TrainingJob) -> None:
     import shutil
 
     from estimators.client.functions import values
-    from estimators.records.provenance.collecting import read
+    from estimators.records.provenance import read
     from estimators.results import display
 
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
@@ -276,8 +276,7 @@ def _print_function(job: TrainingJob) -> int:
 
 def _reproduce(job: TrainingJob, part: str) -> int:
     from estimators.client.functions import values
-    from estimators.records.provenance import reproduce
-    from estimators.records.provenance.collecting import read
+    from estimators.records.provenance import read, reproduce
 
     if part == "function":
         return _print_function(job)

@@ -284,7 +284,7 @@ def _data(spec: TrainingJobSpec, provenance: Mapping[str, Any]) -> dict[str, dic
 
 
 def _provenance(record: JobRecord) -> Mapping[str, Any]:
-    from estimators.records.provenance.collecting import read
+    from estimators.records.provenance import read
 
     return read(record.path)
 

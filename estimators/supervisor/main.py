@@ -17,7 +17,7 @@ from estimators.job.errors import RecordError
 from estimators.job.log_redaction import mask_texts, text_mask
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
-from estimators.supervisor import dispatched, sharing
+from estimators.supervisor import sharing
 from estimators.supervisor.supervisor import Supervisor
 
 
@@ -37,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
     loop = Loop()
     try:
         if record.read_options().get("dispatcher"):
+            from estimators.supervisor import dispatched
+
             dispatched.run(loop, record)
             _expect_dismissal()
             _keep_what_is_left(record)

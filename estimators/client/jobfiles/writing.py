@@ -187,7 +187,7 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
     """
     from estimators.client.attaching import settings_of
     from estimators.client.functions import values as functions
-    from estimators.records.provenance.collecting import read
+    from estimators.records.provenance import read
 
     if functions.description_of(record) is not None:
         raise ConfigurationError(

@@ -358,7 +358,7 @@ def parameters_of(job: TrainingJob) -> dict[str, str]:
 
 def facts_of(job: TrainingJob) -> dict[str, str]:
     """Return what a tracker should know of a job beside its parameters."""
-    from estimators.records.provenance.collecting import read
+    from estimators.records.provenance import read
 
     spec = TrainingJobSpec.from_request(job.record.read_request())
     provenance = read(job.record.path)

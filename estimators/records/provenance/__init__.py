@@ -55,10 +55,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+from container.system.files import read_json
 from estimators.records.provenance.caller import caller_facts
 
-__all__ = ["caller_facts", "command"]
+__all__ = ["FILE", "caller_facts", "command", "read"]
+
+#: Its name in a job's record.
+FILE = "provenance.json"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Read a job's provenance from its record, as far as it is known; it is empty if nothing is."""
+    return read_json(folder / FILE)
 
 
 def command(record: Path) -> list[str]:

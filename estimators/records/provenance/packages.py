@@ -5,6 +5,7 @@ Neither pip nor conda need be there for it: the same metadata is read here. Noth
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -15,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from estimators.job.redaction import mask_text
 from estimators.records.provenance import changes, repository
@@ -59,14 +59,17 @@ class Interpreter(NamedTuple):
     folders: list[str]
 
 
+@functools.cache
 def interpreter(executable: str) -> Interpreter:
-    """Ask a Python for its packages' folders.
+    """Ask a Python for its packages' folders; this one knows them.
 
     Raises:
         OSError: it cannot be started.
         subprocess.SubprocessError: it fails or does not answer in time.
         ValueError: its answer makes no sense.
     """
+    if executable == sys.executable:
+        return Interpreter(sys.version_info[:2], Path(sys.prefix), site_folders())
     code = "import json, sys; print(json.dumps([sys.version_info[:2], sys.prefix, sys.path]))"
     answer = subprocess.run(
         [executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=True, cwd="/"
@@ -164,7 +167,7 @@ def _requirement(one: Installed) -> list[str]:
         return [f"{name}=={version}"]
     url = mask_text(_without_password(str(direct["url"])))
     if isinstance(direct.get("dir_info"), dict) and direct["dir_info"].get("editable"):
-        return _editable(name, version, url2pathname(urlsplit(url).path))
+        return _editable(name, version, unquote(urlsplit(url).path))
     return [f"{name} @ {_direct_reference(url, direct)}"]
 
 

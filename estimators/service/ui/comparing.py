@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators.job.errors import ConfigurationError
-from estimators.records.provenance.collecting import read
+from estimators.records.provenance import read
 from estimators.records.record import JobRecord
 from estimators.results import saving
 from estimators.results.comparison.comparison import Comparison, Group

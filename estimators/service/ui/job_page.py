@@ -216,8 +216,7 @@ def provenance_html(record: JobRecord) -> str:
     """Return the page of where a job came from, with what was not committed, and the commands that run it again."""
     from estimators.client.functions import values
     from estimators.job.secrets import mask_request
-    from estimators.records.provenance import reproduce
-    from estimators.records.provenance.collecting import read
+    from estimators.records.provenance import read, reproduce
 
     facts = read(record.path)
     parts: list[tuple[str, str]] = []
