@@ -355,13 +355,15 @@ class ManagedService(Backend):
     callbacks: ServiceCallbacks
 
     @classmethod
-    def check_tuning(cls, spec: TrainingJobSpec) -> None:
-        """Refuse by name what the trials of the service's tuning jobs cannot have.
+    def check_tuning(cls, spec: TrainingJobSpec, request: Mapping[str, Any]) -> None:
+        """Refuse by name what the service's tuning jobs cannot have.
 
         Args:
             spec: A trial, without the hyperparameters that are tuned.
+            request: The tuning job, as the service would be asked for it.
 
         Raises:
+            ConfigurationError: a value is none that the service takes.
             UnsupportedError: with the reason and the remedy.
         """
         raise UnsupportedError(f"{cls.name}: it has no tuning jobs.")

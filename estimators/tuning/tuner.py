@@ -42,6 +42,7 @@ from estimators.tuning.config import (
     WarmStartTypes,
 )
 from estimators.tuning.fleet import SharedFleetConfig
+from estimators.tuning.plan import TuningPlan
 from estimators.tuning.record import TuningRecord
 from estimators.tuning.request import check_managed, request_of
 
@@ -276,7 +277,23 @@ class HyperparameterTuner:
         if wait:
             self.wait()
 
-    def _start(self, name: str, inputs: Any) -> None:
+    def plan(self, inputs: Any = None, job_name: str | None = None) -> TuningPlan:
+        """Return what :meth:`fit` would start: on SageMaker the request, else a trial's processes; nothing is started.
+
+        Args:
+            inputs: As of :meth:`fit`.
+            job_name: As of :meth:`fit`.
+
+        Raises:
+            ConfigurationError: something is wrong.
+            UnsupportedError: something is not available.
+        """
+        spec, draft = self._draft(job_name if job_name is not None else self._name(), inputs)
+        request = request_of(spec, draft.spec.to_request())
+        return TuningPlan(strategy=spec.strategy, request=request, trial=draft.plan())
+
+    def _draft(self, name: str, inputs: Any) -> tuple[TuningSpec, Draft]:
+        """Return the tuning job and the job of its trials, checked but for what depends on this machine."""
         spec = self._spec(name)
         estimator = self.estimator
         settings = estimator.settings
@@ -307,9 +324,14 @@ class HyperparameterTuner:
             dataclasses.replace(settings, **changes), inputs, name=name,
             passes_model_dir=estimator._passes_model_dir, tuned=tuned,
         )  # fmt: skip
-        draft.check()
         if managed:
-            backends.load_service(draft.options.backend).check_tuning(draft.spec)
+            request = request_of(spec, draft.spec.to_request(), masked=False)
+            backends.load_service(draft.options.backend).check_tuning(draft.spec, request)
+        return spec, draft
+
+    def _start(self, name: str, inputs: Any) -> None:
+        spec, draft = self._draft(name, inputs)
+        draft.check()
         for warning in draft.warnings:
             warnings.warn(warning, PreflightWarning, stacklevel=4)
 
@@ -324,7 +346,7 @@ class HyperparameterTuner:
         self.latest_tuning_job = running.create(
             spec,
             fill,
-            estimator=type(estimator).__name__,
+            estimator=type(self.estimator).__name__,
             request=request_of(spec, draft.spec.to_request()),
             env=draft.env,
         )

@@ -113,9 +113,9 @@ class SageMakerBackend(ManagedService):
         shipping.check(spec, options)
 
     @classmethod
-    def check_tuning(cls, spec: TrainingJobSpec) -> None:
-        """Refuse what the trials of SageMaker's tuning jobs cannot have."""
-        SageMakerTuning.check(spec)
+    def check_tuning(cls, spec: TrainingJobSpec, request: Mapping[str, Any]) -> None:
+        """Refuse what SageMaker's tuning jobs cannot have."""
+        SageMakerTuning.check(spec, request)
 
     @classmethod
     def tuning_service(cls, options: RunOptions) -> SageMakerTuning:

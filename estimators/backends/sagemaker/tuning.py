@@ -12,7 +12,7 @@ from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import explain, is_missing, is_taken, needs_login, passes, said_by
 from estimators.backends.sagemaker.mirror import plain
 from estimators.backends.sagemaker.options import SageMakerOptions
-from estimators.job.errors import JobExistsError, UnsupportedError
+from estimators.job.errors import ConfigurationError, JobExistsError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: Members of a training job's request that the definition of a tuning job's trials has too.
@@ -50,10 +50,15 @@ class SageMakerTuning:
         self._aws = Aws(region=self._given.region, profile=self._given.profile)
 
     @staticmethod
-    def check(spec: TrainingJobSpec) -> None:
-        """Refuse what the definition of a tuning job's trials has no member for.
+    def check(spec: TrainingJobSpec, tuning: Mapping[str, Any]) -> None:
+        """Refuse what the definition of a tuning job's trials has no member for, and what AWS's model does not take.
+
+        Args:
+            spec: A trial.
+            tuning: The CreateHyperParameterTuningJob request.
 
         Raises:
+            ConfigurationError: a value is none that AWS's model takes.
             UnsupportedError: with the reason and the remedy.
         """
         request = spec.to_request()
@@ -67,6 +72,14 @@ class SageMakerTuning:
         strange += sorted(request.get("AlgorithmSpecification", {}).keys() - _ALGORITHM)
         if strange:
             raise UnsupportedError(f"{', '.join(strange)}: SageMaker's tuning jobs have no such member; leave it out.")
+        import botocore.session
+        import botocore.validate
+
+        model = botocore.session.get_session().get_service_model("sagemaker")
+        shape = model.operation_model("CreateHyperParameterTuningJob").input_shape
+        report = botocore.validate.ParamValidator().validate(dict(tuning), shape)
+        if report.has_errors():
+            raise ConfigurationError(f"SageMaker does not take this tuning job: {report.generate_report()}")
 
     def upload(self, spec: TrainingJobSpec, source: Path) -> None:
         """Upload the code of all trials."""

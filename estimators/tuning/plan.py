@@ -1,0 +1,60 @@
+"""What a tuning job would be, as data: ``HyperparameterTuner.plan()``."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from estimators.client.cluster_plan import ClusterPlan
+from estimators.job.fleets import capabilities
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuningPlan:
+    """A tuning job that has not been started. ``print(plan)`` shows it; in a notebook it is HTML.
+
+    Attributes:
+        strategy: How it chooses hyperparameters.
+        request: It as a CreateHyperParameterTuningJob request; values whose names look secret are ``***``.
+        trial: What a trial would start, without the hyperparameters that are tuned.
+    """
+
+    strategy: str
+    request: Mapping[str, Any]
+    trial: ClusterPlan
+
+    def text(self) -> str:
+        """Return the plan as text: what is searched, and what a trial starts, or on SageMaker the request."""
+        config = self.request["HyperParameterTuningJobConfig"]
+        limits = config["ResourceLimits"]
+        objective = config.get("HyperParameterTuningJobObjective") or {}
+        count = limits.get("MaxNumberOfTrainingJobs")
+        trials = f"{count} trials" if count is not None else "trials until its time is over"
+        lines = [
+            f"{self.request['HyperParameterTuningJobName']}: strategy {self.strategy}, {trials}, "
+            f"{limits['MaxParallelTrainingJobs']} at once"
+        ]
+        if objective:
+            lines.append(f"objective: {objective['Type'].lower()} {objective['MetricName']}")
+        for kind, found in config["ParameterRanges"].items():
+            for one in found:
+                ends = one.get("Values") or f"{one['MinValue']} to {one['MaxValue']}"
+                values = ", ".join(ends) if isinstance(ends, list) else ends
+                lines.append(f"{one['Name']}: {values} ({kind.removesuffix('ParameterRanges').lower()})")
+        if capabilities(self.trial.spec.instance_type).managed:
+            lines += [f"warning: {warning}" for warning in self.trial.warnings]
+            asked = json.dumps(self.request, indent=2, ensure_ascii=False)
+            return "\n".join([*lines, "", "request (CreateHyperParameterTuningJob):", asked])
+        return "\n".join([*lines, "", "each trial:", self.trial.text()])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text())}</pre>"
