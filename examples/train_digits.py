@@ -2,8 +2,8 @@
 
 One script, ``entrypoints/train.py``, for all of them: only ``distribution`` differs. It ends with a table of the
 strategies. With ``--build-horovod`` Horovod is built, if need be, beside the first trainings, and trains last; where it
-cannot be built it says so and trains with the others. ``--framework torch`` trains ``entrypoints/train_torch.py`` by
-torch.distributed instead.
+cannot be built it says so and trains with the others. ``--framework torch`` trains ``entrypoints/train_torch.py``
+instead, by torch.distributed and by Horovod.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import importlib.util
 import os
 import sys
+import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -31,24 +32,30 @@ from estimators import (
     TrainingJob,
     TrainingJobError,
 )
-from estimators.provision import commands
+from estimators.provision import commands, horovod
 from estimators.records.record import jobs_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 # Horovod's last: it may still be building.
 STRATEGIES = ("collective_all_reduce", "parameter_server", "mpi")
 #: Framework -> its strategies, of which each is trained.
-FRAMEWORKS = {"tensorflow": STRATEGIES, "torch": ("torch_distributed",)}
+FRAMEWORKS = {"tensorflow": STRATEGIES, "torch": ("torch_distributed", "mpi")}
 #: What a newcomer may expect of each strategy on this data after so many epochs.
 ACCURACY, EPOCHS = 0.95, 20
 
 
 class HorovodBuild(threading.Thread):
-    """Builds and installs Horovod, if it is not there, beside trainings that do not need it."""
+    """Builds and installs Horovod, if it is not there, beside trainings that do not need it.
 
-    def __init__(self, log: Path) -> None:
+    Args:
+        log: A file for all that is said.
+        torch: Whether it is built for PyTorch as well.
+    """
+
+    def __init__(self, log: Path, *, torch: bool = False) -> None:
         super().__init__(name="horovod", daemon=True)
         self.log = log
+        self._environment = {**os.environ, horovod.FRAMEWORKS: "tensorflow,torch"} if torch else os.environ
         self.lines: list[str] = []
         self.returncode: int | None = None
         self.elapsed_s = 0.0
@@ -58,7 +65,7 @@ class HorovodBuild(threading.Thread):
         """Complete the environment; with what the trainings leave of the processors."""
         started = time.monotonic()
         argv = ["nice", "-n", "19", sys.executable, str(ROOT / "estimators" / "provision"), "--venv", sys.prefix]
-        finished = commands.run(argv, log=self.log, environment=os.environ, on_line=self._take)
+        finished = commands.run(argv, log=self.log, environment=self._environment, on_line=self._take)
         self.returncode = finished.returncode
         self.elapsed_s = time.monotonic() - started
 
@@ -164,11 +171,17 @@ def main() -> int:
     if options.framework == "torch" and importlib.util.find_spec("torch") is None:
         parser.error(f"PyTorch is not installed: `{sys.prefix}/bin/fleetfit install torch`.")
 
-    horovod = HorovodBuild(Path(sys.prefix) / ".fleetfit" / "logs" / "train.log")
+    build = HorovodBuild(Path(sys.prefix) / ".fleetfit" / "logs" / "train.log", torch=options.framework == "torch")
     if "mpi" in options.strategies and options.build_horovod:
-        horovod.start()
-    elif "mpi" in options.strategies and importlib.util.find_spec("horovod") is None:
-        print("Horovod is not installed, so mpi is left out; `fleetfit doctor` says what is missing.", flush=True)
+        build.start()
+    elif "mpi" in options.strategies and options.framework not in horovod.built_for(
+        Path(sysconfig.get_path("platlib"))
+    ):
+        print(
+            f"Horovod is not installed for {options.framework}, so mpi is left out; `fleetfit doctor` says what is "
+            "missing.",
+            flush=True,
+        )
         options.strategies.remove("mpi")
 
     table = Table(box=box.SIMPLE_HEAD)
@@ -177,9 +190,9 @@ def main() -> int:
     below: list[str] = []
     problems = []
     for strategy in options.strategies:
-        if strategy == "mpi" and options.build_horovod and (why := horovod.wait()):
+        if strategy == "mpi" and options.build_horovod and (why := build.wait()):
             print(f"mpi is left out: {why}", file=sys.stderr, flush=True)
-            if horovod.returncode:
+            if build.returncode:
                 problems.append("mpi was left out: Horovod could not be built.")
             continue
         try:
