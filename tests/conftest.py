@@ -61,12 +61,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """End engines when the last of their tests is over, as idle ones take their share of the machine, too.
+    """End an engine when the last of its tests is over, as idle ones take their share of the machine, too.
 
     Pytest itself ends what is there for all tests (``scope="session"``) only when all of a process's tests are over.
     """
     found = yield
-    if nextitem is not None and turns.ends_engines(item.nodeid, nextitem.nodeid):
+    if nextitem is not None and turns.ends_engine(item.nodeid, nextitem.nodeid):
         item.session._setupstate.teardown_exact(None)
     return found
 

@@ -1,8 +1,8 @@
 """Which of the tests' processes runs what, and when.
 
 Tests of one engine run in one process, which starts it once. Those that train with TensorFlow or PyTorch, or run
-containers, use two cores: they have a process for each pair of cores, with engines of its own, and the others fill up.
-(The documents' tests fill up, too: they mostly wait for the commands that they show.)
+containers, use two cores: as many of these run at once as there are pairs of cores, and the others fill up. (The
+documents' tests fill up, too: they mostly wait for the commands that they show.)
 """
 
 from __future__ import annotations
@@ -37,14 +37,9 @@ def is_large(test: str) -> bool:
 
 
 def group(test: str, places: int = PLACES) -> str:
-    """Return the name of the tests that run in one process with a test, by its node ID.
-
-    One process has all that use two cores, with engines of its own: others would wait for their turn beside it.
-    """
+    """Return the name of the tests that run in one process with a test, by its node ID."""
     file = test.partition("::")[0]
-    if is_large(test):
-        return f"large {zlib.crc32(file.encode()) % places}"
-    return _engine(test) or file
+    return _engine(test) or (f"large {zlib.crc32(file.encode()) % places}" if is_large(test) else file)
 
 
 def _engine(test: str) -> str | None:
@@ -52,19 +47,22 @@ def _engine(test: str) -> str | None:
     return next((engine for engine, sign in _ENGINES.items() if sign.search(test)), None)
 
 
-def ends_engines(test: str, following: str) -> bool:
-    """Return whether no engine of a test's group is needed any more: one process gets all of it, and then other tests.
+def ends_engine(test: str, following: str) -> bool:
+    """Return whether a test was the last of its engine: one process gets all of these, one after the other.
 
     One that runs all tests itself gets them in another order, in which the same engine may be needed again.
     """
-    has_engines = is_large(test) or _engine(test) is not None
-    return "PYTEST_XDIST_WORKER" in os.environ and has_engines and group(following) != group(test)
+    own = _engine(test)
+    return "PYTEST_XDIST_WORKER" in os.environ and own is not None and _engine(following) != own
 
 
 def order(test: str) -> int:
-    """Return when a test runs: what takes long is not left for the end, where the unit tests fill up."""
+    """Return when a test runs: what takes long is not left for the end, where the unit tests fill up.
+
+    Those of an engine that use two cores are its last ones, as they have to wait for others that do.
+    """
     if _engine(test) is not None:
-        return 1 if is_large(test) else 2  # an engine does not run beside tests that have no use for it
+        return 2 if is_large(test) else 1
     if is_large(test):
         return 0
     return 4 if "tests/unit/" in test else 3
