@@ -131,6 +131,12 @@ while not os.path.exists(os.path.join(aid.MARKS, "enough")):
 ENVIRONMENT = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
+def reports(job: TrainingJob) -> list[dict[str, Any]]:
+    """What the job's workers have reported, in the order in which they did."""
+    found = (line.text.partition("report ")[2] for line in job.log_lines() if line.text.startswith("report "))
+    return [json.loads(text) for text in found]
+
+
 def sizes(job: TrainingJob) -> list[int]:
     """The number of workers of each membership."""
     return [event.data["size"] for event in job.record.events() if event.kind == "resized"]

@@ -21,6 +21,8 @@ from container.toolkit import ports
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "entrypoints"
 CHECKS = ROOT / "tests" / "training" / "distributed" / "checks.py"
+#: Where programs find modules: what is in `quick` Python imports by itself.
+PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support" / "quick")])
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
 TIMEOUT_S = 500
@@ -53,7 +55,7 @@ def environment(**changes: str) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_ENABLE_ONEDNN_OPTS": "0",
         "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHONPATH,
         # A program of MPI's that runs alone looks for its helpers there.
         "PATH": os.pathsep.join([str(MPIRUN.parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",

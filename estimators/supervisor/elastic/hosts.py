@@ -72,7 +72,7 @@ class HostControl:
         self._roster.add(ElasticHost(name, slots=slots, spare=spare))
         if not spare:
             session.job.event("host_added", name=name)
-            session.job.say(f"{name} is being added")
+            session.job.say(f"{name} is being added{f' at {place}' if place is not None else ''}")
         if place is not None:
             session.backend.locate(name, place)
         session.backend.add_host(name)
@@ -275,8 +275,9 @@ class HostControl:
         return self._add(slots, place)
 
     def locate(self, host: str, place: str) -> None:
-        """Tell the backend."""
+        """Tell the backend, and the user, who has named the place."""
         self._session.backend.locate(host, place)
+        self._session.job.say(f"{host} is at {place}")
 
     def notice(self, host: str, seconds: float) -> None:
         """As if its provider had said it."""

@@ -23,6 +23,7 @@ def test_both_kerases(tmp_path: Path) -> None:
     for flavour in ("tf_keras", "keras"):
         done = subprocess.run(
             [sys.executable, str(HERE / "keras_checks.py"), flavour, str(tmp_path / flavour)],
+            env={**os.environ, "PYTHONPATH": launching.PYTHONPATH},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -42,6 +43,7 @@ def on_two_workers(*command: str) -> list[Any]:
                 [sys.executable, *(part.replace("RANK", str(rank)) for part in command)],
                 env={
                     **os.environ,
+                    "PYTHONPATH": launching.PYTHONPATH,
                     "TF_CONFIG": json.dumps(
                         {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
                     ),

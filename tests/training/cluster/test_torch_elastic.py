@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from typing import Any
 
 import clusters
 import pytest
-from elastic_jobs import check, sizes, until_size
+from elastic_jobs import check, reports, sizes, until_size
 
 from estimators import ElasticTorchDistributed, PyTorch, TrainingJob, TrainingJobError
 from estimators.client import ipc_client
@@ -85,11 +83,6 @@ def trained(make: clusters.Make, job: TrainingJob, size: int) -> None:
 
 def restarts(job: TrainingJob) -> int:
     return sum(event.kind == "restarted" for event in job.record.events())
-
-
-def reports(job: TrainingJob) -> list[dict[str, Any]]:
-    found = (line.text.partition("report ")[2] for line in job.log_lines() if line.text.startswith("report "))
-    return [json.loads(text) for text in found]
 
 
 @pytest.mark.landing

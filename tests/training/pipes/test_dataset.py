@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import feeding
+import launching
 import pytest
 
 CHECKS = Path(__file__).with_name("checks.py")
@@ -25,7 +26,7 @@ WITHOUT = (
 
 
 def check(folder: Path, *names: str, **environment: str) -> str:
-    paths = os.pathsep.join([str(Path(feeding.__file__).parent), str(feeding.ROOT)])
+    paths = os.pathsep.join([str(Path(feeding.__file__).parent), launching.PYTHONPATH])
     done = subprocess.run(
         [sys.executable, str(CHECKS), str(folder), *names],
         env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},

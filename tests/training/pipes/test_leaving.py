@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import launching
 import pytest
-from feeding import ROOT
 
 from container.formats import tfrecord
 
@@ -32,7 +32,7 @@ def test_leaving_while_the_stream_stands_still_and_the_next_epoch_is_prepared(tm
         writers.append(os.open(data / "train_0", os.O_RDWR))
         os.write(writers[-1], b"".join(tfrecord.encode(b"r%d" % number) for number in range(3)))
         words = [sys.executable, str(SCRIPT), str(base), way]
-        environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "FLEETFIT_NATIVE_PIPE": native}
+        environment = {"PYTHONPATH": launching.PYTHONPATH, "TF_CPP_MIN_LOG_LEVEL": "3", "FLEETFIT_NATIVE_PIPE": native}
         scripts.append(
             subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import launching
 import pytest
-from feeding import ROOT, agent, write_objects
+from feeding import agent, write_objects
 
 SCRIPT = Path(__file__).with_name("resuming.py")
 
@@ -27,7 +28,7 @@ def test_each_remaining_record_is_seen_once(tmp_path: Path, shuffle: int, legacy
         with agent(tmp_path / "ml", channels):
             done = subprocess.run(
                 [sys.executable, str(SCRIPT), str(tmp_path / "ml"), str(out), str(kill), str(shuffle)],
-                env={"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": legacy},
+                env={"PYTHONPATH": launching.PYTHONPATH, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": legacy},
                 capture_output=True,
                 text=True,
                 timeout=120,
