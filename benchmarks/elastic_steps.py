@@ -57,12 +57,13 @@ def estimator(folder: Path, *, hosts: int, framework: str = "tensorflow", **hype
     """
     script = _SCRIPTS[framework]
     kind: type[Estimator] = PyTorch if framework == "torch" else TensorFlow
+    own = {"model_dir": False} if framework == "tensorflow" else {}
     return kind(
         entry_point=script.name,
         source_dir=str(script.parent),
         instance_count=hosts,
         instance_type="local_process",
-        model_dir=False,
+        **own,
         # What was killed does not come back while the benchmark looks.
         distribution=ElasticHorovod(cooldown=(600.0, 600.0)),
         hyperparameters={"folder": str(folder), "steps": _STEPS, **hyperparameters},
