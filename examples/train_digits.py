@@ -12,7 +12,6 @@ import argparse
 import importlib.util
 import os
 import sys
-import sysconfig
 import threading
 import time
 from pathlib import Path
@@ -174,9 +173,7 @@ def main() -> int:
     build = HorovodBuild(Path(sys.prefix) / ".fleetfit" / "logs" / "train.log", torch=options.framework == "torch")
     if "mpi" in options.strategies and options.build_horovod:
         build.start()
-    elif "mpi" in options.strategies and options.framework not in horovod.built_for(
-        Path(sysconfig.get_path("platlib"))
-    ):
+    elif "mpi" in options.strategies and options.framework not in horovod.built_for(sys.path):
         print(
             f"Horovod is not installed for {options.framework}, so mpi is left out; `fleetfit doctor` says what is "
             "missing.",

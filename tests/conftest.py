@@ -65,10 +65,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     Pytest itself ends what is there for all tests (``scope="session"``) only when all of a process's tests are over.
     """
-    found = yield
-    if nextitem is not None and turns.ends_engine(item.nodeid, nextitem.nodeid):
-        item.session._setupstate.teardown_exact(None)
-    return found
+    try:
+        return (yield)
+    finally:
+        if nextitem is not None and turns.ends_engine(item.nodeid, nextitem.nodeid):
+            item.session._setupstate.teardown_exact(None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

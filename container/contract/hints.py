@@ -59,7 +59,8 @@ OWN_PATHS = (
 _RAISED: tuple[tuple[str, str], ...] = (
     (
         r"module 'horovod\.torch' has no attribute|Extension horovod\.torch has not been built",
-        "Horovod was built without PyTorch: `fleetfit install horovod tensorflow torch` builds it with both.",
+        "Horovod was built without PyTorch: `fleetfit install horovod torch` builds it for that, and with "
+        "`tensorflow torch` for both.",
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|doesn't have NCCL built in",

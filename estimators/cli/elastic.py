@@ -202,8 +202,8 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _program(name: str) -> str:
-    """Return where a script is: in this folder, or else, as for horovodrun's shell, in PATH."""
-    return os.path.abspath(name if os.path.exists(name) else shutil.which(name) or name)
+    """Return where a script is: here, or else in PATH, where horovodrun's shell looks for it."""
+    return os.path.abspath(name if os.path.isfile(name) else shutil.which(name) or name)
 
 
 def _here(args: argparse.Namespace) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,50 +59,69 @@ def check_local(spec: TrainingJobSpec) -> None:
             )
 
 
-#: Imports of an entry point that is not ready to do without: then they stand in a ``try``.
-_HOROVOD = re.compile(rb"^(?:import|from)\s+horovod\.(torch|tensorflow|keras)\b", re.MULTILINE)
-_DISTRIBUTED = re.compile(
-    rb"^(?:from\s+container\s+import\b.*\bdistributed\b|(?:from|import)\s+container\.distributed\b)", re.M
-)
+def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, python: str) -> None:
+    """Refuse a script for the framework that the Horovod of a Python was not built for.
 
-
-def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, given: Mapping[str, str]) -> None:
-    """Refuse a script for one framework where this Python's Horovod was built for the other, or there is none.
+    Only what the entry point imports whatever happens counts, and a Horovod that is found nowhere is nothing to refuse:
+    the job's own variables, or its code, may bring one.
 
     Args:
         spec: The job.
         source: Its code.
         framework: The framework that the estimator is for.
-        given: The job's own variables.
+        python: The interpreter of its ranks.
 
     Raises:
-        UnsupportedError: the script imports what is not there; how to build it is said.
+        UnsupportedError: with the command that builds what is missing.
     """
-    if not isinstance(spec.strategy, MPI | ElasticHorovod) or "PYTHONPATH" in given:
+    if not isinstance(spec.strategy, MPI | ElasticHorovod) or "horovod" in source.listing.top:
         return
     if b"horovod" in source.text_of("requirements.txt"):
         return
-    text = source.text_of(source.program, f"{source.program.replace('.', '/')}.py")
-    imported = {match.decode() for match in _HOROVOD.findall(text)}
-    needed = {"torch" if name == "torch" else "tensorflow" for name in imported}
-    if not imported and framework == "torch" and _DISTRIBUTED.search(text):
-        needed = {"torch"}
+    needed = _needs_of(imports_of(source.entry_text()), framework)
     if not needed:
         return
     from estimators.provision import horovod
     from estimators.records.provenance import packages
 
-    built = {each for folder in packages.site_folders() for each in horovod.built_for(Path(folder))}
-    if needed <= built:
+    try:
+        built = horovod.built_for(packages.interpreter(python).folders)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return  # the job says what is wrong with that Python
+    if not built or needed <= built:
         return
     called = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
-    missing = " and ".join(called[each] for each in sorted(needed - built))
-    state = f"is built for {' and '.join(called[each] for each in sorted(built))} only" if built else "is not there"
-    words = " ".join(sorted(needed | {each for each in called if installed_version(each) is not None}))
+    missing, there = (" and ".join(called[name] for name in sorted(names)) for names in (needed - built, built))
     raise UnsupportedError(
-        f"{source.program} needs Horovod for {missing}, and this Python's {state}: `fleetfit install horovod {words}` "
-        "builds it, once, in some minutes."
+        f"{source.program} needs Horovod for {missing}, and it is built for {there} only: `fleetfit install horovod "
+        f"{' '.join(sorted(needed | built))}` builds it for both, once, in some minutes."
     )
+
+
+def imports_of(text: bytes) -> set[str]:
+    """Return the modules that a script imports whatever happens: not in a function, nor where it may do without."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return set()
+    found: set[str] = set()
+    for node in body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _needs_of(imported: set[str], framework: str | None) -> set[str]:
+    """Return the frameworks for which a script that imports these modules needs Horovod."""
+    parts = {tuple(name.split(".")[:2]) for name in imported}
+    needed = {"torch"} if ("horovod", "torch") in parts else set()
+    if not parts.isdisjoint({("horovod", "tensorflow"), ("horovod", "keras")}):
+        needed.add("tensorflow")
+    if not needed and framework == "torch" and ("container", "distributed") in parts:
+        return {"torch"}
+    return needed
 
 
 def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import re
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -201,7 +202,7 @@ class Draft:
             checks.check_local(self.spec)
             checks.check_disturbances(self.spec, options)
             if self.settings.capabilities.this_python and self.source is not None:
-                checks.check_horovod(self.spec, self.source, self.framework, self.settings.environment or {})
+                checks.check_horovod(self.spec, self.source, self.framework, options.python or sys.executable)
         else:
             checks.refuse_disturbances(instance_type, options)
         backend.check(self.spec, options)

@@ -191,13 +191,20 @@ class Source:
                 return True
         return False
 
-    def text_of(self, *names: str) -> bytes:
-        """Return what the first of these files holds; nothing where there is none, or it cannot be read."""
+    def text_of(self, name: str) -> bytes:
+        """Return what a file holds; nothing where there is none, or it cannot be read."""
         for entry in self.listing.entries:
-            if entry.name in names and entry.origin is not None and entry.size <= _LARGEST_TEXT:
+            if entry.name == name and entry.origin is not None and entry.size <= _LARGEST_TEXT:
                 with contextlib.suppress(OSError):  # whoever copies it says so
                     return Path(entry.origin).read_bytes()
         return b""
+
+    def entry_text(self) -> bytes:
+        """Return the text of the entry point, a script of Python's or a module; nothing of any other."""
+        if self.program.endswith(".py"):
+            return self.text_of(self.program)
+        module = self.program.replace(".", "/")
+        return self.text_of(f"{module}.py") or self.text_of(f"{module}/__main__.py")
 
     def found(self) -> Source:
         """Return the part of it that lies on this machine's disk: all but what is made for the job."""

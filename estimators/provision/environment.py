@@ -141,7 +141,7 @@ class _Step:
         key: All that its result depends on, as text.
         packages: The distributions it answers for.
         run: Does it.
-        file: What it makes, if that is no distribution.
+        there: Whether what it makes is there, as far as that is no distribution.
     """
 
     name: str
@@ -149,7 +149,7 @@ class _Step:
     key: str
     packages: tuple[str, ...]
     run: Callable[[Installation], None] = field(compare=False)
-    file: Path | None = None
+    there: Callable[[], bool] = field(default=lambda: True, compare=False)
 
 
 def provision(options: Options, progress: Progress) -> Report:
@@ -305,9 +305,7 @@ def _pending(options: Options, progress: Progress) -> list[_Step]:
     return [
         step
         for step in _steps(options, progress, installed, extras)
-        if step.name not in finished
-        or not finished[step.name].holds(step.key, installed)
-        or (step.file is not None and not step.file.exists())
+        if step.name not in finished or not finished[step.name].holds(step.key, installed) or not step.there()
     ]
 
 
@@ -366,6 +364,11 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         cache = WheelCache(root=cache_root())
         horovod.install(installation, cache, on_detail=progress.detail, on_note=progress.note)
 
+    def horovod_fits() -> bool:
+        """Somebody may have built it for other frameworks since."""
+        built = horovod.built_for(map(str, options.venv.glob("lib/python3.*/site-packages")))
+        return not built or (horovod.asked() or {"tensorflow"}) <= built
+
     def install_reader(installation: Installation) -> None:
         pipe_reader.install(installation, on_detail=progress.detail)
 
@@ -381,7 +384,11 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
         built_for = [f"{name}={installed.get(name)}" for name in frameworks]
         asked = os.environ.get(horovod.FRAMEWORKS, "")
         key = "|".join([horovod.VERSION, str(patches.REVISION), *built_for, asked])
-        steps.append(_Step(name="horovod", title="Horovod", key=key, packages=("horovod",), run=install_horovod))
+        steps.append(
+            _Step(
+                name="horovod", title="Horovod", key=key, packages=("horovod",), run=install_horovod, there=horovod_fits
+            )
+        )
     steps.append(
         _Step(
             name="pipe-reader",
@@ -389,7 +396,7 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
             key=f"{tensorflow.distribution}={installed.get(tensorflow.distribution)}|{reader.name}",
             packages=(),
             run=install_reader,
-            file=reader,
+            there=reader.exists,
         )
     )
     return steps

@@ -118,10 +118,10 @@ class BuildKey:
         """
         installed = installation.installed()
         flavour = next((name for name in ("tensorflow_cpu", "tensorflow") if name in installed), None)
-        asked = frozenset(frameworks) or _asked()
-        with_tensorflow = "tensorflow" in asked if asked else flavour is not None
-        without_asking = flavour is None or "torch" in built_for(installation.packages)
-        with_torch = "torch" in asked if asked else "torch" in installed and without_asking
+        wanted = frozenset(frameworks) or asked()
+        with_tensorflow = "tensorflow" in wanted if wanted else flavour is not None
+        without_asking = flavour is None or "torch" in built_for([installation.packages])
+        with_torch = "torch" in wanted if wanted else "torch" in installed and without_asking
         needs = [
             ("TensorFlow", flavour is not None or not with_tensorflow, "fleetfit install"),
             ("PyTorch", "torch" in installed or not with_torch, "fleetfit install torch"),
@@ -218,13 +218,14 @@ def cached(installation: Installation, cache: WheelCache) -> Path | None:
     return next((wheel for each in keys if (wheel := cache.find(str(each))) is not None), None)
 
 
-def built_for(packages: Path) -> frozenset[str]:
-    """Return the frameworks that the Horovod of an environment was built for, by its compiled libraries; none without.
+def built_for(folders: Iterable[str | Path]) -> frozenset[str]:
+    """Return the frameworks that an installed Horovod was built for, by its compiled libraries; none without it.
 
     Args:
-        packages: The environment's site-packages.
+        folders: In which packages are installed: site-packages, or ``sys.path``.
     """
-    return frozenset(name for name in _FRAMEWORKS if any(packages.glob(f"horovod/{name}/mpi_lib*.so")))
+    found = {(Path(folder), name) for folder in folders for name in _FRAMEWORKS}
+    return frozenset(name for folder, name in found if any(folder.glob(f"horovod/{name}/mpi_lib*.so")))
 
 
 def compiler() -> str:
@@ -260,19 +261,19 @@ def _check(installation: Installation, key: BuildKey) -> commands.Finished:
     return checked
 
 
-def _asked() -> frozenset[str]:
+def asked() -> frozenset[str]:
     """Return what :data:`FRAMEWORKS` names; empty where it is not set.
 
     Raises:
         RequirementUnavailable: It names something else.
     """
-    asked = frozenset(name.strip() for name in os.environ.get(FRAMEWORKS, "").lower().split(",") if name.strip())
-    if unknown := asked - _FRAMEWORKS:
+    named = frozenset(name.strip() for name in os.environ.get(FRAMEWORKS, "").lower().split(",") if name.strip())
+    if unknown := named - _FRAMEWORKS:
         raise RequirementUnavailable(
             f"{FRAMEWORKS} is {os.environ[FRAMEWORKS]!r}; Horovod is not built for {', '.join(sorted(unknown))} here",
             "Set it to tensorflow, to torch or to tensorflow,torch, or leave it out.",
         )
-    return asked
+    return named
 
 
 def _build(

@@ -10,6 +10,7 @@ from typing import Any
 
 from estimators.client.cluster_plan import ClusterPlan
 from estimators.job.fleets import capabilities
+from estimators.tuning.config import TuningSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,26 +18,24 @@ class TuningPlan:
     """A tuning job that has not been started. ``print(plan)`` shows it; in a notebook it is HTML.
 
     Attributes:
-        strategy: How it chooses hyperparameters.
+        spec: What is searched, and how.
         request: It as a CreateHyperParameterTuningJob request; values whose names look secret are ``***``.
         trial: What a trial would start, without the hyperparameters that are tuned.
     """
 
-    strategy: str
+    spec: TuningSpec
     request: Mapping[str, Any]
     trial: ClusterPlan
 
     def text(self) -> str:
         """Return the plan as text: what is searched, and what a trial starts, or on SageMaker the request."""
         config = self.request["HyperParameterTuningJobConfig"]
-        limits = config["ResourceLimits"]
         objective = config.get("HyperParameterTuningJobObjective") or {}
-        count = limits.get("MaxNumberOfTrainingJobs")
-        trials = f"{count} trials" if count is not None else "trials until its time is over"
-        lines = [
-            f"{self.request['HyperParameterTuningJobName']}: strategy {self.strategy}, {trials}, "
-            f"{limits['MaxParallelTrainingJobs']} at once"
-        ]
+        fleet = self.spec.fleet
+        trials = f"{self.spec.limit} trials, {self.spec.parallel} at once"
+        if fleet is not None:
+            trials = f"as many trials as {fleet.hosts} hosts have room for until the deadline"
+        lines = [f"{self.spec.name}: strategy {self.spec.strategy}, {trials}"]
         if objective:
             lines.append(f"objective: {objective['Type'].lower()} {objective['MetricName']}")
         for kind, found in config["ParameterRanges"].items():

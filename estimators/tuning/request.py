@@ -40,9 +40,9 @@ def request_of(spec: TuningSpec, trial_request: Mapping[str, Any], *, masked: bo
         trial_request: The CreateTrainingJob request of a trial.
         masked: Whether values whose names look secret are ``***``.
     """
-    definition = {name: value for name, value in trial_request.items() if name not in _NOT_DEFINED}
-    static = {"HyperParameters": trial_request.get("HyperParameters") or {}}
-    definition["StaticHyperParameters"] = (mask_request(static) if masked else static)["HyperParameters"]
+    trial = mask_request(trial_request) if masked else trial_request
+    definition = {name: value for name, value in trial.items() if name not in _NOT_DEFINED}
+    definition["StaticHyperParameters"] = trial.get("HyperParameters") or {}
     request = {
         "HyperParameterTuningJobName": spec.name,
         "HyperParameterTuningJobConfig": spec.to_config(),

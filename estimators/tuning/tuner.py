@@ -290,10 +290,10 @@ class HyperparameterTuner:
         """
         spec, draft = self._draft(job_name if job_name is not None else self._name(), inputs)
         request = request_of(spec, draft.spec.to_request())
-        return TuningPlan(strategy=spec.strategy, request=request, trial=draft.plan())
+        return TuningPlan(spec=spec, request=request, trial=draft.plan())
 
     def _draft(self, name: str, inputs: Any) -> tuple[TuningSpec, Draft]:
-        """Return the tuning job and the job of its trials, checked but for what depends on this machine."""
+        """Return the tuning job and the job of its trials; what backends and machines cannot do is not checked."""
         spec = self._spec(name)
         estimator = self.estimator
         settings = estimator.settings
@@ -322,7 +322,7 @@ class HyperparameterTuner:
             changes["tags"] = self.tags
         draft = Draft.make(
             dataclasses.replace(settings, **changes), inputs, name=name,
-            passes_model_dir=estimator._passes_model_dir, tuned=tuned,
+            passes_model_dir=estimator._passes_model_dir, tuned=tuned, framework=estimator._framework,
         )  # fmt: skip
         if managed:
             request = request_of(spec, draft.spec.to_request(), masked=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import clusters
 from elastic_jobs import check
@@ -12,7 +11,7 @@ from estimators import TrainingJob
 from estimators.provision import horovod
 
 #: The frameworks that this Python's Horovod is built for.
-BUILT = {one for folder in sys.path for one in horovod.built_for(Path(folder))}
+BUILT = horovod.built_for(sys.path)
 #: Why tests of Horovod with PyTorch are skipped.
 WITHOUT = "Horovod is built without PyTorch; `make test-all` builds it with both"
 

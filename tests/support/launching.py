@@ -21,7 +21,7 @@ from container.toolkit import ports
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "entrypoints"
 CHECKS = ROOT / "tests" / "training" / "distributed" / "checks.py"
-#: Where programs find modules: what is in `quick` Python imports by itself.
+#: For the programs: the checkout, and `quick/sitecustomize.py`, which Python imports as it starts.
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support" / "quick")])
 MPIRUN = Path(sys.executable).with_name("mpirun")
 

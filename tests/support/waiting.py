@@ -14,10 +14,10 @@ Found = TypeVar("Found")
 #: How long anything is waited for, in seconds.
 CEILING_S = 120.0
 
-#: How often it is looked, in seconds: at once, and seldom where a look takes long, so that looking does not slow down
-#: what is looked for.
+#: The pause between two looks, in seconds: longer where a look takes long, so that looking does not slow down what is
+#: waited for.
 _SOONEST_S, _LATEST_S = 0.01, 0.1
-#: For so many times as long as the look took there is none.
+#: So many times as long as a look takes.
 _PAUSE = 5
 
 

@@ -26,7 +26,7 @@ class HorovodCollectives:
         except ImportError as error:
             raise DistributedError(
                 f"horovod.torch cannot be imported: {error}. "
-                "`fleetfit install horovod tensorflow torch` builds it for both; "
+                "`fleetfit install horovod torch` builds it for that, and with `tensorflow torch` for both; "
                 "TorchDistributed(…) needs no Horovod."
             ) from error
         hvd.init()

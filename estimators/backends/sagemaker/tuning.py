@@ -51,14 +51,14 @@ class SageMakerTuning:
 
     @staticmethod
     def check(spec: TrainingJobSpec, tuning: Mapping[str, Any]) -> None:
-        """Refuse what the definition of a tuning job's trials has no member for, and what AWS's model does not take.
+        """Refuse what the definition of a tuning job's trials has no member for, and what botocore would not send.
 
         Args:
             spec: A trial.
             tuning: The CreateHyperParameterTuningJob request.
 
         Raises:
-            ConfigurationError: a value is none that AWS's model takes.
+            ConfigurationError: a value has another type than in AWS's model, or is too short or too small for it.
             UnsupportedError: with the reason and the remedy.
         """
         request = spec.to_request()

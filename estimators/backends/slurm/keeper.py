@@ -52,7 +52,7 @@ _CONFIGURATIONS = (
     "/usr/local/etc/slurm.conf",
     "/run/slurm/conf/slurm.conf",
 )
-#: States that one which runs has for a moment, as while a signal is on its way to it.
+#: States of a running allocation that pass by themselves, as while a signal is on its way to it.
 _RUNNING = frozenset({"RUNNING", "SIGNALING", "RESIZING"})
 _FORMAT = "%A|%T|%r|%P"
 #: Variables that Slurm's commands take as options.
@@ -215,7 +215,7 @@ def _states(jobs: Any) -> dict[str, tuple[str, str, str]]:
 
 
 def normalized(state: str) -> str:
-    """Return a state, RUNNING for those that one which runs has for a moment."""
+    """Return a state, RUNNING for those that a running allocation has for a moment."""
     return "RUNNING" if state in _RUNNING else state
 
 

@@ -444,7 +444,7 @@ class _Step:
         """Slurm announces that it will take the node, or ends what somebody has cancelled."""
 
         def answered(event: Event) -> None:
-            # srun says "CANCELLED" of what is only announced, too: so it is that where Slurm does not answer.
+            # srun says "CANCELLED" of what is only announced, too, so without an answer it counts as an announcement.
             if event["state"] not in ("RUNNING", "") and self._end() in ("CANCELLED", "NODE_FAIL"):
                 self._host.end("")
             else:

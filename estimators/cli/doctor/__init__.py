@@ -60,10 +60,10 @@ def diagnose(
     ]
     if deep:
         frameworks = installed.horovod_frameworks(found, sites) if horovod.state is not Verdict.MISSING else []
-        for framework in frameworks:
-            deeper = running.horovod(python, framework)
-            horovod = deeper if deeper.state is Verdict.MISSING else horovod
-            findings.append(deeper)
+        tried = [running.horovod(python, framework, frameworks) for framework in frameworks]
+        findings += tried
+        if tried and all(deeper.state is Verdict.MISSING for deeper in tried):
+            horovod = tried[0]
         if mpirun is not None:
             started = running.mpirun(mpirun, python)
             openmpi = started if started.state is Verdict.MISSING else openmpi

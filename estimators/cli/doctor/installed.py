@@ -145,7 +145,7 @@ _BUILT_FOR = {"tensorflow": ("TensorFlow", ("tensorflow", "tensorflow-cpu")), "t
 
 def horovod_frameworks(found: Mapping[str, str], folders: Iterable[str]) -> list[str]:
     """Return the installed frameworks that Horovod was built for: ``tensorflow``, ``torch``."""
-    built = {framework for folder in folders for framework in horovod_builds.built_for(Path(folder))}
+    built = horovod_builds.built_for(folders)
     return [
         name for name, (_, packages) in _BUILT_FOR.items() if name in built and not found.keys().isdisjoint(packages)
     ]

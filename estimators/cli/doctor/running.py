@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from container.system import folders
@@ -41,8 +41,14 @@ framework, gpus = f"PyTorch {torch.__version__}", torch.cuda.device_count()
 }
 
 
-def horovod(python: str, framework: str) -> ReportLine:
-    """Import a framework and Horovod, and ask what Horovod was built with."""
+def horovod(python: str, framework: str, frameworks: Sequence[str]) -> ReportLine:
+    """Import a framework and Horovod, and ask what Horovod was built with.
+
+    Args:
+        python: The interpreter.
+        framework: ``tensorflow`` or ``torch``.
+        frameworks: All that Horovod is to be for.
+    """
     begin = time.monotonic()
     done = _run([python, "-c", _HOROVOD_CHECKS[framework]])
     if done is None or done.returncode != 0:
@@ -51,7 +57,7 @@ def horovod(python: str, framework: str) -> ReportLine:
             name="Horovod runs",
             state=Verdict.MISSING,
             text=text,
-            remedy=f"Build it for this environment: `fleetfit install horovod {framework}`.",
+            remedy=f"Build it for this environment: `fleetfit install horovod {' '.join(frameworks)}`.",
         )
     facts = json.loads(done.stdout.splitlines()[-1])
     built = ", ".join(name for name in ("mpi", "gloo", "nccl") if facts[name])

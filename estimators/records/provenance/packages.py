@@ -95,6 +95,20 @@ def versions(names: Iterable[str] = DISTRIBUTIONS, *, folders: list[str] | None 
     return {name: distribution.version for name, distribution in found.items() if distribution is not None}
 
 
+def owner_version(name: str, program: str, folders: list[str]) -> str | None:
+    """Return the version of a distribution that has installed a program; None if it has not."""
+    distribution = next(iter(metadata.distributions(name=name, path=folders)), None)
+    if distribution is None:
+        return None
+    files = (line.rsplit(",", 2)[0] for line in (distribution.read_text("RECORD") or "").splitlines())
+    there = (distribution.locate_file(file) for file in files if file.endswith(f"/{os.path.basename(program)}"))
+    return (
+        distribution.version
+        if any(os.path.realpath(str(path)) == os.path.realpath(program) for path in there)
+        else None
+    )
+
+
 def listing(python: str = sys.executable) -> dict[str, Any]:
     """Return the ``packages`` share of an interpreter.
 

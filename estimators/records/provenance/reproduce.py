@@ -135,7 +135,9 @@ def _environment(job: str, facts: Mapping[str, Any]) -> list[str]:
         lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
     if any(line.startswith("horovod") for line in packages["freeze"]):
         lines.append("grep -v '^horovod' requirements-rerun.txt | python -m pip install --requirement /dev/stdin")
-        lines.append("fleetfit install horovod  # its wheel is built for the environment, it is not on the index")
+        both = "torch" in software and not software.keys().isdisjoint({"tensorflow", "tensorflow-cpu"})
+        command = f"fleetfit install horovod{' tensorflow torch' if both else ''}"
+        lines.append(f"{command}  # its wheel is built for the environment, it is not on the index")
     else:
         lines.append("python -m pip install --requirement requirements-rerun.txt")
     return lines

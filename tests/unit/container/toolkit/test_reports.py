@@ -199,7 +199,7 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
         ("OSError: [Errno 28] No space left on device", "`fleetfit clean`"),
         (
             "AttributeError: module 'horovod.torch' has no attribute 'init'",
-            "`fleetfit install horovod tensorflow torch`",
+            "`fleetfit install horovod torch`",
         ),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "backend='gloo'"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),

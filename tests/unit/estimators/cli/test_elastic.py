@@ -33,6 +33,18 @@ def test_horovodruns_flags_are_those_of_an_elastic_job(command: str, arguments: 
     assert given.script_arguments == arguments
 
 
+def test_a_discovery_script_is_one_of_this_folder_or_of_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "work" / "in_path").mkdir(parents=True)  # a folder is no script
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    for place in ("bin/in_path", "bin/both", "work/both"):
+        (tmp_path / place).touch(mode=0o755)
+    for name, place in (("in_path", "bin/in_path"), ("both", "work/both"), ("none", "work/none")):
+        found = given(f"-np 2 --min-np 1 --host-discovery-script {name}")
+        assert f"discovery={tmp_path / place}" in found.option
+
+
 def given(flags: str):  # type: ignore[no-untyped-def]
     return horovodrun_arguments(parser().parse_args(["horovodrun", *shlex.split(flags), "python", "train.py"]))
 

@@ -135,8 +135,9 @@ def test_another_python_is_warned_about() -> None:
 
 
 HOROVOD_OF_TORCH = (
-    "needs Horovod for PyTorch, and this Python's is built for TensorFlow only: `fleetfit install horovod"
+    r"needs Horovod for PyTorch, and it is built for TensorFlow only: `fleetfit install horovod tensorflow torch`"
 )
+NEITHER = "import horovod.torch\nimport horovod.tensorflow.keras\n"
 
 
 @pytest.mark.parametrize(
@@ -144,13 +145,16 @@ HOROVOD_OF_TORCH = (
     [
         ("import horovod.torch as hvd\n", "tensorflow", {"tensorflow"}, HOROVOD_OF_TORCH),
         ("import os\nfrom horovod.torch import elastic\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
-        ("import horovod.tensorflow.keras as hvd\n", "tensorflow", {"torch"}, "needs Horovod for TensorFlow, and"),
-        ("import horovod.torch\n", "torch", set(), "needs Horovod for PyTorch, and this Python's is not there"),
+        ("from horovod import torch\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
+        (NEITHER, "torch", {"torch"}, "needs Horovod for TensorFlow, and it is built for PyTorch only"),
         ("from container import checkpoint, distributed\n", "torch", {"tensorflow"}, HOROVOD_OF_TORCH),
         ("import horovod.torch as hvd\n", "torch", {"tensorflow", "torch"}, None),
+        ("import horovod.torch as hvd\n", "torch", set(), None),
         ("from container import distributed\n", "tensorflow", {"tensorflow"}, None),
-        ("from container.checkpoint import Checkpointer\n", "torch", {"tensorflow"}, None),
+        ("from container import checkpoint  # not distributed\n", "torch", {"tensorflow"}, None),
         ("try:\n    import horovod.torch\nexcept ImportError:\n    pass\n", "torch", {"tensorflow"}, None),
+        ('"""Usage:\n\nimport horovod.torch as hvd\n"""\n', "torch", {"tensorflow"}, None),
+        ("import horovod.torch as\n", "torch", {"tensorflow"}, None),
     ],
 )
 @pytest.mark.parametrize("strategy", [MPI(), ElasticHorovod()], ids=["mpi", "elastic"])
@@ -163,15 +167,22 @@ def test_a_script_for_what_horovod_is_not_built_for_is_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(horovod, "built_for", lambda packages: frozenset(built))
-    (tmp_path / "pkg").mkdir()
-    (tmp_path / "pkg" / "train.py").write_text(text)
+    monkeypatch.setattr(horovod, "built_for", lambda folders: frozenset(built))
+    (tmp_path / "pkg" / "run").mkdir(parents=True)
+    for name in ("train.py", "pkg/train.py", "pkg/run/__main__.py"):
+        (tmp_path / name).write_text(text)
     (tmp_path / "beside.py").write_text("import horovod.torch, horovod.tensorflow\n")  # of another job
     job = spec(tmp_path, hyperparameters=encode(strategy.to_hyperparameters()))
-    for program in ("pkg/train.py", "pkg.train"):
-        code = source.resolve(program, str(tmp_path))
-        checks.check_horovod(job, code, framework, {"PYTHONPATH": "/elsewhere"})  # who knows what is there
+
+    def check(program: str) -> None:
+        checks.check_horovod(job, source.resolve(program, str(tmp_path)), framework, sys.executable)
+
+    for program in ("train.py", "pkg.train", "pkg.run"):
         with pytest.raises(UnsupportedError, match=refusal) if refusal else contextlib.nullcontext():
-            checks.check_horovod(job, code, framework, {})
+            check(program)
     (tmp_path / "requirements.txt").write_text("horovod\n")
-    checks.check_horovod(job, source.resolve("pkg.train", str(tmp_path)), framework, {})
+    check("train.py")
+    (tmp_path / "requirements.txt").unlink()
+    (tmp_path / "horovod").mkdir()
+    (tmp_path / "horovod" / "__init__.py").touch()
+    check("train.py")

@@ -68,7 +68,7 @@ def test_the_key_of_a_set_of_frameworks(
     library = installation.packages / "horovod" / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
     library.parent.mkdir(parents=True)
     library.touch()
-    assert horovod.built_for(installation.packages) == {"torch"}
+    assert horovod.built_for([installation.packages]) == {"torch"}
     assert BuildKey.of(installation) == both  # what is there already stays, and TensorFlow is not left out
     monkeypatch.setenv(horovod.FRAMEWORKS, "torch,mxnet")
     with pytest.raises(RequirementUnavailable, match="'torch,mxnet'; Horovod is not built for mxnet here"):
