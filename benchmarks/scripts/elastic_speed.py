@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
-from epoch_timer import EpochTimer
+from epoch_timer import EpochTimer, parse_arguments
 
 from container import distributed
 from container.distributed.tensorflow.callbacks import Callback
@@ -24,13 +22,7 @@ class Timer(EpochTimer, Callback):
 
 def main() -> None:
     """Train, once for each interval of commits."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, required=True, help="of an epoch")
-    parser.add_argument("--epochs", type=int, required=True, help="of a training")
-    parser.add_argument("--commit-every", default="0", help="of each training in turn; 0 is the automatic interval")
-    parser.add_argument("--held", type=int, default=0, help="whether an epoch waits until it is let")
-    parser.add_argument("--folder", type=Path, required=True)
-    options, _ = parser.parse_known_args()
+    options = parse_arguments()
 
     cluster = distributed.init()
     import tensorflow as tf

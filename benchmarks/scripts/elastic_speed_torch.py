@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from pathlib import Path
 
 import horovod.torch as hvd
 import torch
-from epoch_timer import EpochTimer
+from epoch_timer import EpochTimer, parse_arguments
 
 BATCH = 32
 
 
 def main() -> None:
     """Train, once for each interval of commits."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, required=True, help="of an epoch")
-    parser.add_argument("--epochs", type=int, required=True, help="of a training")
-    parser.add_argument("--commit-every", default="0", help="of each training in turn; 0 is once an epoch")
-    parser.add_argument("--held", type=int, default=0, help="whether an epoch waits until it is let")
-    parser.add_argument("--folder", type=Path, required=True)
-    options, _ = parser.parse_known_args()
+    options = parse_arguments()
 
     hvd.init()
     torch.set_num_threads(1)

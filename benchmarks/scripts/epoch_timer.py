@@ -6,12 +6,24 @@ lies between two epochs counts.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import statistics
 import time
 from pathlib import Path
 from typing import Any
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return what a training was told."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, required=True, help="of an epoch")
+    parser.add_argument("--epochs", type=int, required=True, help="of a training")
+    parser.add_argument("--commit-every", default="0", help="of each training in turn; 0 is the script's own interval")
+    parser.add_argument("--held", type=int, default=0, help="whether an epoch waits until it is let")
+    parser.add_argument("--folder", type=Path, required=True)
+    return parser.parse_known_args()[0]
 
 
 class EpochTimer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
-from typing import Any
 
 import pytest
 import waiting
@@ -122,15 +122,14 @@ def test_slurms_lines_of_fields_are_read() -> None:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "SIGNALING", "RESIZING"])
-def test_an_allocation_to_which_a_signal_is_on_its_way_runs_still(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocation_to_which_a_signal_is_on_its_way_runs_still(
+    state: str, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
     end = int(time.time()) + 1000
     monkeypatch.setattr(keeper, "job_fields", lambda job: {"JobState": state, "EndTime": str(end)})
-    asked = keeper.Keeper()
-    said: list[dict[str, Any]] = []
-    monkeypatch.setattr(asked, "_say", lambda event, **values: said.append(values))
-    asked.take({"op": "look", "id": 1, "job": "7"})
-    waiting.until(lambda: said)
-    assert said[0]["state"] == "RUNNING" and 0 < said[0]["left"] <= 1000
+    keeper.Keeper().take({"op": "look", "id": 1, "job": "7"})
+    said = json.loads(waiting.until(lambda: capfdbinary.readouterr().out))
+    assert (said["event"], said["id"], said["state"]) == ("state", 1, "RUNNING") and 0 < said["left"] <= 1000
 
 
 def test_reasons_are_in_words_and_those_that_are_not_known_as_slurm_says_them() -> None:
