@@ -576,8 +576,9 @@ class RunOptions:
             queueing.check_name(self.queue)
         queueing.check_priority(self.priority)
         object.__setattr__(self, "needs", queueing.check_needs(self.needs))
-        if not isinstance(self.preemptible, bool):
-            raise ConfigurationError(f"RunOptions(preemptible=…) must be True or False; got {shown(self.preemptible)}.")
+        for name in ("preemptible", "without_tensorflow"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigurationError(f"RunOptions({name}=…) must be True or False; got {shown(value)}.")
         for name in ("priority", "needs", "preemptible"):
             if self.queue is None and getattr(self, name):
                 raise ConfigurationError(f"RunOptions({name}=…) is for jobs in a queue: add queue='default'.")

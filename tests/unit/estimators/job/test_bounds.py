@@ -250,6 +250,12 @@ def test_no_value_gets_past_a_constructor_with_another_error(place: tuple[Any, s
     see_that_it_is_taken_or_refused(*place, value)
 
 
+@pytest.mark.parametrize("value", [10**5000, [[["a"]]], object(), ("x",)], ids=["huge", "nested", "object", "tuple"])
+def test_each_argument_of_a_jobs_options_takes_or_refuses_it(value: Any) -> None:
+    for name in inspect.signature(RunOptions).parameters:
+        see_that_it_is_taken_or_refused(RunOptions, name, value)
+
+
 def see_that_it_is_taken_or_refused(made: Any, name: str, value: Any) -> None:
     try:
         result = made(**{**_REQUIRED.get(made, {}), name: value})
