@@ -9,12 +9,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from container.contract import events, variables
 from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError
 from container.contract.strategies import CollectiveAllReduce
+from container.distributed.core.elastic_place import take_place
 from container.distributed.core.rendezvous import listens, meet, names, wait_for
 from container.distributed.tensorflow import devices
 from container.distributed.tensorflow.cluster import Cluster
@@ -26,7 +26,7 @@ _LAST_RESORT = 3.0
 
 def join(timeout: float) -> Cluster:
     """See :func:`container.distributed.init`."""
-    _take_place()
+    take_place(_import_tensorflow, _try_horovod)
     surroundings = detect(os.environ)
     if surroundings.kind is ClusterKind.PARAMETER_SERVER and surroundings.task != "chief":
         from container.distributed.tensorflow import server
@@ -50,14 +50,9 @@ def join(timeout: float) -> Cluster:
     return cluster
 
 
-def _take_place() -> None:
-    """In an elastic job, import everything first, then wait for this worker's slot (``hook/sitecustomize.py``)."""
-    place: Any = getattr(sys, "_fleetfit_place", None)
-    if place is not None:
-        _import_tensorflow()
-        with contextlib.suppress(ImportError):  # said below
-            import horovod.tensorflow  # noqa: F401
-        place.wait()
+def _try_horovod() -> None:
+    with contextlib.suppress(ImportError):  # said below
+        import horovod.tensorflow  # noqa: F401
 
 
 def _import_tensorflow() -> None:

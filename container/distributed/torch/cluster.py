@@ -17,6 +17,7 @@ from container.distributed.core.fault_injection import InjectedFaults
 from container.distributed.core.notice import keep_listening, notice
 from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.torch.collectives import Collectives
+from container.distributed.torch.elastic import ElasticHorovodCollectives
 from container.distributed.torch.horovod import HorovodCollectives
 from container.distributed.torch.loader import Loader
 
@@ -40,7 +41,7 @@ class TorchCluster:
         device: This rank's device, a ``torch.device``.
 
     Attributes:
-        strategy: The strategy's name: ``none``, ``torch_distributed`` or ``mpi``.
+        strategy: The strategy's name: ``none``, ``torch_distributed``, ``mpi`` or ``elastic_horovod``.
         host: This host's name, as in ``SM_CURRENT_HOST``.
         local_rank: The rank on this host, from 0.
         local_size: The number of ranks of this host.
@@ -98,7 +99,8 @@ class TorchCluster:
         """Bring a module to this rank's device, and let it add up its gradients over the ranks.
 
         Args:
-            model: A ``torch.nn.Module``. All ranks get rank 0's parameters and buffers.
+            model: A ``torch.nn.Module``. All ranks get rank 0's parameters and buffers; under ``ElasticHorovod`` by
+                ``hvd.elastic.TorchState``, whenever ranks have come or gone.
             options: Of ``DistributedDataParallel``, such as ``find_unused_parameters``.
 
         Returns:
@@ -112,7 +114,8 @@ class TorchCluster:
         if isinstance(self.collectives, HorovodCollectives):
             if options:
                 raise TypeError(
-                    f"model({', '.join(options)}=…): Horovod has no such option; leave it out under MPI(…)."
+                    f"model({', '.join(options)}=…): Horovod has no such option; leave it out under MPI(…) and "
+                    "ElasticHorovod(…)."
                 )
             return self.collectives.model(model)
         if self.size == 1:
@@ -127,6 +130,7 @@ class TorchCluster:
         """Compare the ranks' weights after some of the optimizer's first steps: 1, 2, 8, 32 and 128.
 
         Ranks that train apart fail then, in words. Parameters that are sharded over the ranks (FSDP) are not compared.
+        Under ``ElasticHorovod`` the steps are counted from when the ranks last met in ``hvd.elastic.TorchState``.
 
         Args:
             optimizer: A ``torch.optim.Optimizer``.
@@ -138,19 +142,16 @@ class TorchCluster:
         if isinstance(self.collectives, HorovodCollectives):
             optimizer = self.collectives.optimizer(optimizer)
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if not check or self.size == 1 or any(_is_sharded(parameter) for parameter in parameters):
+        if not check or any(_is_sharded(parameter) for parameter in parameters):
             return optimizer
-        guard = Guard(self.collectives)
-        guard.start(_arrays(parameters))
-        steps = 0
-
-        def stepped(*_: Any) -> None:
-            nonlocal steps
-            steps += 1
-            if steps in STEPS:
-                guard.check(_arrays(parameters), step=steps, cause=_WHY_APART)
-
-        optimizer.register_step_post_hook(stepped)
+        compare = _Comparing(self.collectives, parameters)
+        if isinstance(self.collectives, ElasticHorovodCollectives):
+            self.collectives.when_met(compare.begin)
+        elif self.size > 1:
+            compare.begin()
+        else:
+            return optimizer
+        optimizer.register_step_post_hook(compare.stepped)
         return optimizer
 
     def check_weights(self, model: Any) -> None:
@@ -280,6 +281,33 @@ class TorchCluster:
         torch.save({name: value.cpu() if hasattr(value, "cpu") else value for name, value in state.items()}, staged)
         staged.replace(file)
         return file
+
+
+class _Comparing:
+    """Compares the ranks' weights after some steps.
+
+    Args:
+        collectives: How the ranks talk.
+        parameters: The weights.
+    """
+
+    def __init__(self, collectives: Collectives, parameters: list[Any]) -> None:
+        self._guard = Guard(collectives)
+        self._parameters = parameters
+        self._steps: int | None = None
+
+    def begin(self) -> None:
+        """Count the steps from here on. All ranks call it between the same steps."""
+        self._guard.start(_arrays(self._parameters))
+        self._steps = 0
+
+    def stepped(self, *_: Any) -> None:
+        """Count a step; compare the weights if it is one of :data:`STEPS`."""
+        if self._steps is None:
+            return
+        self._steps += 1
+        if self._steps in STEPS:
+            self._guard.check(_arrays(self._parameters), step=self._steps, cause=_WHY_APART)
 
 
 def unwrapped(model: Any) -> Any:

@@ -12,27 +12,48 @@ from container.contract.errors import DistributedError
 Array = np.ndarray[Any, Any]
 Value = TypeVar("Value")
 
+#: Ranks find each other's operations by their names. Horovod's own ones are the type of what a rank passes, or how many
+#: operations it has made, and ranks may differ in both.
+_NAME = "fleetfit"
+
+
+def load_horovod() -> Any:
+    """Import ``horovod.torch``.
+
+    Raises:
+        DistributedError: there is none.
+    """
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        raise DistributedError(
+            f"horovod.torch cannot be imported: {error}. "
+            "`fleetfit install horovod torch` builds it for that, and with `tensorflow torch` for both; "
+            "TorchDistributed(…) needs no Horovod."
+        ) from error
+    return hvd
+
 
 class HorovodCollectives:
     """Horovod's. See :class:`container.distributed.torch.collectives.Collectives`.
 
     Raises:
-        DistributedError: there is no Horovod for PyTorch, or it was built without MPI.
+        DistributedError: there is no Horovod for PyTorch.
     """
 
     def __init__(self) -> None:
-        try:
-            import horovod.torch as hvd
-        except ImportError as error:
-            raise DistributedError(
-                f"horovod.torch cannot be imported: {error}. "
-                "`fleetfit install horovod torch` builds it for that, and with `tensorflow torch` for both; "
-                "TorchDistributed(…) needs no Horovod."
-            ) from error
-        hvd.init()
-        self._hvd = hvd
-        self.rank = int(hvd.rank())
-        self.size = int(hvd.size())
+        self._hvd = load_horovod()
+        self._hvd.init()
+
+    @property
+    def rank(self) -> int:
+        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        return int(self._hvd.rank())
+
+    @property
+    def size(self) -> int:
+        """See :class:`container.distributed.torch.collectives.Collectives`."""
+        return int(self._hvd.size())
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         """See :class:`container.distributed.torch.collectives.Collectives`."""
@@ -40,9 +61,11 @@ class HorovodCollectives:
 
         handles = [
             self._hvd.allreduce_async(
-                torch.from_numpy(np.array(array, copy=True, order="C", ndmin=1)), op=self._hvd.Sum
+                torch.from_numpy(np.array(array, copy=True, order="C", ndmin=1)),
+                op=self._hvd.Sum,
+                name=f"{_NAME}.sum.{number}",
             )
-            for array in arrays
+            for number, array in enumerate(arrays)
         ]
         found = [self._hvd.synchronize(handle).numpy() for handle in handles]
         return [total.reshape(np.shape(array)) for total, array in zip(found, arrays, strict=True)]
@@ -52,17 +75,18 @@ class HorovodCollectives:
         import torch
 
         mine = torch.from_numpy(np.array(array, copy=True, order="C"))[None]
-        found: Array = self._hvd.allgather(mine).numpy()
+        found: Array = self._hvd.allgather(mine, name=f"{_NAME}.gather").numpy()
         return found
 
     def broadcast_object(self, value: Value) -> Value:
         """See :class:`container.distributed.torch.collectives.Collectives`."""
-        found: Value = self._hvd.broadcast_object(value, root_rank=0)
+        found: Value = self._hvd.broadcast_object(value, root_rank=0, name=f"{_NAME}.object")
         return found
 
     def barrier(self) -> None:
         """See :class:`container.distributed.torch.collectives.Collectives`."""
-        self._hvd.barrier()
+        # Horovod's own barrier has no name that a rank that came later would know it by.
+        self.sum_arrays([np.zeros(1)])
 
     def model(self, model: Any) -> Any:
         """Give every rank rank 0's parameters and buffers."""

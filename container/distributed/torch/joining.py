@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import datetime
 import os
+from typing import Any
 
 from container.contract import events
 from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError, RefusedError
+from container.distributed.core.elastic_place import take_place
 from container.distributed.torch.cluster import TorchCluster
 from container.distributed.torch.collectives import Alone, Collectives, TorchCollectives
-from container.distributed.torch.horovod import HorovodCollectives
+from container.distributed.torch.elastic import ElasticHorovodCollectives
+from container.distributed.torch.horovod import HorovodCollectives, load_horovod
+
+_KINDS = (ClusterKind.NONE, ClusterKind.TORCH, ClusterKind.HOROVOD, ClusterKind.ELASTIC)
 
 
 def join(timeout: float) -> TorchCluster:
     """See :func:`container.distributed.init`."""
+    take_place(_import_torch, load_horovod)
     surroundings = detect(os.environ)
-    if surroundings.kind not in (ClusterKind.NONE, ClusterKind.TORCH, ClusterKind.HOROVOD):
+    if surroundings.kind not in _KINDS:
         raise RefusedError(
             f"the job's strategy is {surroundings.kind.value}, for which container.distributed has no PyTorch: use "
-            "TorchDistributed(…), ElasticTorchDistributed(…) or MPI(…), or call horovod.torch yourself."
+            "TorchDistributed(…), ElasticTorchDistributed(…), MPI(…) or ElasticHorovod(…)."
         )
-    try:
-        import torch
-    except ImportError as error:
-        raise DistributedError(f"PyTorch cannot be imported: {error}. `fleetfit install torch` installs it.") from error
+    torch = _import_torch()
     events.emit("phase", name="imported")
     device = torch.device("cpu")
     if torch.cuda.is_available():
@@ -35,8 +38,18 @@ def join(timeout: float) -> TorchCluster:
         collectives = _meet(surroundings, device, timeout)
     elif surroundings.kind is ClusterKind.HOROVOD:
         collectives = HorovodCollectives()
+    elif surroundings.kind is ClusterKind.ELASTIC:
+        collectives = ElasticHorovodCollectives()
     events.emit("phase", name="rendezvous")
     return TorchCluster(surroundings, collectives, device)
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise DistributedError(f"PyTorch cannot be imported: {error}. `fleetfit install torch` installs it.") from error
+    return torch
 
 
 def _meet(surroundings: Surroundings, device: object, timeout: float) -> TorchCollectives:

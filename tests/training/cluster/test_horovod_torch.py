@@ -16,7 +16,7 @@ import pytest
 from elastic_jobs import reports, sizes, trained, until_size
 from horovod_torch import ARTICLE, FILES, epochs, until_epoch
 
-from estimators import MPI, ElasticHorovod, PyTorch, TrainingJob
+from estimators import MPI, ElasticHorovod, PyTorch, TrainingJob, TrainingJobError
 
 pytestmark = [
     pytest.mark.horovod,
@@ -46,13 +46,44 @@ while loader.epoch < 3:
         optimizer.step()
         step += 1
     checkpointer.save(parts, epoch=loader.epoch, step=step)
+checkpointer.wait()
+trained = [value.tolist() for value in model.parameters()]
+with torch.no_grad():
+    model.bias.zero_()
+assert checkpointer.restore(parts).epoch == loader.epoch == 3
+assert [value.tolist() for value in model.parameters()] == trained
 checkpointer.close()
 cluster.barrier()
-assert cluster.broadcast_object(cluster.rank) == 0
+assert cluster.broadcast_object(None if cluster.rank else {"rank": 0}) == {"rank": 0}
 report(
     strategy=cluster.strategy, size=cluster.size, ranks=cluster.all_reduce(float(cluster.rank)),
     weights=[value.tolist() for value in model.parameters()],
 )
+"""
+
+#: Its weights are made anew where all ranks have rank 0's; its elastic state has no model.
+APART = """
+import torch
+from container import distributed
+
+cluster = distributed.init(framework="torch")
+import horovod.torch as hvd
+
+model = cluster.model(torch.nn.Linear(2, 1))
+torch.manual_seed(cluster.rank)
+torch.nn.init.normal_(model.weight)
+optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+def train(state):
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).square().mean().backward()
+        optimizer.step()
+
+if cluster.strategy == "mpi":
+    train(None)
+else:
+    hvd.elastic.run(train)(hvd.elastic.TorchState(optimizer=optimizer))
 """
 
 #: The command of the article.
@@ -109,12 +140,74 @@ aid.report(epochs=state.epoch, least=float(counts.min()), mean=float(counts.mean
 """
 
 
+#: The records count as above, by our loader, which deals each of them once; every third step is kept.
+ELASTIC = """
+import os, time
+import aid
+import torch
+from container import distributed
+from container.checkpoint import Checkpointer
+
+cluster = distributed.init(framework="torch")
+import horovod.torch as hvd
+
+RECORDS, BATCH = 120, 12
+torch.manual_seed(cluster.rank)  # so that they would differ if nobody brought them together
+module = torch.nn.ModuleDict({"counts": torch.nn.Embedding(RECORDS, 1), "other": torch.nn.Linear(1, 1)})
+if cluster.rank == 0:
+    torch.nn.init.zeros_(module["counts"].weight)
+model = cluster.model(module)
+optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=float(BATCH)))
+loader = cluster.loader(range(RECORDS), global_batch_size=BATCH, shuffle=True, seed=7)
+state = hvd.elastic.TorchState(model, optimizer, loader=loader, step=0)
+parts = {"model": model, "optimizer": optimizer, "loader": loader}
+checkpointer = Checkpointer(keep=1)
+
+@hvd.elastic.run
+def train(state):
+    enough = False
+    while not enough:
+        for batch in loader:
+            optimizer.zero_grad()
+            (-model["counts"](batch).mean() * loader.weight + 0 * model["other"](torch.ones(1, 1)).sum()).backward()
+            optimizer.step()
+            state.step += 1
+            time.sleep(0.02)
+            if state.step % 3 == 0:
+                state.commit()
+        checkpointer.save(parts, epoch=loader.epoch, step=state.step)
+        aid.mark(f"epoch-{loader.epoch}", cluster.size)
+        cluster.report(size=cluster.size)
+        enough = os.path.exists(os.path.join(aid.MARKS, "enough")) if cluster.is_chief else None
+        enough = cluster.broadcast_object(enough)
+    checkpointer.wait()
+    trained = module["counts"].weight.detach().clone()
+    torch.nn.init.zeros_(module["counts"].weight)
+    checkpointer.restore(parts)
+    assert torch.equal(module["counts"].weight, trained)
+
+train(state)
+cluster.check_weights(model)
+counts = module["counts"].weight.detach()
+aid.report(
+    strategy=cluster.strategy, epochs=loader.epoch, least=round(float(counts.min()), 3),
+    most=round(float(counts.max()), 3), size=cluster.size,
+)
+"""
+
+
 def test_ranks_of_mpirun_train_one_model(make: clusters.Make) -> None:
     job = make.run(TRAIN, kind=PyTorch, hosts=2, distribution=MPI(processes_per_host=1))
     first, second = (clusters.reports(job)[rank] for rank in (0, 1))
     assert (first["strategy"], first["size"], first["ranks"]) == ("mpi", 2, 1.0)
     assert first["weights"] == second["weights"]
     assert job.result().warnings == ()
+
+
+@pytest.mark.parametrize("distribution", [MPI(processes_per_host=1), ElasticHorovod()], ids=["mpi", "elastic"])
+def test_ranks_that_train_apart_fail(make: clusters.Make, distribution: MPI | ElasticHorovod) -> None:
+    with pytest.raises(TrainingJobError, match="the weights of the 2 ranks should be equal, but differ after step 1"):
+        make.run(APART, kind=PyTorch, hosts=2, distribution=distribution)
 
 
 def test_the_articles_script_trains_under_mpi(make: clusters.Make) -> None:
@@ -179,19 +272,37 @@ def test_the_articles_command_adds_a_host_and_loses_the_first(tmp_path: Path, ho
     assert "algo-3 is being added at 10.0.1.22\n" in shown
 
 
-def test_a_sampler_has_each_record_in_each_epoch_and_the_rate_follows_the_ranks(make: clusters.Make) -> None:
+def train_while_hosts_change(make: clusters.Make, script: str) -> TrainingJob:
+    """Run a script on two hosts, add one, and kill the first, for which another one comes."""
     strategy = ElasticHorovod(max_hosts=3, cooldown=(0.1, 1.0))
-    job = make.start(SAMPLER, kind=PyTorch, hosts=2, distribution=strategy)
+    job = make.start(script, kind=PyTorch, hosts=2, distribution=strategy)
     until_size(job, 2)
     trained(make, job, 2)
     assert job.add_hosts(1) == ["algo-3"]
     until_size(job, 2, 3)
     trained(make, job, 3)
     os.kill(clusters.Snapshot(job).find("toolkit", "algo-1").pid, signal.SIGKILL)
-    until_size(job, 2, 3, 2, 3)  # another one comes in its place
+    until_size(job, 2, 3, 2, 3)
     trained(make, job, 3)
     make.mark("enough")
     job.wait(logs=False)
+    return job
+
+
+def test_our_loader_has_each_record_once_in_each_epoch_while_hosts_change(make: clusters.Make) -> None:
+    job = train_while_hosts_change(make, ELASTIC)
+    found = [(one["strategy"], one["size"], one["least"], one["most"], one["epochs"]) for one in reports(job)]
+    assert len(found) == 3 and len(set(found)) == 1, found
+    [(strategy, size, least, most, epochs_made)] = set(found)
+    assert (strategy, size) == ("elastic_horovod", 3)
+    assert least == most == epochs_made
+    told = [event for event in job.record.events("metric") if event.data["name"] == "size"]
+    ranks = {(event.rank, event.data["value"]) for event in told}
+    assert {(rank, size) for size in (2.0, 3.0) for rank in range(int(size))} <= ranks
+
+
+def test_a_sampler_has_each_record_in_each_epoch_and_the_rate_follows_the_ranks(make: clusters.Make) -> None:
+    job = train_while_hosts_change(make, SAMPLER)
     found = [(one["epochs"], one["least"], one["mean"]) for one in reports(job)]
     assert len(found) == 3 and len(set(found)) == 1
     # None is left out; the sampler fills up the last turn of a share that does not come out even.
