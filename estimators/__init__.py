@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         TorchDistributed,
     )
     from estimators.backends.fake import FakeOutcome
-    from estimators.backends.spark.frames import DataFrameInput
     from estimators.client.analytics import TrainingJobAnalytics
     from estimators.client.callbacks import Callback, Metric
     from estimators.client.cluster_plan import ClusterPlan
@@ -107,7 +106,6 @@ _MODULES = {
     "estimators.results.advice.recommending": ("Recommendation",),
     "estimators.client.analytics": ("TrainingJobAnalytics",),
     "estimators.backends.fake": ("FakeOutcome",),
-    "estimators.backends.spark.frames": ("DataFrameInput",),
     "estimators.client.callbacks": ("Callback", "Metric"),
     "estimators.job.faults": ("Interrupt", "Kill", "RemoveHost"),
     "estimators.results.comparison.comparison": ("Comparison",),
@@ -171,7 +169,6 @@ __all__ = [
     "ComparisonWarning",
     "ConfigurationError",
     "ContinuousParameter",
-    "DataFrameInput",
     "Distribution",
     "ElasticHorovod",
     "ElasticTorchDistributed",

@@ -22,8 +22,8 @@ _COMPRESSIONS = ("Gzip", "None")
 _WRAPPINGS = ("RecordIO", "None")
 _FILE_SYSTEMS = ("EFS", "FSxLustre")
 _ACCESS_MODES = ("ro", "rw")
-#: Data of other packages, by the package of its type, and what returns a channel of it: imported on use.
-_OF_PACKAGES = {"pyspark": "estimators.backends.spark.frames:config_of"}
+#: What writes DataFrames of Spark; imported on use.
+_FRAMES = "estimators.backends.spark.frames"
 
 
 class ShuffleConfig:
@@ -112,6 +112,42 @@ class TrainingInput:
                 self.config[member] = value
         if shuffle_config is not None:
             self.config["ShuffleConfig"] = {"Seed": shuffle_config.seed}
+
+    @classmethod
+    def from_spark(
+        cls,
+        dataframe: Any,
+        *,
+        format: str = "tfrecord",
+        shards: int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        distribution: str = "ShardedByS3Key",
+        **arguments: Any,
+    ) -> TrainingInput:
+        """Have Spark's executors write a DataFrame to files, with a manifest of them, and return these as a channel.
+
+        What has been written is known by its content (rows in any order, schema, number of shards), and not written
+        again.
+
+        Args:
+            dataframe: The frame, of a classic session.
+            format: ``"tfrecord"``: Examples of TensorFlow's, a feature for each column, which needs TensorFlow on the
+                executors; or ``"parquet"``.
+            shards: How many files; None: one for each of the frame's partitions.
+            path: The folder for frames, which all executors and this process see. Default: the session's
+                ``spark.fleetfit.store``; with ``local`` masters, a folder beside the jobs' records.
+            distribution: ``"ShardedByS3Key"``: each host has its share of the files; ``"FullyReplicated"``: all.
+            arguments: More of a ``TrainingInput``.
+
+        Raises:
+            ConfigurationError: it is no DataFrame, or it cannot be written so: the message names the column.
+            UnsupportedError: it is of Spark Connect, or streams.
+            BackendError: Spark has failed.
+        """
+        frames = importlib.import_module(_FRAMES)
+        manifest = frames.write(dataframe, format, shards, path)
+        given = {"content_type": frames.FORMATS[format], "s3_data_type": "ManifestFile", **arguments}
+        return cls(manifest, distribution=distribution, **given)
 
     def __repr__(self) -> str:
         return f"TrainingInput({self.config['DataSource']['S3DataSource']['S3Uri']!r})"
@@ -225,12 +261,9 @@ def _channel(name: str, value: Any) -> Channel:
     if isinstance(value, str | os.PathLike):
         config = TrainingInput(value).config
     else:
-        maker = _OF_PACKAGES.get(type(value).__module__.partition(".")[0])
-        if maker is not None:
-            module, _, name_there = maker.partition(":")
-            config = getattr(importlib.import_module(module), name_there)(value)
-        else:
-            config = getattr(value, "config", None)
+        if type(value).__module__.partition(".")[0] == "pyspark":
+            value = TrainingInput.from_spark(value)
+        config = getattr(value, "config", None)
         if not isinstance(config, Mapping):
             raise ConfigurationError(
                 f"inputs: channel {name!r} is {shown(value)}; give a path, a URI, a TrainingInput or a FileSystemInput."

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from estimators.backends.spark import session
+
 #: How many executors there are, each of one core.
 EXECUTORS = 3
 #: By which the executors and what hosts start there are known.
@@ -52,6 +54,7 @@ class Session:
             }.items():
                 builder = builder.config(name, value)
             self.spark: Any = builder.getOrCreate()
+        session.found()  # makes the file by which jobs find it, which stays open as long as this process has it
         self.wait()
 
     def wait(self) -> None:

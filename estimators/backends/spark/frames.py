@@ -1,21 +1,21 @@
-"""Channels that are DataFrames: Spark's executors write them to files, once for each content."""
+"""Write DataFrames for training: Spark's executors write files and a manifest of them, once for each content."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from container.contract.names import shown
+from container.contract.names import shown, unknown
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
-from estimators.job.inputs import TrainingInput, normalise_uri
 from estimators.records.record import jobs_folder
 
-#: What can be written: a file of each partition.
+#: What can be written, and its MIME type.
 FORMATS = {"tfrecord": "application/x-tfrecord", "parquet": "application/x-parquet"}
 #: Spark's types, and what they are in an Example of TensorFlow's.
 _LISTS = {
@@ -33,94 +33,49 @@ _LISTS = {
 STORE = "spark.fleetfit.store"
 
 
-class DataFrameInput:
-    """A DataFrame of Spark as a channel: its executors write a file of each partition.
+def write(frame: Any, file_format: str, shards: int | None, path: str | os.PathLike[str] | None) -> str:
+    """Write a frame, unless its content is there; see :meth:`estimators.TrainingInput.from_spark`.
 
-    What has been written is known by its content (rows in any order, schema, number of partitions), and not written
-    again. Writing happens when the channel is first needed: in ``fit()``, and in ``plan()``, which names its files.
-
-    Args:
-        dataframe: The frame, of a classic session.
-        store: The folder for frames: a path that all executors and this process see, or for Parquet a URI of Hadoop's
-            (``s3://…``). Default: the session's ``spark.fleetfit.store``; with ``local`` masters, a folder beside the
-            jobs' records.
-        file_format: ``"tfrecord"``: Examples of TensorFlow's, a feature for each column, which needs TensorFlow on the
-            executors; or ``"parquet"``.
-        distribution: ``"ShardedByS3Key"``: each host has its share of the partitions; ``"FullyReplicated"``: all.
-        arguments: More of a :class:`TrainingInput`.
+    Returns:
+        The manifest, which lists the files. It appears when all of them are there.
 
     Raises:
-        ConfigurationError: it is no DataFrame, or a format that there is not.
+        ConfigurationError: an argument is wrong, or the frame has something that the format has not.
+        UnsupportedError: the frame is of Spark Connect, or streams.
+        BackendError: Spark has failed.
     """
-
-    def __init__(
-        self,
-        dataframe: Any,
-        *,
-        store: str | os.PathLike[str] | None = None,
-        file_format: str = "tfrecord",
-        distribution: str = "ShardedByS3Key",
-        **arguments: Any,
-    ) -> None:
-        if not hasattr(dataframe, "sparkSession") or not hasattr(dataframe, "dtypes"):
-            raise ConfigurationError(f"DataFrameInput: {shown(dataframe)} is no DataFrame of Spark.")
-        if file_format not in FORMATS:
-            raise ConfigurationError(
-                f"DataFrameInput(file_format={shown(file_format)}): it is one of {', '.join(FORMATS)}."
-            )
-        self._frame = dataframe
-        self._store = normalise_uri(store) if store is not None else None
-        self._format = file_format
-        self._arguments = {"distribution": distribution, "content_type": FORMATS[file_format], **arguments}
-        self._config: dict[str, Any] | None = None
-
-    def __repr__(self) -> str:
-        columns = ", ".join(f"{name}: {kind}" for name, kind in self._frame.dtypes)
-        return f"DataFrameInput([{columns}], file_format={self._format!r})"
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The channel as ``CreateTrainingJob`` has it, without its name; its files are written first.
-
-        Raises:
-            ConfigurationError: what the frame has cannot be written.
-            UnsupportedError: it is of Spark Connect, or streams.
-            BackendError: Spark has failed.
-        """
-        if self._config is None:
-            self._config = TrainingInput(self._written(), **self._arguments).config
-        return self._config
-
-    def _written(self) -> str:
-        check(self._frame, self._format)
-        store = self._store or _default_store(self._frame.sparkSession)
-        if self._format == "tfrecord" and "://" in store and not store.startswith("file://"):
-            raise UnsupportedError(
-                f"DataFrameInput: TFRecords are written to a path that all executors see, and {store!r} is none; take "
-                "file_format='parquet', or another store."
-            )
-        try:
-            return _write(self._frame, store, self._format)
-        except (ConfigurationError, UnsupportedError):
-            raise
-        except Exception as error:
-            lines = [line.strip() for line in str(error).splitlines() if "Error: " in line or "Exception: " in line]
-            reason = lines[-1] if lines else str(error)
-            raise BackendError(f"the DataFrame could not be written to {store}: {reason}") from error
+    check(frame, file_format, shards)
+    folder = Path(os.path.abspath(os.path.expanduser(path))) if path is not None else _default_folder(frame)
+    try:
+        digest = _digest(frame, file_format, shards)
+        manifest = folder / f"{digest}.manifest"
+        if not manifest.exists():
+            _write_files(frame if shards is None else frame.repartition(shards), file_format, folder / digest)
+            _write_manifest(manifest, folder / digest)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # PySpark and Py4J raise a dozen kinds
+        lines = [line.strip() for line in str(error).splitlines() if "Error: " in line or "Exception: " in line]
+        raise BackendError(
+            f"the DataFrame could not be written to {folder}: {lines[-1] if lines else error}"
+        ) from error
+    return str(manifest)
 
 
-def config_of(dataframe: Any) -> Mapping[str, Any]:
-    """Return the channel of a DataFrame for which nothing else is said."""
-    return DataFrameInput(dataframe).config
-
-
-def check(frame: Any, file_format: str) -> None:
+def check(frame: Any, file_format: str, shards: int | None) -> None:
     """Refuse what cannot be written, with the column and the remedy.
 
     Raises:
-        ConfigurationError: no columns, two of one name, or one whose type the format does not have.
+        ConfigurationError: it is no frame, has no columns, two of one name, or one whose type the format does not
+            have; or there is no such format or number of shards.
         UnsupportedError: a frame of Spark Connect, or one that streams.
     """
+    if not hasattr(frame, "sparkSession") or not hasattr(frame, "dtypes"):
+        raise ConfigurationError(f"from_spark(): {shown(frame)} is no DataFrame of Spark.")
+    if file_format not in FORMATS:
+        raise ConfigurationError(unknown("from_spark(format=…)", file_format, tuple(FORMATS)))
+    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
+        raise ConfigurationError(f"from_spark(shards=…) must be a whole number from 1 on, got {shown(shards)}.")
     if ".connect." in type(frame).__module__:
         raise UnsupportedError("a DataFrame of Spark Connect cannot be a channel; take one of a classic session.")
     if frame.isStreaming:
@@ -142,7 +97,7 @@ def problems_of(columns: Iterable[tuple[str, str]], file_format: str) -> list[st
         elif file_format == "tfrecord" and _list_of(kind) is None:
             problems.append(
                 f"column {name!r} is {kind}, which no feature of an Example can be; cast it to a number, string, "
-                "binary or an array of them, or take file_format='parquet'"
+                "binary or an array of them, or take format='parquet'"
             )
     return problems
 
@@ -152,60 +107,46 @@ def _list_of(kind: str) -> str | None:
     return _LISTS.get(inner)
 
 
-def _default_store(session: Any) -> str:
-    store = session.conf.get(STORE, None)
-    if store:
-        return normalise_uri(store)
+def _default_folder(frame: Any) -> Path:
+    session = frame.sparkSession
+    folder = session.conf.get(STORE, None)
+    if folder:
+        return Path(folder)
     if str(session.sparkContext.master).startswith("local"):
-        return str(jobs_folder().parent / "frames")
+        return jobs_folder().parent / "frames"
     raise ConfigurationError(
         "the DataFrame is to be written by executors on other machines, and nobody says where: set the session's "
-        f"{STORE} to a folder that they and this process see, or take DataFrameInput(dataframe, store=…)."
+        f"{STORE} to a folder that they and this process see, or take TrainingInput.from_spark(dataframe, path=…)."
     )
 
 
-def _write(frame: Any, store: str, file_format: str) -> str:
-    """Write a frame, if its content is not there; return where."""
-    context = frame.sparkSession.sparkContext
-    jvm = context._jvm
-    location = f"{store.rstrip('/')}/{_digest(frame, file_format)}"
-    # Amazon's scheme is Hadoop's s3a; a path is a file's.
-    there = location.replace("s3://", "s3a://", 1) if "://" in location else f"file://{location}"
-    folder, name = there.rsplit("/", 1)
-    path = jvm.org.apache.hadoop.fs.Path
-    files = path(there).getFileSystem(context._jsc.hadoopConfiguration())
-    if there.startswith("file://"):
-        files = files.getRawFileSystem()  # which sees the checksums that Hadoop writes beside files
-    if files.exists(path(there)):
-        return location
-    part = f"{folder}/.{name}-{uuid.uuid4().hex}"
+def _write_files(frame: Any, file_format: str, folder: Path) -> None:
+    """Have the executors write a folder, which appears as a whole."""
+    part = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
     try:
         if file_format == "parquet":
-            frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(part)
+            frame.write.parquet(f"file://{part}")
         else:
-            target = part.removeprefix("file://")
-            Path(target).mkdir(parents=True)
-            names = [name for name, _ in frame.dtypes]
-            frame.rdd.mapPartitionsWithIndex(_recording(target, names, _kinds(frame))).sum()
-        for status in files.listStatus(path(part)):
-            if status.getPath().getName().startswith((".", "_")):
-                files.delete(status.getPath(), True)
-        files.mkdirs(path(folder))
-        if not files.exists(path(there)):  # another process may have been quicker
-            files.rename(path(part), path(there))
-            files.delete(path(f"{there}/{part.rsplit('/', 1)[1]}"), True)  # and even meanwhile
-        if not files.exists(path(there)):
-            raise OSError("it could not be put in its place")
+            part.mkdir(parents=True)
+            names, kinds = [name for name, _ in frame.dtypes], [str(_list_of(kind)) for _, kind in frame.dtypes]
+            frame.rdd.mapPartitionsWithIndex(_recording(str(part), names, kinds)).sum()
+        for file in part.iterdir():
+            if file.name.startswith((".", "_")):  # Hadoop's checksums, and its sign of success
+                file.unlink()
+        shutil.rmtree(folder, ignore_errors=True)  # without a manifest: somebody was killed here
+        part.rename(folder)
     finally:
-        files.delete(path(part), True)
-    return location
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def _kinds(frame: Any) -> list[str]:
-    return [str(_list_of(kind)) for _, kind in frame.dtypes]
+def _write_manifest(manifest: Path, folder: Path) -> None:
+    entries = [{"prefix": f"{folder.as_uri()}/"}, *sorted(file.name for file in folder.iterdir())]
+    part = manifest.with_name(f".{manifest.name}-{uuid.uuid4().hex}")
+    part.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    part.replace(manifest)
 
 
-def _digest(frame: Any, file_format: str) -> str:
+def _digest(frame: Any, file_format: str, shards: int | None) -> str:
     """Return what names a frame's content: it is read once for that, by the executors."""
     from pyspark.sql import functions
 
@@ -218,7 +159,8 @@ def _digest(frame: Any, file_format: str) -> str:
     row = found.collect()[0]
     if not row["rows"]:
         raise ConfigurationError("the DataFrame has no rows.")
-    said = [frame.schema.json(), file_format, frame.rdd.getNumPartitions(), row["rows"], str(row["sum"]), row["xor"]]
+    parts = shards or frame.rdd.getNumPartitions()
+    said = [frame.schema.json(), file_format, parts, row["rows"], str(row["sum"]), row["xor"]]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
 
 

@@ -21,7 +21,7 @@ import spark_session as sparks
 from run_documents import project_of, run_document
 
 from container.formats import example, tfrecord
-from estimators import BackendError, ConfigurationError, DataFrameInput, FailurePolicy, UnsupportedError
+from estimators import BackendError, ConfigurationError, FailurePolicy, TrainingInput, UnsupportedError
 
 pytestmark = pytest.mark.spark
 
@@ -171,7 +171,10 @@ def test_a_data_frame_is_a_channel_that_is_written_once(make: clusters.Make, spa
     job = clusters.fit(make(READS, hosts=3), {"train": frame})
     said = sorted(one["files"] for one in clusters.reports(job).values())
     assert said == [["part-00000.tfrecord"], ["part-00001.tfrecord"], ["part-00002.tfrecord"]]
-    [folder] = (home / "frames").iterdir()
+    frames = home / "frames"
+    [folder] = (path for path in frames.iterdir() if path.is_dir())
+    manifest = json.loads((frames / f"{folder.name}.manifest").read_text())
+    assert manifest == [{"prefix": f"file://{folder}/"}, *(f"part-0000{index}.tfrecord" for index in range(3))]
     found = {}
     for path in folder.iterdir():
         for data in tfrecord.read(path):
@@ -184,18 +187,19 @@ def test_a_data_frame_is_a_channel_that_is_written_once(make: clusters.Make, spa
     )
     clusters.fit(make(READS, hosts=1), {"train": again})
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    assert list((home / "frames").iterdir()) == [folder], "nothing is left of a try"
+    assert {path.stem for path in frames.iterdir()} == {folder.name}, "nothing is left of a try"
     clusters.fit(make(READS, hosts=1), {"train": again.where("id < 50")})
-    assert len(list((home / "frames").iterdir())) == 2
+    assert len({path.stem for path in frames.iterdir()}) == 2
 
 
 def test_parquet_has_its_files_and_nothing_else(make: clusters.Make, spark: sparks.Session, tmp_path: Path) -> None:
     frame = spark.spark.range(20, numPartitions=2)
-    whole = DataFrameInput(frame, store=tmp_path / "store", file_format="parquet", distribution="FullyReplicated")
+    folder = tmp_path / "store"
+    whole = TrainingInput.from_spark(frame, format="parquet", shards=3, path=folder, distribution="FullyReplicated")
     job = clusters.fit(make(READS, hosts=2), {"train": whole})
     for said in clusters.reports(job).values():
-        assert len(said["files"]) == 2 and said["hidden"] == []
-    [folder] = (tmp_path / "store").iterdir()
+        assert len(said["files"]) == 3 and said["hidden"] == []
+    [folder] = (path for path in folder.iterdir() if path.is_dir())
     assert spark.spark.read.parquet(str(folder)).count() == 20
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from estimators.backends.spark.frames import DataFrameInput, problems_of
+from estimators import TrainingInput
+from estimators.backends.spark.frames import problems_of
 from estimators.job.errors import ConfigurationError
 
 
@@ -24,7 +27,7 @@ def test_numbers_texts_and_arrays_of_them_are_features(kind: str) -> None:
         ([("x", "map<string,int>")], "parquet", "make columns of it"),
         ([("x", "date")], "tfrecord", "column 'x' is date, which no feature of an Example can be"),
         ([("x", "decimal(10,2)")], "tfrecord", "cast it to a number"),
-        ([("x", "array<array<float>>")], "tfrecord", "take file_format='parquet'"),
+        ([("x", "array<array<float>>")], "tfrecord", "take format='parquet'"),
         ([("x", "struct<a:int>")], "tfrecord", "no feature"),
     ],
 )
@@ -37,6 +40,22 @@ def test_parquet_takes_what_an_example_does_not() -> None:
     assert problems_of([("x", "date"), ("y", "struct<a:int>")], "parquet") == []
 
 
-def test_what_is_no_frame_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no DataFrame of Spark"):
-        DataFrameInput([1, 2])
+class Frame:
+    """Looks like a DataFrame."""
+
+    sparkSession = None
+    dtypes = (("x", "int"),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"dataframe": [1, 2]}, "no DataFrame of Spark"),
+        ({"format": "csv"}, r"format=….*'csv'.*tfrecord"),
+        ({"shards": 0}, "shards=….*from 1 on, got 0"),
+        ({"shards": True}, "whole number"),
+    ],
+)
+def test_arguments_that_are_wrong_are_refused(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        TrainingInput.from_spark(**{"dataframe": Frame(), **arguments})
