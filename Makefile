@@ -64,7 +64,7 @@ test-spark: ## run the tests on Spark's executors, which need Java 17 or newer
 	@$(BIN)/python -m pytest -m "spark and not soak" $(PYTEST)
 
 soak: ## run the long counts: random kills, fuzzing, resizes
-	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch,ray-tune
 	@$(BIN)/python -m pytest -m "soak and not spark" --timeout=7200 $(SOAK)
 
 lint: ## check style, form and types

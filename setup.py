@@ -74,6 +74,9 @@ DOCKER = ["docker>=7"]
 # Nodes of a Ray cluster, whose own version it has to be; the client of Ray's Jobs API needs the other two.
 RAY = ["ray>=2.49", "aiohttp", "requests"]
 
+# Jobs as trials of Ray Tune.
+RAY_TUNE = [*RAY, "ray[tune]"]
+
 # Spark's executors; PySpark brings the whole of Spark, and needs Java 17 or newer.
 SPARK = ["pyspark>=4.0"]
 
@@ -145,6 +148,7 @@ setup(
         "functions": FUNCTIONS,
         "jobfiles": JOBFILES,
         "ray": RAY,
+        "ray-tune": RAY_TUNE,
         "spark": SPARK,
         "tuning": TUNING,
         "simulation": SIMULATION,

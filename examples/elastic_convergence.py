@@ -10,12 +10,17 @@ Each run is kept in the results file when it has ended, so that the whole can be
     python examples/elastic_convergence.py --output benchmarks/results/elastic-convergence.json
     python examples/elastic_convergence.py --output benchmarks/results/elastic-convergence.json --report
 
-The workers are processes of this machine, or, with ``--ray ADDRESS``, hosts on the nodes of a Ray cluster.
+The workers are processes of this machine. With ``--ray`` they are hosts on the nodes of a Ray cluster, and the changes
+are the cluster's: nodes join, and are drained and go, as spot machines do. A node that joins has to import TensorFlow
+first, so that a minute is better 10 seconds:
+
+    python examples/elastic_convergence.py --ray --interval 10 --output benchmarks/results/elastic-convergence-ray.json
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -25,7 +30,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +54,8 @@ EPOCHS = 21
 SEEDS = 5
 #: What becomes of the minute between two changes, in seconds.
 INTERVAL = 2.5
+#: How long before it goes a node of Ray's is drained, in seconds, and how long a worker may take to leave it.
+NOTICE_S = 8
 #: The accuracy at the end is the mean over so many epochs.
 LAST = 3
 #: What came of a claim.
@@ -91,15 +98,78 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def callback_of(setting: Setting, *, seed: int, epochs: int, interval: float) -> Callback | None:
+def callback_of(
+    setting: Setting, *, seed: int, epochs: int, interval: float, nodes: Nodes | None = None
+) -> Callback | None:
     """What resizes the job. At random: at the maximum always down, at the minimum always up, else either alike."""
     if setting.name == "±1":
-        return RandomResize(step=1, interval=interval, min=1, max=4, seed=seed)
+        return RandomResize(step=1, interval=interval, min=1, max=4, seed=seed, hosts=nodes)
     if setting.name == "±3":
-        return RandomResize(step=3, interval=3 * interval, min=1, max=4, seed=seed)
+        return RandomResize(step=3, interval=3 * interval, min=1, max=4, seed=seed, hosts=nodes)
     if setting.name == "doubling":
-        return GrowWithEpochs({epochs // 3: 2, 2 * epochs // 3: 4})
+        return GrowWithEpochs({epochs // 3: 2, 2 * epochs // 3: 4}, hosts=nodes)
     return None
+
+
+class Nodes:
+    """A Ray cluster of this machine: a head that trains nothing, and nodes that have room for one worker each.
+
+    Attributes:
+        address: Where jobs join it.
+    """
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        self._nodes: list[Any] = []
+        self.address = str(self._cluster.address)
+
+    def size(self, job: TrainingJob) -> int:
+        """Return how many nodes there are."""
+        return len(self._nodes)
+
+    def resize(self, job: TrainingJob, size: int) -> bool:
+        """Have nodes join, or drain the newest ones, which go when their workers have left."""
+        self.add(size)
+        leaving = self._nodes[size:]
+        del self._nodes[size:]
+        words = ["--address", self.address, "--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot"]
+        words += ["--deadline-remaining-seconds", str(NOTICE_S)]
+        ray = Path(sys.executable).with_name("ray")
+        draining = [
+            subprocess.Popen([ray, "drain-node", "--node-id", node.node_id, *words], stdout=subprocess.DEVNULL)
+            for node in leaving
+        ]
+        for process in draining:
+            process.wait()
+        until = time.monotonic() + NOTICE_S
+        while leaving and len(job.hosts) > size and time.monotonic() < until and not job.status.is_terminal:
+            time.sleep(0.2)
+        for node in leaving:
+            self._cluster.remove_node(node)
+        return not job.status.is_terminal
+
+    def add(self, size: int) -> None:
+        """Have nodes join until there are so many."""
+        while len(self._nodes) < size:
+            self._nodes.append(self._cluster.add_node(wait=False, num_cpus=1))
+
+    def close(self) -> None:
+        """End the cluster."""
+        self._cluster.shutdown()
+
+
+@contextlib.contextmanager
+def nodes_of(setting: Setting) -> Iterator[Nodes]:
+    """Have a cluster of as many nodes as a setting begins with."""
+    nodes = Nodes()
+    try:
+        nodes.add(setting.workers)
+        yield nodes
+    finally:
+        nodes.close()
 
 
 def train(
@@ -109,7 +179,7 @@ def train(
     epochs: int,
     interval: float,
     inputs: Mapping[str, str],
-    ray: str | None = None,
+    nodes: Nodes | None = None,
 ) -> dict[str, Any]:
     """Run one training.
 
@@ -119,7 +189,7 @@ def train(
         epochs: How many.
         interval: Seconds for a minute.
         inputs: The channels.
-        ray: The address of the Ray cluster on which it runs; None: this machine.
+        nodes: Those of the Ray cluster on which it runs; None: this machine.
 
     Returns:
         What is kept of it; see :func:`kept`.
@@ -127,20 +197,19 @@ def train(
     Raises:
         TrainingJobError: it failed.
     """
-    # Ray finds room for as many hosts as the job is told to have, several of them on a node where there are fewer.
-    on_ray = {"address": ray, "follow_nodes": False, "strategy": "SPREAD"}
+    on_ray = {} if nodes is None else {"address": nodes.address, "resources_per_host": {"CPU": 1}}
     estimator = TensorFlow(
         entry_point="train_residual.py",
         source_dir=str(ROOT / "entrypoints"),
-        instance_type="ray" if ray is not None else "local_process",
-        run_options=RunOptions(backend_options=on_ray if ray is not None else {}),
+        instance_type="ray" if nodes is not None else "local_process",
+        run_options=RunOptions(backend_options=on_ray),
         instance_count=setting.workers,
-        distribution=ElasticHorovod(min_hosts=1, max_hosts=4, spares=setting.spares),
+        distribution=ElasticHorovod(min_hosts=1, max_hosts=4, spares=0 if nodes is not None else setting.spares),
         hyperparameters={"epochs": epochs, "seed": seed},
         model_dir=False,
         base_job_name="convergence",
     )
-    callback = callback_of(setting, seed=seed, epochs=epochs, interval=interval)
+    callback = callback_of(setting, seed=seed, epochs=epochs, interval=interval, nodes=nodes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreflightWarning)  # workers share the cores, on purpose
         job = estimator.fit(dict(inputs), logs=False, callbacks=[callback] if callback is not None else None)
@@ -450,7 +519,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--interval", type=float, default=INTERVAL, help="seconds that stand for a minute")
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS), metavar="SETTING")
-    parser.add_argument("--ray", metavar="ADDRESS", help="the Ray cluster on whose nodes the workers are")
+    parser.add_argument("--ray", action="store_true", help="have the workers on nodes of a Ray cluster, which change")
     parser.add_argument("--report", action="store_true", help="run nothing, only print the tables")
     options = parser.parse_args()
     runs = load(options.output)
@@ -466,14 +535,15 @@ def main() -> int:
             if options.report or (name, seed) in done:
                 continue
             began = time.monotonic()
-            run = train(
-                SETTINGS[name],
-                seed=seed,
-                epochs=options.epochs,
-                interval=options.interval,
-                inputs=digits(),
-                ray=options.ray,
-            )
+            with nodes_of(SETTINGS[name]) if options.ray else contextlib.nullcontext() as nodes:
+                run = train(
+                    SETTINGS[name],
+                    seed=seed,
+                    epochs=options.epochs,
+                    interval=options.interval,
+                    inputs=digits(),
+                    nodes=nodes,
+                )
             runs.append(run)
             save(options.output, runs)
             sizes = " → ".join(str(size) for _, size in run["sizes"])

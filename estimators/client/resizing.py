@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from container.contract.wire import Event
 from estimators.client.callbacks import Callback, Metric
@@ -34,6 +34,28 @@ def next_size(size: int, *, step: int, least: int, most: int, generator: random.
     return min(most, size + step) if up else max(least, size - step)
 
 
+class Hosts(Protocol):
+    """What a callback resizes."""
+
+    def size(self, job: TrainingJob) -> int:
+        """Return the number of hosts that a change begins from."""
+
+    def resize(self, job: TrainingJob, size: int) -> bool:
+        """Have so many hosts; see :func:`resize`."""
+
+
+class JobHosts:
+    """The hosts of the job itself."""
+
+    def size(self, job: TrainingJob) -> int:
+        """See :class:`Hosts`."""
+        return len(staying(job))
+
+    def resize(self, job: TrainingJob, size: int) -> bool:
+        """See :class:`Hosts`."""
+        return resize(job, size)
+
+
 class RandomResize(Callback):
     """Adds or removes hosts every now and then, up or down at random.
 
@@ -44,6 +66,8 @@ class RandomResize(Callback):
         max: The largest.
         seed: For the choices: the same seed makes the same ones.
         changes: How many changes there are; None for as many as there is time for.
+        hosts: What is resized, where hosts come and go with something else, such as the nodes of a cluster; None for
+            the job.
 
     Raises:
         ConfigurationError: an argument is out of range.
@@ -57,6 +81,7 @@ class RandomResize(Callback):
         max: int = 4,
         seed: int = 0,
         changes: int | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         if step < 1 or not 1 <= min < max or interval <= 0:
             raise ConfigurationError(
@@ -66,6 +91,7 @@ class RandomResize(Callback):
         self._step, self._interval, self._least, self._most = step, interval, min, max
         self._generator = random.Random(seed)
         self._left = changes
+        self._hosts = hosts or JobHosts()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         #: The sizes that were asked for, in their order.
@@ -84,10 +110,10 @@ class RandomResize(Callback):
     def _run(self, job: TrainingJob) -> None:
         while (self._left is None or self._left > 0) and not self._over.wait(self._interval):
             size = next_size(
-                len(staying(job)), step=self._step, least=self._least, most=self._most, generator=self._generator
+                self._hosts.size(job), step=self._step, least=self._least, most=self._most, generator=self._generator
             )
             try:
-                if not resize(job, size):
+                if not self._hosts.resize(job, size):
                     return
             except ConfigurationError:
                 continue  # hosts that leave are counted until they are gone: the next time will do
@@ -101,17 +127,19 @@ class GrowWithEpochs(Callback):
 
     Args:
         sizes: Finished epochs -> hosts.
+        hosts: What is resized; see :class:`RandomResize`.
 
     Raises:
         ConfigurationError: an epoch or a size is out of range.
     """
 
-    def __init__(self, sizes: Mapping[int, int]) -> None:
+    def __init__(self, sizes: Mapping[int, int], hosts: Hosts | None = None) -> None:
         if not sizes or any(epoch < 0 or size < 1 for epoch, size in sizes.items()):
             raise ConfigurationError(
                 f"GrowWithEpochs takes finished epochs -> hosts, such as {{30: 4}}; got {sizes!r}."
             )
         self._left = sorted(sizes.items())
+        self._hosts = hosts or JobHosts()
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
         """See whether an epoch has passed."""
@@ -120,7 +148,7 @@ class GrowWithEpochs(Callback):
         due = [size for epoch, size in self._left if metric.value >= epoch]
         if due:
             self._left = [(epoch, size) for epoch, size in self._left if metric.value < epoch]
-            resize(job, due[-1])
+            self._hosts.resize(job, due[-1])
 
 
 def resize(job: TrainingJob, size: int) -> bool:

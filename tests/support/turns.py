@@ -23,7 +23,7 @@ PLACES = max(1, len(os.sched_getaffinity(0)) // 2)
 _LARGE = re.compile(r"tests/(training|soak|integration/containers)/")
 #: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
 _ENGINES = {
-    "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher)?\.py|\[ray\b"),
+    "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher|_tune)?\.py|\[ray\b"),
     "machines": re.compile(r"/test_(slurm|ssh|elastic_ssh|machines|dispatcher|chaos)\.py|\[(machines|ssh|slurm)\b"),
     "ec2": re.compile(r"/test_(elastic_)?ec2\.py|/test_spot_fleet\.py|/backends/ec2/"),
     "s3": re.compile(r"integration/data/"),
