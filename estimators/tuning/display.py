@@ -134,9 +134,10 @@ def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
 
 def draw_all(record: TuningRecord) -> list[Plot]:
     """Draw everything there is to draw of a study."""
-    from estimators.tuning.plots import curves, history, importance, parallel
+    from estimators.tuning.plots import curves, fleet, history, importance, parallel
 
-    return [kind(record) for kind in (history, parallel, importance, curves)]
+    shared = [fleet] if record.spec.fleet is not None else []
+    return [kind(record) for kind in (history, parallel, importance, curves, *shared)]
 
 
 def report(record: TuningRecord, path: str | Path) -> Path:

@@ -12,6 +12,10 @@ from estimators.tuning.record import TuningRecord
 
 #: More curves than this are no picture.
 _MOST_CURVES = 64
+#: What an event of a job says of the number of its hosts.
+_MOVES = {"host_added": 1, "host_left": -1, "host_lost": -1}
+#: A longer legend hides the picture.
+_MOST_NAMED = 12
 
 
 def history(record: TuningRecord) -> Plot:
@@ -122,6 +126,53 @@ def curves(record: TuningRecord) -> Plot:
     style.label(axes, x="values reported", y=spec.metric, title="Learning curves")
     style.legend(made, axes)
     return Plot(made, "Learning curves")
+
+
+def fleet(record: TuningRecord) -> Plot:
+    """Draw which trials had how many hosts of a shared fleet, over time."""
+    title = "The fleet's hosts"
+    found = hosts_over_time(record)
+    if not found:
+        return style.nothing(title, "no trial has had hosts yet")
+    ends = sorted({second for rows in found.values() for second, _ in rows})
+    heights = [[_hosts_at(rows, second) for second in ends] for rows in found.values()]
+    made, [axes] = style.figure(height=2.8)
+    axes.stackplot(
+        ends, heights, step="post", labels=[f"trial {number + 1}" for number in found], edgecolor=INK, linewidth=0.3,
+        colors=[style.colour(place) for place in range(len(found))], alpha=0.7,
+    )  # fmt: skip
+    axes.axhline(record.spec.fleet.hosts if record.spec.fleet is not None else 0, color=INK, linewidth=0.8)
+    style.label(axes, x="seconds", y="hosts", title=title)
+    if len(found) <= _MOST_NAMED:
+        style.legend(made, axes)
+    return Plot(made, title)
+
+
+def hosts_over_time(record: TuningRecord) -> dict[int, list[tuple[float, int]]]:
+    """Return how many hosts each trial had, as its job's record has it.
+
+    Returns:
+        Trial -> seconds since the tuning job's first host, and the hosts from then on; 0 at the trial's end. A trial
+        whose job's record has been removed is not there.
+    """
+    changes: dict[int, list[tuple[int, int]]] = {}
+    for row in record.trials():
+        job = JobRecord(jobs_folder(record.home) / row["job"])
+        rows: list[tuple[int, int]] = []
+        for event in job.events():
+            if event.kind == "process_started" and not rows:
+                rows.append((event.time_ns, int(job.read_request()["ResourceConfig"]["InstanceCount"])))
+            elif event.kind in _MOVES and rows:
+                rows.append((event.time_ns, rows[-1][1] + _MOVES[event.kind]))
+            last = event.time_ns
+        if rows:
+            changes[int(row["number"])] = [*rows, (last, 0)]
+    first = min((rows[0][0] for rows in changes.values()), default=0)
+    return {number: [((at - first) / 1e9, hosts) for at, hosts in rows] for number, rows in changes.items()}
+
+
+def _hosts_at(rows: list[tuple[float, int]], second: float) -> int:
+    return next((hosts for at, hosts in reversed(rows) if at <= second), 0)
 
 
 def reported(record: TuningRecord, row: dict[str, Any]) -> list[float]:

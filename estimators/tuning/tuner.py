@@ -123,8 +123,10 @@ class HyperparameterTuner:
         population_config: PopulationConfig | None = None,
         max_failures: int | None = None,
         repeats: bool = False,
-        shared_fleet: SharedFleetConfig | None = None,
+        shared_fleet: SharedFleetConfig | int | None = None,
     ) -> None:
+        if shared_fleet is not None and not isinstance(shared_fleet, SharedFleetConfig):
+            shared_fleet = SharedFleetConfig(hosts=shared_fleet)
         if not isinstance(estimator, Estimator):
             raise ConfigurationError(f"HyperparameterTuner(estimator=…) must be an estimator; got {shown(estimator)}.")
         if autotune or hyperparameters_to_keep_static is not None:

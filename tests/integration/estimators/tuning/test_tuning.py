@@ -30,6 +30,7 @@ from estimators import (
 from estimators.records.record import job_names
 from estimators.tuning import running
 from estimators.tuning.display import held_up_by, report, study_html
+from estimators.tuning.plots import hosts_over_time
 from estimators.tuning.record import TuningRecord
 
 SCRIPT = """
@@ -204,7 +205,9 @@ while True:
 """
 
 
-def test_hosts_of_a_shared_fleet_go_to_the_best_trial_until_the_deadline(script: Path, home: Path) -> None:
+def test_hosts_of_a_shared_fleet_go_to_the_best_trial_until_the_deadline(
+    script: Path, home: Path, tmp_path: Path
+) -> None:
     """Of two trials that never end by themselves the better one has all hosts at the end, and its value counts."""
     script.write_text(CLIMBING)
     searched = tuner(
@@ -222,6 +225,9 @@ def test_hosts_of_a_shared_fleet_go_to_the_best_trial_until_the_deadline(script:
     assert [len(job.membership) for job in searched.trials()] == [1, 2]
     again = HyperparameterTuner.attach(searched.name)
     assert again.shared_fleet == searched.shared_fleet
+    hosts = {number: [size for _, size in rows] for number, rows in hosts_over_time(searched.latest_tuning_job).items()}
+    assert hosts == {0: [1, 0], 1: [1, 2, 0]}
+    assert "trial 2" in report(searched.latest_tuning_job, tmp_path / "study.html").read_text()
 
 
 def test_asha_stops_a_trial_that_is_no_good(script: Path, home: Path) -> None:
