@@ -11,6 +11,7 @@ import documents
 import places
 import pytest
 import ray_cluster as rays
+import yaml
 from run_documents import project_of, run_document
 
 from estimators import FailurePolicy, TrainingInput
@@ -232,6 +233,16 @@ def test_hosts_may_share_a_node(make: clusters.Make, ray_cluster: rays.Cluster) 
     )
     assert job.status == "Completed"
     assert [said["size"] for said in clusters.reports(job).values()] == [4] * 4
+
+
+def test_the_cluster_file_in_the_document_is_one_that_ray_takes() -> None:
+    """What `ray up` does before it asks the cloud for anything."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    [block] = [one for one in documents.blocks(documents.ROOT / "docs" / "ray.md") if one.language == "yaml"]
+    config = prepare_config(yaml.safe_load(block.text))
+    validate_config(config)
+    assert config["available_node_types"]["worker"]["max_workers"] == config["max_workers"] == 8
 
 
 @pytest.mark.tensorflow
