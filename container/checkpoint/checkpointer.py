@@ -25,7 +25,7 @@ from container.checkpoint.interval import BUDGET, Every, Schedule
 from container.checkpoint.manifest import Progress
 from container.checkpoint.publishing import SUFFIX, Publisher, Snapshot
 from container.checkpoint.retention import Best
-from container.checkpoint.sharing import Cluster, Refusal, SingleProcess, share, surrounding_cluster
+from container.checkpoint.sharing import Cluster, Counting, Refusal, SingleProcess, share, surrounding_cluster
 from container.checkpoint.state_dicts import StateDicts, state_of
 from container.checkpoint.store import CheckpointStore, Loaded, serial_of
 from container.checkpoint.writer import BackgroundWriter
@@ -271,6 +271,9 @@ class Checkpointer:
         # All ranks: an optimizer's variables may have to be made, which is a common act under some strategies.
         source = self._state_of(model, optimizer)
         groups = source.groups()
+        if isinstance(cluster, Counting):
+            self.count_from(cluster.saved)
+            cluster.saved += 1
         if cluster.rank != 0:
             return
         if os.getpid() != self._pid:
@@ -366,6 +369,8 @@ class Checkpointer:
             arrays=parsed if model is None else {},
             skipped=found.skipped,
         )
+        if isinstance(self.cluster, Counting):
+            self.cluster.saved = max(self.cluster.saved, restored.serial)
         self.progress = restored.progress
         self._restored = restored
         self._tell(restored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,17 @@ class Cluster(Protocol):
 
     def barrier(self) -> None:
         """Wait for all ranks; all of them call it."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A cluster whose rank 0 may be another one later, on a host with other files.
+
+    Attributes:
+        saved: The number of the last checkpoint, wherever it was saved; the same on all ranks.
+    """
+
+    saved: int
 
 
 class SingleProcess:

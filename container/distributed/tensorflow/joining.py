@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from container.contract import events, variables
 from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError
 from container.contract.strategies import CollectiveAllReduce
+from container.distributed.core.deadline import deadline
 from container.distributed.core.elastic_place import take_place
 from container.distributed.core.rendezvous import listens, meet, names, wait_for
 from container.distributed.tensorflow import devices
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import Alone, Collectives, HorovodCollectives, TensorFlowCollectives
-
-#: How long after the deadline Python's own watch ends a process that holds Python's lock, in seconds.
-_LAST_RESORT = 3.0
 
 
 def join(timeout: float) -> Cluster:
@@ -73,7 +69,7 @@ def _join_horovod(surroundings: Surroundings, timeout: float) -> Cluster:
             f"this process was started as rank {surroundings.rank} of {surroundings.size} by mpirun, but Horovod "
             f"cannot be imported: {error}. `fleetfit install horovod` builds it; CollectiveAllReduce needs no Horovod."
         ) from error
-    with _deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
+    with deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
         hvd.init()
     _take_share(surroundings.machine_rank, surroundings.machine_size)
     collectives = HorovodCollectives(hvd, host_updates=surroundings.kind is ClusterKind.ELASTIC)
@@ -103,7 +99,7 @@ def _join_collective(surroundings: Surroundings, timeout: float) -> Cluster:
     others = {f"rank {rank}": address for rank, address in enumerate(ranks) if rank != surroundings.rank}
     leader = None if surroundings.rank == 0 else "rank 0"
     meet(ranks[surroundings.rank], others, leader=leader, timeout=timeout)
-    with _sigterm_kept(), _deadline(timeout, lambda: _who_is_missing(others)):
+    with _sigterm_kept(), deadline(timeout, lambda: _who_is_missing(others)):
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=communication_options(options))
     collectives: Collectives = TensorFlowCollectives(strategy, options, rank=surroundings.rank, size=surroundings.size)
     return Cluster(surroundings, collectives, tf_strategy=strategy)
@@ -119,7 +115,7 @@ def _coordinate(surroundings: Surroundings, timeout: float) -> Cluster:
         for index, address in enumerate(surroundings.addresses[task])
     }
     wait_for(others, timeout)
-    with _deadline(timeout, lambda: _who_is_missing(others)):
+    with deadline(timeout, lambda: _who_is_missing(others)):
         # Not by TF_CONFIG, where SageMaker's cluster has a master in the chief's place.
         cluster = tf.train.ClusterSpec({task: list(found) for task, found in surroundings.addresses.items()})
         strategy = tf.distribute.ParameterServerStrategy(
@@ -158,36 +154,6 @@ def _too_late(error: RuntimeError) -> DistributedError:
 def _who_is_missing(addresses: Mapping[str, str]) -> str:
     missing = {name: address for name, address in addresses.items() if not listens(address)}
     return f"no answer from {names(missing)}" if missing else "every process listens, but they did not come together"
-
-
-@contextlib.contextmanager
-def _deadline(timeout: float, describe: Callable[[], str]) -> Iterator[None]:
-    """End the process when the block takes too long: it waits in native code, which no exception reaches.
-
-    Args:
-        timeout: In seconds.
-        describe: Says who is missing.
-    """
-    over = threading.Event()
-
-    def watch() -> None:
-        if over.wait(timeout):
-            return
-        text = f"container.distributed: the processes did not meet within {timeout:g} s: {describe()}."
-        if not over.is_set():
-            events.emit("exception", pid=os.getpid(), type="DistributedError", message=text, traceback=text)
-            print(text, file=sys.stderr, flush=True)
-            sys.stdout.flush()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    # The thread cannot run while native code holds Python's lock.
-    faulthandler.dump_traceback_later(timeout + _LAST_RESORT, exit=True)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-        over.set()
 
 
 @contextlib.contextmanager

@@ -17,11 +17,16 @@ from container.distributed.core.fault_injection import InjectedFaults
 from container.distributed.core.notice import keep_listening, notice
 from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.torch.collectives import Collectives
-from container.distributed.torch.elastic import ElasticHorovodCollectives
 from container.distributed.torch.horovod import HorovodCollectives
 from container.distributed.torch.loader import Loader
 
 Value = TypeVar("Value")
+
+_NOT_MET = (
+    "the ranks have not met yet, and would train apart: under ElasticHorovod the steps are made in a function that "
+    "hvd.elastic.run wraps, with model and optimizer in its hvd.elastic.TorchState. Where you bring the ranks together "
+    "yourself, take cluster.optimizer(…, check=False)."
+)
 
 #: The file that SageMaker's PyTorch images look for.
 _MODEL_FILE = "model.pth"
@@ -99,8 +104,7 @@ class TorchCluster:
         """Bring a module to this rank's device, and let it add up its gradients over the ranks.
 
         Args:
-            model: A ``torch.nn.Module``. All ranks get rank 0's parameters and buffers; under ``ElasticHorovod`` by
-                ``hvd.elastic.TorchState``, whenever ranks have come or gone.
+            model: A ``torch.nn.Module``. All ranks get rank 0's parameters and buffers.
             options: Of ``DistributedDataParallel``, such as ``find_unused_parameters``.
 
         Returns:
@@ -112,11 +116,7 @@ class TorchCluster:
         """
         model = model.to(self.device)
         if isinstance(self.collectives, HorovodCollectives):
-            if options:
-                raise TypeError(
-                    f"model({', '.join(options)}=…): Horovod has no such option; leave it out under MPI(…) and "
-                    "ElasticHorovod(…)."
-                )
+            self._refuse_options(options)
             return self.collectives.model(model)
         if self.size == 1:
             return model
@@ -144,15 +144,25 @@ class TorchCluster:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if not check or any(_is_sharded(parameter) for parameter in parameters):
             return optimizer
-        compare = _Comparing(self.collectives, parameters)
-        if isinstance(self.collectives, ElasticHorovodCollectives):
-            self.collectives.when_met(compare.begin)
-        elif self.size > 1:
-            compare.begin()
-        else:
-            return optimizer
-        optimizer.register_step_post_hook(compare.stepped)
+        comparing = Comparing(self.collectives, parameters)
+        if self._compare(comparing):
+            optimizer.register_step_pre_hook(comparing.steps)
+            optimizer.register_step_post_hook(comparing.stepped)
         return optimizer
+
+    def _compare(self, comparing: Comparing) -> bool:
+        """Begin to compare weights, where there are others to compare them with."""
+        if self.size > 1:
+            comparing.begin()
+        return self.size > 1
+
+    @staticmethod
+    def _refuse_options(options: Mapping[str, Any]) -> None:
+        if options:
+            raise TypeError(
+                f"model({', '.join(options)}=…): Horovod has no such option; leave it out under MPI(…) and "
+                "ElasticHorovod(…)."
+            )
 
     def check_weights(self, model: Any) -> None:
         """Compare the parameters of all ranks. All must call it.
@@ -283,8 +293,11 @@ class TorchCluster:
         return file
 
 
-class _Comparing:
-    """Compares the ranks' weights after some steps.
+class Comparing:
+    """Compares the ranks' weights after some of an optimizer's steps.
+
+    A step of Horovod's optimizer has one of the optimizer within it, for which PyTorch calls the hooks again: steps
+    within steps are not counted.
 
     Args:
         collectives: How the ranks talk.
@@ -294,16 +307,38 @@ class _Comparing:
     def __init__(self, collectives: Collectives, parameters: list[Any]) -> None:
         self._guard = Guard(collectives)
         self._parameters = parameters
-        self._steps: int | None = None
+        self._steps: int | None = 0
+        self._depth = 0
+        self._have_met = True
 
     def begin(self) -> None:
         """Count the steps from here on. All ranks call it between the same steps."""
         self._guard.start(_arrays(self._parameters))
-        self._steps = 0
+        self._steps, self._depth, self._have_met = 0, 0, True
+
+    def wait_for_meeting(self) -> None:
+        """Refuse steps until :meth:`begin`."""
+        self._have_met = False
+
+    def pause(self) -> None:
+        """Count no steps until :meth:`begin`: not all ranks make them."""
+        self._steps, self._have_met = None, True
+
+    def steps(self, *_: Any) -> None:
+        """Take note that a step begins.
+
+        Raises:
+            DistributedError: the ranks have not met.
+        """
+        self._depth += 1
+        if not self._have_met:
+            self._depth = 0
+            raise DistributedError(_NOT_MET)
 
     def stepped(self, *_: Any) -> None:
         """Count a step; compare the weights if it is one of :data:`STEPS`."""
-        if self._steps is None:
+        self._depth -= 1
+        if self._steps is None or self._depth:
             return
         self._steps += 1
         if self._steps in STEPS:

@@ -2,52 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from container.contract import events
+from container.contract.detection import Surroundings
+from container.distributed.torch.cluster import Comparing, TorchCluster
 from container.distributed.torch.horovod import HorovodCollectives
 from container.distributed.torch.loader import Loader
 
 
-class ElasticHorovodCollectives(HorovodCollectives):
-    """Those of ranks whose number changes: they meet again in the function that ``hvd.elastic.run`` wraps.
+class ElasticTorchCluster(TorchCluster):
+    """The ranks of an elastic job, which meet whenever some have come or gone.
 
-    ``hvd.elastic.TorchState`` then gives all of them rank 0's model, optimizer and place in the data; a
-    :class:`Loader` among its arguments is taken as Horovod's own sampler is.
+    They meet in the function that ``hvd.elastic.run`` wraps: ``hvd.elastic.TorchState`` gives all of them rank 0's
+    model, optimizer and place in the data. A :class:`Loader` among its arguments is taken as Horovod's own sampler is.
+
+    Args:
+        surroundings: What the environment said.
+        collectives: How the ranks talk.
+        device: This rank's device.
+
+    Attributes:
+        saved: The number of the last checkpoint, wherever it was saved.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._met: list[Callable[[], None]] = []
+    def __init__(self, surroundings: Surroundings, collectives: HorovodCollectives, device: Any) -> None:
+        super().__init__(surroundings, collectives, device)
+        self.saved = 0
+        self._comparing: list[Comparing] = []
         events.rank = self.rank
-        self._have_states_tell()
+        self._have_states_met()
 
-    def when_met(self, then: Callable[[], None]) -> None:
-        """Have a function called whenever all ranks have rank 0's weights."""
-        self._met.append(then)
+    def model(self, model: Any, **options: Any) -> Any:
+        """Bring a module to this rank's device; ``TorchState`` gives all ranks rank 0's parameters and buffers.
 
-    def model(self, model: Any) -> Any:
-        """Return it as it is: while this rank makes its model, the others may be training."""
-        return model
+        It is no act of all ranks: while one that has come makes its model, the others may be training.
 
-    def _have_states_tell(self) -> None:
-        import torch
-        from horovod.torch.elastic import state
+        Args:
+            model: A ``torch.nn.Module``.
+            options: None.
 
-        met = self._have_met
+        Raises:
+            TypeError: there are options.
+        """
+        self._refuse_options(options)
+        return model.to(self.device)
 
-        class OptimizerHandler(state.OptimizerStateHandler):
-            """The last of a state's parts that Horovod brings to all ranks is its optimizer."""
+    def _compare(self, comparing: Comparing) -> bool:
+        comparing.wait_for_meeting()
+        self._comparing.append(comparing)
+        return True
 
-            def sync(self) -> None:
-                super().sync()
-                met()
+    def _have_states_met(self) -> None:
+        """Have Horovod's states do what is to be done at each meeting of the ranks."""
+        from horovod.torch.elastic import TorchState, state
 
-        own = [(Loader, state.SamplerStateHandler), (torch.optim.Optimizer, OptimizerHandler)]
-        state.set_handler_registry([*own, *state.get_handler_registry()])
+        state.set_handler_registry([(Loader, state.SamplerStateHandler), *state.get_handler_registry()])
+        sync = TorchState.sync
 
-    def _have_met(self) -> None:
-        events.rank = self.rank
-        for then in self._met:
-            then()
+        def meet(found: Any) -> None:
+            for one in self._comparing:
+                one.pause()
+            sync(found)
+            handlers = list(found._handlers.values())
+            for handler in handlers:
+                # Horovod has a new optimizer make a step, to have its state: weight decay changes the weights by that.
+                if isinstance(handler, state.ModelStateHandler):
+                    handler.sync()
+            for handler in handlers:
+                handler.save()  # or a rank that has just come would go back to what it has begun with
+            self.saved = self.broadcast_object(self.saved)
+            events.rank = self.rank
+            for one in self._comparing:
+                one.begin()
+
+        TorchState.sync = meet

@@ -85,7 +85,7 @@ class HorovodCollectives:
 
     def barrier(self) -> None:
         """See :class:`container.distributed.torch.collectives.Collectives`."""
-        # Horovod's own barrier has no name that a rank that came later would know it by.
+        # Horovod numbers its own barriers; a rank that joined later counts differently.
         self.sum_arrays([np.zeros(1)])
 
     def model(self, model: Any) -> Any:

@@ -9,10 +9,11 @@ from typing import Any
 from container.contract import events
 from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError, RefusedError
+from container.distributed.core.deadline import deadline
 from container.distributed.core.elastic_place import take_place
 from container.distributed.torch.cluster import TorchCluster
 from container.distributed.torch.collectives import Alone, Collectives, TorchCollectives
-from container.distributed.torch.elastic import ElasticHorovodCollectives
+from container.distributed.torch.elastic import ElasticTorchCluster
 from container.distributed.torch.horovod import HorovodCollectives, load_horovod
 
 _KINDS = (ClusterKind.NONE, ClusterKind.TORCH, ClusterKind.HOROVOD, ClusterKind.ELASTIC)
@@ -36,11 +37,13 @@ def join(timeout: float) -> TorchCluster:
     collectives: Collectives = Alone()
     if surroundings.kind is ClusterKind.TORCH:
         collectives = _meet(surroundings, device, timeout)
-    elif surroundings.kind is ClusterKind.HOROVOD:
-        collectives = HorovodCollectives()
-    elif surroundings.kind is ClusterKind.ELASTIC:
-        collectives = ElasticHorovodCollectives()
+    elif surroundings.kind in (ClusterKind.HOROVOD, ClusterKind.ELASTIC):
+        with deadline(timeout, lambda: f"{surroundings.size} ranks were to meet in hvd.init()"):
+            collectives = HorovodCollectives()
     events.emit("phase", name="rendezvous")
+    if surroundings.kind is ClusterKind.ELASTIC:
+        assert isinstance(collectives, HorovodCollectives)
+        return ElasticTorchCluster(surroundings, collectives, device)
     return TorchCluster(surroundings, collectives, device)
 
 

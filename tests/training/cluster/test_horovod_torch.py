@@ -61,7 +61,7 @@ report(
 )
 """
 
-#: Its weights are made anew where all ranks have rank 0's; its elastic state has no model.
+#: Under mpirun its ranks change their weights after seven steps; its elastic state has no model.
 APART = """
 import torch
 from container import distributed
@@ -70,12 +70,13 @@ cluster = distributed.init(framework="torch")
 import horovod.torch as hvd
 
 model = cluster.model(torch.nn.Linear(2, 1))
-torch.manual_seed(cluster.rank)
-torch.nn.init.normal_(model.weight)
 optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 
 def train(state):
-    for step in range(3):
+    for step in range(10):
+        if state is None and step == 7:
+            with torch.no_grad():
+                model.weight[0, 0] += cluster.rank
         optimizer.zero_grad()
         model(torch.ones(1, 2)).square().mean().backward()
         optimizer.step()
@@ -140,7 +141,8 @@ aid.report(epochs=state.epoch, least=float(counts.min()), mean=float(counts.mean
 """
 
 
-#: The records count as above, by our loader, which deals each of them once; every third step is kept.
+#: The records count as above, by our loader, which deals each of them once. Every fifth step is kept, and so an epoch's
+#: last one. The other weights decay.
 ELASTIC = """
 import os, time
 import aid
@@ -157,7 +159,11 @@ module = torch.nn.ModuleDict({"counts": torch.nn.Embedding(RECORDS, 1), "other":
 if cluster.rank == 0:
     torch.nn.init.zeros_(module["counts"].weight)
 model = cluster.model(module)
-optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=float(BATCH)))
+groups = [
+    {"params": module["counts"].parameters(), "lr": float(BATCH)},
+    {"params": module["other"].parameters(), "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+]
+optimizer = cluster.optimizer(torch.optim.SGD(groups))
 loader = cluster.loader(range(RECORDS), global_batch_size=BATCH, shuffle=True, seed=7)
 state = hvd.elastic.TorchState(model, optimizer, loader=loader, step=0)
 parts = {"model": model, "optimizer": optimizer, "loader": loader}
@@ -169,11 +175,12 @@ def train(state):
     while not enough:
         for batch in loader:
             optimizer.zero_grad()
-            (-model["counts"](batch).mean() * loader.weight + 0 * model["other"](torch.ones(1, 1)).sum()).backward()
+            other = model["other"](torch.ones(1, 1)).square().sum()
+            (other / 100 - model["counts"](batch).mean() * loader.weight).backward()
             optimizer.step()
             state.step += 1
             time.sleep(0.02)
-            if state.step % 3 == 0:
+            if state.step % 5 == 0:
                 state.commit()
         checkpointer.save(parts, epoch=loader.epoch, step=state.step)
         aid.mark(f"epoch-{loader.epoch}", cluster.size)
@@ -204,10 +211,20 @@ def test_ranks_of_mpirun_train_one_model(make: clusters.Make) -> None:
     assert job.result().warnings == ()
 
 
-@pytest.mark.parametrize("distribution", [MPI(processes_per_host=1), ElasticHorovod()], ids=["mpi", "elastic"])
-def test_ranks_that_train_apart_fail(make: clusters.Make, distribution: MPI | ElasticHorovod) -> None:
-    with pytest.raises(TrainingJobError, match="the weights of the 2 ranks should be equal, but differ after step 1"):
+@pytest.mark.parametrize(
+    ("distribution", "step"), [(MPI(processes_per_host=1), 8), (ElasticHorovod(), 1)], ids=["mpi", "elastic"]
+)
+def test_ranks_that_train_apart_fail(make: clusters.Make, distribution: MPI | ElasticHorovod, step: int) -> None:
+    with pytest.raises(
+        TrainingJobError, match=f"weights of the 2 ranks should be equal, but differ after step {step}:"
+    ):
         make.run(APART, kind=PyTorch, hosts=2, distribution=distribution)
+
+
+def test_steps_outside_of_an_elastic_state_are_refused(make: clusters.Make) -> None:
+    script = APART.replace("hvd.elastic.run(train)(hvd.elastic.TorchState(optimizer=optimizer))", "train(0)")
+    with pytest.raises(TrainingJobError, match="the ranks have not met yet, and would train apart"):
+        make.run(script, kind=PyTorch, hosts=2, distribution=ElasticHorovod())
 
 
 def test_the_articles_script_trains_under_mpi(make: clusters.Make) -> None:
