@@ -144,6 +144,11 @@ class TrainingInput:
             UnsupportedError: it is of Spark Connect, or streams.
             BackendError: Spark has failed.
         """
+        for name in ("s3_data", "s3_data_type"):
+            if name in arguments:
+                raise ConfigurationError(
+                    f"from_spark({name}=…): the data is the manifest that is written; leave it out."
+                )
         frames = importlib.import_module(_FRAMES)
         manifest = frames.write(dataframe, format, shards, path)
         given = {"content_type": frames.FORMATS[format], "s3_data_type": "ManifestFile", **arguments}

@@ -141,7 +141,8 @@ def fleet(record: TuningRecord) -> Plot:
         ends, heights, step="post", labels=[f"trial {number + 1}" for number in found], edgecolor=INK, linewidth=0.3,
         colors=[style.colour(place) for place in range(len(found))], alpha=0.7,
     )  # fmt: skip
-    axes.axhline(record.spec.fleet.hosts if record.spec.fleet is not None else 0, color=INK, linewidth=0.8)
+    assert record.spec.fleet is not None
+    axes.axhline(record.spec.fleet.hosts, color=INK, linewidth=0.8)
     style.label(axes, x="seconds", y="hosts", title=title)
     if len(found) <= _MOST_NAMED:
         style.legend(made, axes)
@@ -159,14 +160,16 @@ def hosts_over_time(record: TuningRecord) -> dict[int, list[tuple[float, int]]]:
     for row in record.trials():
         job = JobRecord(jobs_folder(record.home) / row["job"])
         rows: list[tuple[int, int]] = []
+        attempt = 0
         for event in job.events():
-            if event.kind == "process_started" and not rows:
+            if event.kind == "process_started" and (not rows or event.attempt != attempt):
+                attempt = event.attempt
                 rows.append((event.time_ns, int(job.read_request()["ResourceConfig"]["InstanceCount"])))
             elif event.kind in _MOVES and rows:
                 rows.append((event.time_ns, rows[-1][1] + _MOVES[event.kind]))
             last = event.time_ns
         if rows:
-            changes[int(row["number"])] = [*rows, (last, 0)]
+            changes[int(row["number"])] = [*rows, (last, 0)] if row["state"] != "Running" else rows
     first = min((rows[0][0] for rows in changes.values()), default=0)
     return {number: [((at - first) / 1e9, hosts) for at, hosts in rows] for number, rows in changes.items()}
 

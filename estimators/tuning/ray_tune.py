@@ -3,118 +3,205 @@
 from __future__ import annotations
 
 import copy
+import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from container.contract.wire import Event
+from container.contract.strategies import Elastic
 from container.system import saved
-from estimators.backends.ray.options import STRATEGIES, RayOptions
-from estimators.client.callbacks import Callback
+from estimators.backends.ray.options import RayOptions
+from estimators.client.callbacks import EventTail
 from estimators.client.estimator import Estimator
+from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError
+from estimators.job.inputs import normalise_uri
 from estimators.job.request import RunOptions
-
-if TYPE_CHECKING:
-    from estimators.client.training_job import TrainingJob
 
 #: How long a checkpoint may be on its way from the host that has saved it, in seconds.
 _COMING_S = 60.0
+#: From one look at a job's record to the next, in seconds.
+_LOOK_S = 0.1
+#: How long the script of a trial that Tune ends has to save, in seconds.
+_GRACE_S = 5.0
+#: Options of the backend that a trial's placement group decides.
+_OF_THE_TRIAL = ("address", "placement_group", "labels")
 
 
 def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
     """Return a trainable for ``ray.tune.Tuner``: each trial is a job of an estimator.
 
     A trial's placement group has a bundle of one core for the trial itself, and one for each host. Its hyperparameters
-    are the estimator's and, over these, the trial's. Whenever rank 0 has reported the metric, all of its metrics are
-    reported to Tune, with the checkpoints of the script's ``Checkpointer`` if there are new ones: of these a trial
-    that goes on, or begins with another one's, restores the newest. A trial that Tune ends has its job stopped.
+    are the estimator's and, over these, the trial's. Each value of the metric is a report of all that rank 0 has
+    reported. A checkpoint of the trial is the newest one of the script's ``Checkpointer``: a trial that resumes, or
+    copies another, restores it. A trial that ends has its job stopped.
 
     Args:
-        estimator: The estimator, of ``instance_type="ray"``; fleetfit has to be on the nodes.
+        estimator: The estimator, of ``instance_type="ray"``. fleetfit, the code and local data have to be on the nodes.
         inputs: As for ``fit()``.
         metric: The metric whose every value is a report, such as one that comes at the end of each epoch.
 
     Returns:
-        A function with the resources that its trials need.
+        A subclass of ``ray.tune.Trainable`` with the resources that its trials need.
 
     Raises:
-        ConfigurationError: the estimator is for another instance type, or has a cluster or a folder for checkpoints of
-            its own.
+        ConfigurationError: the estimator is for another instance type, is elastic, or has a cluster or a folder for
+            checkpoints of its own.
     """
+    if not isinstance(estimator, Estimator):
+        raise ConfigurationError(f"trainable() takes an estimator, got a {type(estimator).__name__}.")
     settings = estimator.settings
     if settings.instance_type != "ray":
         raise ConfigurationError(
             f"trainable(): trials of Ray Tune are jobs on Ray; the estimator's instance_type is "
             f"{settings.instance_type!r}, set it to 'ray'."
         )
+    strategy = settings.distribution
+    if isinstance(strategy, Elastic):
+        raise ConfigurationError(
+            "trainable(): a trial has the hosts of its placement group, and an elastic job asks for others; take "
+            "HyperparameterTuner for elastic trials, or another strategy."
+        )
     if settings.checkpoint_s3_uri is not None:
         raise ConfigurationError("trainable(): Tune keeps the trials' checkpoints; leave checkpoint_s3_uri= out.")
-    options = RayOptions.of((settings.run_options or RunOptions()).backend_options)
-    for name in ("address", "placement_group"):
-        if getattr(options, name) is not None:
+    given = (settings.run_options or RunOptions()).backend_options
+    for name in _OF_THE_TRIAL:
+        if name in given:
             raise ConfigurationError(f"trainable(): a trial's hosts are in its own placement group; leave {name}= out.")
+    options = RayOptions.of(given)
     from ray import tune
 
-    def trial(config: Mapping[str, Any]) -> None:
-        """Train with a trial's hyperparameters."""
-        _run_trial(estimator, inputs, config, metric)
+    class Trial(tune.Trainable):
+        """A job of the estimator."""
 
-    processes = settings.distribution.ranks_per_host if settings.distribution is not None else 1
+        def setup(self, config: dict[str, Any]) -> None:
+            self._trial = _Trial(found, data, config, metric)
+
+        def step(self) -> dict[str, Any]:
+            return self._trial.report()
+
+        def save_checkpoint(self, checkpoint_dir: str) -> None:
+            self._trial.save(Path(checkpoint_dir))
+
+        def load_checkpoint(self, checkpoint: Any) -> None:
+            self._trial.load(Path(checkpoint))
+
+        def cleanup(self) -> None:
+            self._trial.close()
+
+    # Trials have working folders of their own.
+    found, data = _with_absolute_paths(estimator), _absolute(inputs)
+    processes = strategy.ranks_per_host if strategy is not None else 1
     bundles = [{"CPU": 1.0}, *[options.bundle(processes)] * settings.instance_count]
-    strategy = options.strategy or STRATEGIES[-2]
-    return tune.with_resources(trial, tune.PlacementGroupFactory(bundles, strategy=strategy))
+    return tune.with_resources(Trial, tune.PlacementGroupFactory(bundles, strategy=options.strategy or "PACK"))
 
 
-def _run_trial(estimator: Estimator, inputs: Any, config: Mapping[str, Any], metric: str) -> None:
-    from ray import tune
-
-    with tempfile.TemporaryDirectory(prefix="fleetfit-trial-") as folder:
-        if (given := tune.get_checkpoint()) is not None:
-            given.to_directory(folder)
-        trial = copy.copy(estimator)
-        trial.checkpoint_s3_uri = folder
-        trial.set_hyperparameters(**config)
-        trial.fit(inputs, logs=False, callbacks=[_Reporting(metric, Path(folder), tune.report, tune.Checkpoint)])
+def _with_absolute_paths(estimator: Estimator) -> Estimator:
+    found, settings = copy.copy(estimator), estimator.settings
+    if settings.source_dir is not None:
+        found.source_dir = normalise_uri(settings.source_dir)
+    elif isinstance(settings.entry_point, str):
+        found.entry_point = normalise_uri(settings.entry_point)
+    return found
 
 
-class _Reporting(Callback):
-    """Reports what rank 0 reports.
+def _absolute(inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return {name: _absolute(value) for name, value in inputs.items()}
+    return normalise_uri(inputs) if isinstance(inputs, str | os.PathLike) else inputs
+
+
+class _Trial:
+    """The job of one trial, and its checkpoints.
 
     Args:
+        estimator: Makes it.
+        inputs: Its data.
+        config: The trial's hyperparameters.
         metric: Whose values are reports.
-        folder: Where the job's checkpoints are.
-        report: Tune's function; it ends the thread of a trial that is to end, and with that ``fit()`` and the job.
-        checkpoint: Tune's class.
     """
 
-    def __init__(self, metric: str, folder: Path, report: Callable[..., None], checkpoint: Any) -> None:
+    def __init__(self, estimator: Estimator, inputs: Any, config: Mapping[str, Any], metric: str) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="fleetfit-trial-"))
+        self._estimator = copy.copy(estimator)
+        self._estimator.checkpoint_s3_uri = str(self._folder)
+        self._estimator.set_hyperparameters(**config)
+        self._inputs = inputs
         self._metric = metric
-        self._folder = folder
-        self._report = report
-        self._checkpoint = checkpoint
+        self._job: TrainingJob | None = None
         self._values: dict[str, float] = {}
-        self._saved: str | None = None
+        self._pending: list[dict[str, Any]] = []
+        #: The number of the last checkpoint of which the job has told.
+        self._saved = -1
 
-    def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Report at each value of the metric."""
-        if event.kind == "checkpoint" and event.data.get("action") == "saved":
-            self._saved = str(event.data["name"])
-        if event.kind != "metric" or event.rank not in (0, None):
-            return
-        self._values[str(event.data["name"])] = float(event.data["value"])
-        if event.data["name"] == self._metric:
-            checkpoint = self._checkpoint.from_directory(str(self._folder)) if self._has_come() else None
-            self._report(dict(self._values), checkpoint=checkpoint)
+    def report(self) -> dict[str, Any]:
+        """Wait for the next value of the metric; return all that rank 0 has reported by then.
 
-    def _has_come(self) -> bool:
-        """Wait until the last checkpoint is here; return whether there is a new one."""
-        if self._saved is None:
-            return False
-        manifest, until = self._folder / self._saved / saved.MANIFEST, time.monotonic() + _COMING_S
-        while not manifest.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        self._saved = None
-        return manifest.exists()
+        Raises:
+            TrainingJobError: the job failed.
+            ConfigurationError: it is over, and the metric never came.
+        """
+        if self._job is None:
+            self._job = self._estimator.fit(self._inputs, wait=False, logs=False)
+            self._tail = EventTail(self._job.record)
+        while not self._pending:
+            over = self._job.status.is_terminal
+            self._read()
+            if over and not self._pending:
+                self._job.wait(logs=False)  # raises what it failed of
+                if self._metric not in self._values:
+                    raise ConfigurationError(f"the trial's job is over, and {self._metric!r} was never reported.")
+                return {**self._values, "done": True}
+            time.sleep(_LOOK_S)
+        return self._pending.pop(0)
+
+    def _read(self) -> None:
+        while events := self._tail.read():
+            for event in events:
+                if event.kind == "checkpoint" and event.data.get("action") == "saved":
+                    self._saved = max(self._saved, _serial(str(event.data["name"])))
+                elif event.kind == "metric" and event.rank in (0, None):
+                    self._values[str(event.data["name"])] = float(event.data["value"])
+                    if event.data["name"] == self._metric:
+                        self._pending.append(dict(self._values))
+
+    def save(self, target: Path) -> None:
+        """Copy the newest checkpoint, once it has come from its host."""
+        until = time.monotonic() + _COMING_S
+        while self._saved > max(map(_serial, self._checkpoints()), default=-1) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        for name in sorted(self._checkpoints(), key=_serial, reverse=True):
+            try:
+                shutil.copytree(self._folder / name, target / name)
+                break
+            except (OSError, shutil.Error):  # newer ones came, and the job has removed it
+                shutil.rmtree(target / name, ignore_errors=True)
+        (target / "fleetfit").touch()  # Tune takes no empty folder
+
+    def load(self, source: Path) -> None:
+        """Have the job begin with a checkpoint; one that runs is stopped."""
+        self._stop()
+        for path in source.iterdir():
+            if saved.CHECKPOINT.fullmatch(path.name):
+                shutil.copytree(path, self._folder / path.name, dirs_exist_ok=True)
+
+    def close(self) -> None:
+        """Stop the job."""
+        self._stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _stop(self) -> None:
+        job, self._job = self._job, None
+        if job is not None and not job.status.is_terminal:
+            job.stop(wait=True, grace=_GRACE_S)
+        self._pending.clear()
+
+    def _checkpoints(self) -> list[str]:
+        return [path.parent.name for path in self._folder.glob(f"*/{saved.MANIFEST}")]
+
+
+def _serial(name: str) -> int:
+    return int(name.split("-")[1]) if saved.CHECKPOINT.fullmatch(name) else -1

@@ -13,6 +13,7 @@ from typing import Any
 
 from container.contract.names import shown, unknown
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
+from estimators.job.inputs import normalise_uri
 from estimators.records.record import jobs_folder
 
 #: What can be written, and its MIME type.
@@ -45,13 +46,15 @@ def write(frame: Any, file_format: str, shards: int | None, path: str | os.PathL
         BackendError: Spark has failed.
     """
     check(frame, file_format, shards)
-    folder = Path(os.path.abspath(os.path.expanduser(path))) if path is not None else _default_folder(frame)
+    folder = _folder(frame, path)
     try:
-        digest = _digest(frame, file_format, shards)
+        digest, rows = _digest(frame, file_format, shards)
         manifest = folder / f"{digest}.manifest"
         if not manifest.exists():
-            _write_files(frame if shards is None else frame.repartition(shards), file_format, folder / digest)
-            _write_manifest(manifest, folder / digest)
+            # Each writer has a folder of its own; which of them counts the manifest says.
+            files = folder / f"{digest}-{uuid.uuid4().hex[:8]}"
+            _write_files(frame if shards is None else frame.repartition(shards), file_format, files, rows)
+            _write_manifest(manifest, files)
     except ConfigurationError:
         raise
     except Exception as error:  # PySpark and Py4J raise a dozen kinds
@@ -107,36 +110,52 @@ def _list_of(kind: str) -> str | None:
     return _LISTS.get(inner)
 
 
-def _default_folder(frame: Any) -> Path:
-    session = frame.sparkSession
-    folder = session.conf.get(STORE, None)
-    if folder:
-        return Path(folder)
-    if str(session.sparkContext.master).startswith("local"):
+def _folder(frame: Any, path: Any) -> Path:
+    """Return where frames go.
+
+    Raises:
+        ConfigurationError: it is no folder of this machine, or nobody says where.
+    """
+    session, named = frame.sparkSession, "from_spark(path=…)"
+    if path is None:
+        path, named = session.conf.get(STORE, None), STORE
+    if path is None and str(session.sparkContext.master).startswith("local"):
         return jobs_folder().parent / "frames"
-    raise ConfigurationError(
-        "the DataFrame is to be written by executors on other machines, and nobody says where: set the session's "
-        f"{STORE} to a folder that they and this process see, or take TrainingInput.from_spark(dataframe, path=…)."
-    )
+    if path is None:
+        raise ConfigurationError(
+            f"Spark's executors are on other machines: set the session's {STORE} to a folder that they and this "
+            "process share, or take TrainingInput.from_spark(dataframe, path=…)."
+        )
+    folder = normalise_uri(path).removeprefix("file://")
+    if "://" in folder:
+        raise ConfigurationError(
+            f"{named} is {folder!r}, which is no folder. Write the frame there by Spark's own frame.write, and take "
+            "TrainingInput of the same location."
+        )
+    return Path(folder)
 
 
-def _write_files(frame: Any, file_format: str, folder: Path) -> None:
-    """Have the executors write a folder, which appears as a whole."""
-    part = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
+def _write_files(frame: Any, file_format: str, folder: Path, rows: int) -> None:
+    """Have the executors write a folder.
+
+    Raises:
+        OSError: they have not written as many rows as the frame had.
+    """
     try:
         if file_format == "parquet":
-            frame.write.parquet(f"file://{part}")
+            frame.write.parquet(f"file://{folder}")
         else:
-            part.mkdir(parents=True)
+            folder.mkdir(parents=True)
             names, kinds = [name for name, _ in frame.dtypes], [str(_list_of(kind)) for _, kind in frame.dtypes]
-            frame.rdd.mapPartitionsWithIndex(_recording(str(part), names, kinds)).sum()
-        for file in part.iterdir():
+            written = frame.rdd.mapPartitionsWithIndex(_recording(str(folder), names, kinds)).sum()
+            if written != rows:
+                raise OSError(f"{written} rows came of {rows}: the frame is another one each time that it is computed")
+        for file in folder.iterdir():
             if file.name.startswith((".", "_")):  # Hadoop's checksums, and its sign of success
                 file.unlink()
-        shutil.rmtree(folder, ignore_errors=True)  # without a manifest: somebody was killed here
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _write_manifest(manifest: Path, folder: Path) -> None:
@@ -146,8 +165,8 @@ def _write_manifest(manifest: Path, folder: Path) -> None:
     part.replace(manifest)
 
 
-def _digest(frame: Any, file_format: str, shards: int | None) -> str:
-    """Return what names a frame's content: it is read once for that, by the executors."""
+def _digest(frame: Any, file_format: str, shards: int | None) -> tuple[str, int]:
+    """Return what names a frame's content, and its rows: it is read once for that, by the executors."""
     from pyspark.sql import functions
 
     hashed = functions.xxhash64(*(frame[f"`{name.replace('`', '``')}`"] for name, _ in frame.dtypes))
@@ -161,7 +180,7 @@ def _digest(frame: Any, file_format: str, shards: int | None) -> str:
         raise ConfigurationError("the DataFrame has no rows.")
     parts = shards or frame.rdd.getNumPartitions()
     said = [frame.schema.json(), file_format, parts, row["rows"], str(row["sum"]), row["xor"]]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32], int(row["rows"])
 
 
 def _recording(folder: str, names: list[str], kinds: list[str]) -> Callable[[int, Iterable[Any]], Iterator[int]]:
@@ -170,12 +189,15 @@ def _recording(folder: str, names: list[str], kinds: list[str]) -> Callable[[int
     def record(index: int, rows: Iterable[Any]) -> Iterator[int]:
         import os as system
 
+        from pyspark import TaskContext
+
         system.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        system.environ["CUDA_VISIBLE_DEVICES"] = ""
+        system.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
         import tensorflow as tf
 
         count = 0
-        file, writer = f"{folder}/part-{index:05d}.tfrecord", None
+        # Of a task that is tried again, or twice at once, one file counts.
+        file, writer = f"{folder}/.part-{index:05d}-{TaskContext.get().taskAttemptId()}", None
         for row in rows:
             features = {}
             for name, kind, value in zip(names, kinds, row, strict=True):
@@ -192,6 +214,7 @@ def _recording(folder: str, names: list[str], kinds: list[str]) -> Callable[[int
             count += 1
         if writer is not None:
             writer.close()
+            system.replace(file, f"{folder}/part-{index:05d}.tfrecord")
         yield count
 
     return record

@@ -45,17 +45,20 @@ from estimators import TensorFlow
 from estimators.tuning import ray_tune
 
 folder, address = sys.argv[1:]
-ray.init(address, log_to_driver=False, logging_level="ERROR")
+# Trials have their jobs' records on their nodes.
+home = {"FLEETFIT_HOME": os.environ["FLEETFIT_HOME"]}
+ray.init(address, log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": home})
 estimator = TensorFlow(
     entry_point="train.py", source_dir=f"{folder}/code", instance_type="ray", instance_count=2, model_dir=False,
     metric_definitions=[{"Name": name, "Regex": f"{name}=([0-9.]+);"} for name in ("began", "epoch", "score")],
 )
+trainable = ray_tune.trainable(estimator, metric="score")
 population = PopulationBasedTraining(
     time_attr="training_iteration", perturbation_interval=2, synch=True, quantile_fraction=0.5,
     resample_probability=0.0, hyperparam_mutations={"rate": [0.1, 1.0]},
 )
 tuner = tune.Tuner(
-    ray_tune.trainable(estimator, metric="score"),
+    trainable,
     param_space={"rate": tune.grid_search([0.1, 1.0])},
     tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=population),
     run_config=tune.RunConfig(storage_path=f"{folder}/tune", stop={"training_iteration": 4}, verbose=0),
@@ -144,4 +147,6 @@ def test_trials_of_ray_tune_are_jobs_that_exchange_their_checkpoints(
         # Both are paused and go on from where the better one was: the other one's own scores are tenths.
         assert one["began"][-1] >= 1 and one["scores"][-1] > 2
         assert one["scores"] == sorted(set(one["scores"])), "it went on from an older checkpoint than the last"
+    jobs = [TrainingJob.attach(path.name) for path in (home / "jobs").iterdir()]
+    assert len(jobs) >= 4 and {job.status for job in jobs} == {"Stopped"}
     clusters.until(lambda: not ray_cluster.pids())

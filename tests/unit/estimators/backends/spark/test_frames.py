@@ -43,8 +43,23 @@ def test_parquet_takes_what_an_example_does_not() -> None:
 class Frame:
     """Looks like a DataFrame."""
 
-    sparkSession = None
+    class sparkSession:
+        """Looks like a session of another machine's."""
+
+        class conf:
+            """Has no settings."""
+
+            @staticmethod
+            def get(name: str, default: None) -> None:
+                return default
+
+        class sparkContext:
+            """Is on a cluster."""
+
+            master = "yarn"
+
     dtypes = (("x", "int"),)
+    isStreaming = False
 
 
 @pytest.mark.parametrize(
@@ -54,6 +69,10 @@ class Frame:
         ({"format": "csv"}, r"format=….*'csv'.*tfrecord"),
         ({"shards": 0}, "shards=….*from 1 on, got 0"),
         ({"shards": True}, "whole number"),
+        ({}, "executors are on other machines: set the session's spark.fleetfit.store"),
+        ({"path": "s3://bucket/frames"}, "'s3://bucket/frames', which is no folder"),
+        ({"path": 5}, "5 is not a location of data"),
+        ({"s3_data_type": "S3Prefix"}, "leave it out"),
     ],
 )
 def test_arguments_that_are_wrong_are_refused(arguments: dict[str, Any], reason: str) -> None:
