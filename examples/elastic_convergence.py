@@ -12,9 +12,9 @@ Each run is kept in the results file when it has ended, so that the whole can be
 
 The workers are processes of this machine. With ``--ray`` they are hosts on the nodes of a Ray cluster, and the changes
 are the cluster's: nodes join, and are drained and go, as spot machines do. A node that joins has to import TensorFlow
-first, so that a minute is better 8 seconds, and the training longer:
+first, so that a minute is better 15 seconds, and the training longer:
 
-    python examples/elastic_convergence.py --ray --interval 8 --epochs 45 --seeds 3 \\
+    python examples/elastic_convergence.py --ray --interval 15 --epochs 90 --seeds 3 \\
         --output benchmarks/results/elastic-convergence-ray.json
 """
 
@@ -131,7 +131,8 @@ class Nodes:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
         self._nodes: list[Any] = []
-        self._asked: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._asked: queue.Queue[tuple[concurrent.futures.Future[bool], TrainingJob, int]] = queue.Queue()
+        self._serving = False
         self.address = str(self._cluster.address)
 
     def size(self, job: TrainingJob) -> int:
@@ -142,15 +143,22 @@ class Nodes:
         """Have nodes join, or drain the newest ones, which go when their workers have left."""
         if threading.current_thread() is threading.main_thread():
             return self._resize(job, size)
-        made: queue.Queue[bool] = queue.Queue()
-        self._asked.put(lambda: made.put(self._resize(job, size)))
-        return made.get()
+        made: concurrent.futures.Future[bool] = concurrent.futures.Future()
+        self._asked.put((made, job, size))
+        return self._serving and made.result()
 
     def serve(self, training: concurrent.futures.Future[TrainingJob]) -> TrainingJob:
         """Make the changes that are asked for until a training is over; return its job."""
-        while not training.done():
+        self._serving = True
+        while not training.done() or not self._asked.empty():
             with contextlib.suppress(queue.Empty):
-                self._asked.get(timeout=0.1)()
+                made, job, size = self._asked.get(timeout=0.1)
+                try:
+                    made.set_result(self._resize(job, size))
+                except Exception as error:
+                    made.set_exception(error)
+                    raise
+        self._serving = False
         return training.result()
 
     def _resize(self, job: TrainingJob, size: int) -> bool:
@@ -165,7 +173,8 @@ class Nodes:
             for node in leaving
         ]
         for process in draining:
-            process.wait()
+            if process.wait() != 0:
+                raise RuntimeError("Ray has not drained a node")
         until = time.monotonic() + NOTICE_S
         while leaving and len(job.hosts) > size and time.monotonic() < until and not job.status.is_terminal:
             time.sleep(0.2)
@@ -325,6 +334,7 @@ class Claim:
 _ELASTICDL = "ElasticDL, Benchmark Performance Report, experiment 3 (ResNet-20, CIFAR-10, 2 to 4 workers)"
 _LIN = "Lin et al., Dynamic Mini-batch SGD for Elastic Distributed Training, arXiv:1904.12043"
 _UBER = "Addair, Ning and Liaw, Elastic Deep Learning with Horovod on Ray (ResNet-50, CIFAR-10, 2 to 8 GPUs)"
+_SETUP = "the setting's purpose"
 _CHANGING = ("±1", "±3", "doubling")
 
 
@@ -345,6 +355,8 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
     """Each claim, and whether these runs reproduce it."""
     if any(len(of(runs, name)) < 2 for name in SETTINGS):
         return []
+    if any(max(size for _, size in run["sizes"]) < 4 for run in of(runs, "doubling")):
+        return []  # the last workers came when it was over
 
     def median(value: Callable[[Mapping[str, Any]], float], name: str) -> float:
         return statistics.median(map(value, of(runs, name)))
@@ -363,7 +375,6 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
     accuracies = listed(final, tuple(SETTINGS), ".4f")
     width = f"spread of the fixed four {spread(of(runs, 'fixed 4')):.4f}"
     uneven = {name: median(unevenness, name) for name in SETTINGS}
-    same = abs(median(final, "doubling") - median(final, "fixed 1")) <= spread(of(runs, "fixed 1"))
     return [
         said(
             "Workers that come and go do not hurt the accuracy at the end.", _ELASTICDL,
@@ -386,17 +397,18 @@ def claims(runs: Sequence[Mapping[str, Any]]) -> list[Claim]:
             median(final, "fixed 1") > median(final, "fixed 4"), listed(final, ("fixed 1", "fixed 4"), ".4f"),
         ),
         said(
-            "Whatever comes and goes, it is done sooner than the small fixed number.", _UBER,
+            "Whatever comes and goes, it is done sooner than the small fixed number.", _SETUP,
             max(median(wall, name) for name in ("±1", "±3")) < median(wall, "fixed 1"),
             listed(wall, ("fixed 4", "±1", "±3", "fixed 1"), ".1f") + " s",
         ),
         said(
-            "Doubling ends as accurate as the small fixed number, and sooner.", _UBER,
-            same and median(wall, "doubling") < median(wall, "fixed 1"),
+            "Doubling ends more accurate than the small fixed number, and sooner.", _UBER,
+            median(final, "doubling") > median(final, "fixed 1")
+            and median(wall, "doubling") < median(wall, "fixed 1"),
             f"{listed(final, ('doubling', 'fixed 1'), '.4f')}; {listed(wall, ('doubling', 'fixed 1'), '.1f')} s",
         ),
         said(
-            "Doubling needs less of the workers' time than the large fixed number.", _UBER,
+            "Doubling needs less of the workers' time than the large fixed number.", _SETUP,
             median(lambda run: run["worker_s"], "doubling") < median(lambda run: run["worker_s"], "fixed 4"),
             listed(lambda run: run["worker_s"], ("doubling", "fixed 4"), ".1f") + " worker seconds",
         ),
@@ -427,7 +439,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> str:
         lines += ["", "| claim | source | here | numbers (medians) |", "| --- | --- | --- | --- |"]
         lines += [f"| {one.text} | {one.source} | **{one.verdict}** | {one.numbers} |" for one in found_claims]
     else:
-        lines += ["", f"Claims: {OPEN}; each setting needs two."]
+        lines += ["", f"Claims: {OPEN}; each setting needs two, in which the doubling one gets to four workers."]
     return "\n".join(lines)
 
 

@@ -260,6 +260,11 @@ class SshConnection:
     # --- what goes through it ---
 
     @property
+    def _tells(self) -> bool:
+        """Whether the end of what runs through it is told: not to those who have closed it themselves."""
+        return not self._closed or self.ended is not None
+
+    @property
     def words(self) -> list[str]:
         """The command line that runs a command, its last word, through this connection."""
         return self._words(master=False)
@@ -276,7 +281,7 @@ class SshConnection:
 
         Args:
             argv: Its words.
-            done: Called with how it ended; not when the connection is closed before.
+            done: Called with how it ended, also where the connection was lost; not after :meth:`close`.
             source: A file or what its input is to be; None: nothing.
             on_output: Takes what it prints as it comes, in place of ``done``.
         """
@@ -286,7 +291,7 @@ class SshConnection:
         def ended(code: int, errors: str) -> None:
             if child is not None:
                 self._children.discard(child)
-            if not self._closed:
+            if self._tells:
                 done(Finished(code=code, output=bytes(output), errors=errors))
 
         child = Child(
@@ -335,7 +340,7 @@ class SshConnection:
                 on_end(finished)
             else:
                 forget()
-                if not self._closed:
+                if self._tells:
                     failed(finished)
 
         def forget() -> None:

@@ -285,6 +285,7 @@ class SshProvider:
         machine = self._taken.pop(host, None)
         self._identities.pop(host, None)
         if machine is not None:
+            self._open.pop(machine.name, None)  # it ends with the host's agent: another host there needs a new one
             lock = self._locks.pop(machine.name, None)
             if lock is not None:
                 os.close(lock)

@@ -254,7 +254,7 @@ def test_patience_waits_for_a_machine_that_starts(
         server.close()
 
 
-def test_a_connection_that_breaks_is_told(
+def test_a_connection_that_breaks_is_told_and_so_is_the_end_of_what_ran(
     connect: Open, run_until: RunUntil, keys: Keys, settings: SshSettings
 ) -> None:
     server = Server(keys, "127.0.0.8")
@@ -265,7 +265,7 @@ def test_a_connection_that_breaks_is_told(
     ended: list[Finished] = []
     connection.run(["sleep", "1000"], ended.append)
     server.close()
-    run_until(lambda: lost)
+    run_until(lambda: lost and ended)
     assert connection.ended == lost[0]
 
 
