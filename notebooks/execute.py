@@ -35,6 +35,8 @@ def execute(source: Path, target: Path | None = None, *, timeout: float = 1800.0
     NotebookClient(notebook, timeout=timeout, resources={"metadata": {"path": str(ROOT)}}).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:  # what is on stderr is of this machine, such as Spark's Java
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         for output in cell.get("outputs", ()):
             _tidy(output)
     notebook.metadata.pop("widgets", None)

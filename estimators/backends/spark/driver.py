@@ -431,7 +431,8 @@ def _line(error: BaseException | str) -> str:
         if "Traceback (most recent call last)" in line:
             ends = [one for one in lines[index:] if not one.startswith(("File ", "Traceback")) and ": " in one]
             return (ends[-1] if ends else lines[-1])[:500]
-    reasons = [line for line in lines if "failure" in line.lower() or "Exception: " in line]
+    reasons = [line for line in lines if line.startswith("ExecutorLost")]  # says which one, below Spark's own words
+    reasons += [line for line in lines if "failure" in line.lower() or "Exception: " in line]
     return (reasons[0] if reasons else lines[0])[:500]
 
 

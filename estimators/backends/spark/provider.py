@@ -252,21 +252,22 @@ class _Wanted:
         def told() -> None:
             timer.cancel()
             self._waiting = self._host = None
-            then(f"{reason} ({self._reason})" if self._reason else reason)
+            why = f"{reason} ({self._reason})" if self._reason else reason
+            then(why)
             for other in self._stage:
-                other.end_with(self.name)
+                other.end_with(self.name, why)
 
         self._waiting = told
         timer = self._provider.loop.call_later(0.0 if self._reason is not None else _WHY_S, told)
 
-    def end_with(self, name: str) -> None:
+    def end_with(self, name: str, why: str) -> None:
         """A host of its stage is lost, with which Spark ends it: at once, or the next attempt would find it there."""
         if self._waiting is not None:
             self._waiting()
         elif self._host is not None:
             host, self._host = self._host, None
             host.close()
-            host.end(f"its barrier stage has ended with {name}")
+            host.end(f"its barrier stage has ended with {name}, which was lost: {why}")
 
 
 class _ExecutorHost(RemoteHost):
