@@ -16,7 +16,11 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 #: It needs containers; tests/integration/containers has it.
 _CONTAINERS = "04-models-and-bandwidths.ipynb"
 #: The first one says whether notebooks run at all.
-_MARKS = {"01": pytest.mark.landing, **dict.fromkeys(("02", "06", "07", "09", "10", "11"), pytest.mark.soak)}
+_MARKS = {
+    "01": pytest.mark.landing,
+    **dict.fromkeys(("02", "06", "07", "08", "09", "10", "11"), pytest.mark.soak),
+    "13": pytest.mark.spark,
+}
 
 #: Executes one notebook at a small size: the place, and where the copy with its outputs goes.
 PROGRAM = """
@@ -65,7 +69,7 @@ def test_a_notebook_runs(notebook: Path, tmp_path: Path) -> None:
 
 
 def test_which_there_are() -> None:
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06", "07", "09", "10", "11", "12"]
+    assert [path.name[:2] for path in NOTEBOOKS] == [f"{number:02}" for number in range(1, 14)]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
