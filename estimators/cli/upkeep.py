@@ -42,8 +42,8 @@ examples:
 
 #: Extras that `fleetfit install` adds one by one. TensorFlow, whose builds must not meet, has a step of its own.
 EXTRAS = (
-    "docker", "functions", "jobfiles", "mlflow", "mpi", "notebook", "plots", "ray", "re2", "s3", "sagemaker",
-    "simulation", "spark", "tensorboard", "test", "torch", "tuning", "ui", "wandb",
+    "docker", "functions", "jobfiles", "mlflow", "mpi", "notebook", "plots", "ray", "ray-tune", "re2", "s3",
+    "sagemaker", "simulation", "spark", "tensorboard", "test", "torch", "tuning", "ui", "wandb",
 )  # fmt: skip
 INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 

@@ -127,7 +127,8 @@ class Watch:
 
 def _settled(look: Callable[[], list[str]]) -> list[str]:
     """What is there still when all that is about to end has had its time."""
-    end = time.monotonic() + _ENDING_S
-    while (found := look()) and time.monotonic() < end:
-        time.sleep(0.02)
+    end = (begun := time.monotonic()) + _ENDING_S
+    while (found := look()) and (now := time.monotonic()) < end:
+        time.sleep(max(0.02, 5 * (now - begun)))  # looking must not slow down what ends
+        begun = time.monotonic()
     return found
