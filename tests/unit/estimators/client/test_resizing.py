@@ -133,3 +133,29 @@ def test_what_makes_no_walk_is_refused(arguments: dict[str, Any]) -> None:
 def test_what_is_no_growth_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="GrowWithEpochs"):
         GrowWithEpochs({3: 0})
+
+
+class Nodes:
+    """Something else that hosts come and go with."""
+
+    def __init__(self, size: int) -> None:
+        self.sizes = [size]
+
+    def size(self, job: Any) -> int:
+        return self.sizes[-1]
+
+    def resize(self, job: Any, size: int) -> bool:
+        self.sizes.append(size)
+        return len(self.sizes) < 4
+
+
+def test_what_hosts_come_and_go_with_is_resized_in_place_of_the_job() -> None:
+    job: Any = Job(2)
+    nodes = Nodes(4)
+    RandomResize(interval=0.001, min=1, max=4, hosts=nodes)._run(job)
+    assert len(nodes.sizes) == 4 and nodes.sizes[:2] == [4, 3], "it ends when there is nothing to resize any more"
+    grown = Nodes(1)
+    growing = GrowWithEpochs({2: 3}, hosts=grown)
+    for epoch in (1, 2, 3):
+        growing.on_metric(job, Metric(name="epoch", value=epoch, rank=0, host="algo-1", time=0.0, attempt=0))
+    assert grown.sizes == [1, 3] and job.asked == []
