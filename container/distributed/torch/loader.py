@@ -63,6 +63,11 @@ class Loader:
             )
         if streams:
             _check_stream(dataset, shuffle=shuffle, workers=options.get("num_workers", 0))
+            if options.get("persistent_workers"):
+                raise ValueError(
+                    "loader(persistent_workers=True): the reader of a stream has to begin anew with each epoch, at the "
+                    "place where all ranks are; leave it out."
+                )
         for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
             if name in options:
                 raise TypeError(f"loader({name}=…): the loader itself deals the records; give global_batch_size.")
