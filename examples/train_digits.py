@@ -20,6 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from container.launchers import horovod_builds
 from estimators import (
     MPI,
     CollectiveAllReduce,
@@ -173,7 +174,7 @@ def main() -> int:
     build = HorovodBuild(Path(sys.prefix) / ".fleetfit" / "logs" / "train.log", torch=options.framework == "torch")
     if "mpi" in options.strategies and options.build_horovod:
         build.start()
-    elif "mpi" in options.strategies and options.framework not in horovod.built_for(sys.path):
+    elif "mpi" in options.strategies and options.framework not in horovod_builds.built_for(sys.path):
         print(
             f"Horovod is not installed for {options.framework}, so mpi is left out; `fleetfit doctor` says what is "
             "missing.",

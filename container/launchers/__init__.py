@@ -31,6 +31,7 @@ class Launcher:
             not give way to those of other hosts.
         connects: Whether its processes connect the hosts with each other, beside the toolkits' own connection.
         placed_by_script: Whether a worker gets its rank when its script asks for it, and not before it starts.
+        runs_horovod: Whether scripts may use Horovod under it.
     """
 
     module: str
@@ -39,12 +40,13 @@ class Launcher:
     own_sessions: bool = False
     connects: bool = True
     placed_by_script: bool = False
+    runs_horovod: bool = False
 
 
 #: By their names.
 LAUNCHERS = {
     "script": Launcher(module="container.launchers.script", connects=False),
-    "mpi": Launcher(module="container.launchers.mpi"),
+    "mpi": Launcher(module="container.launchers.mpi", runs_horovod=True),
     "parameter_server": Launcher(module="container.launchers.parameter_server"),
     "collective": Launcher(module="container.launchers.collective"),
     "mirrored": Launcher(module="container.launchers.mirrored"),
@@ -55,6 +57,7 @@ LAUNCHERS = {
         membership_changes=True,
         own_sessions=True,
         placed_by_script=True,
+        runs_horovod=True,
     ),
     "elastic_torch": Launcher(
         module="container.launchers.elastic_torch",

@@ -31,11 +31,13 @@ from container.contract.messages import Message
 from container.contract.names import unknown
 from container.contract.plan import Plan
 from container.contract.wire import Event
+from container.launchers import horovod_builds
 from container.system import folders, processes
 from container.system.files import cache_root
 from container.system.holding import hold
-from container.system.host_machine import openmpi_prefix, this_machine
+from container.system.host_machine import this_machine
 from container.system.loop import Loop
+from container.system.openmpi import openmpi_prefix
 from container.system.removing import remove_tree
 from container.toolkit import hangs, network, ports, saved_models
 from container.toolkit.code import code
@@ -286,18 +288,21 @@ class Preparation:
         if self._env.program.endswith(".py"):
             self._imports = imports.read(folder / self._env.program, folder)
         wanted = folder / "requirements.txt"
-        if not wanted.is_file() and not code.is_project(folder):
-            return
-        from container.toolkit.code import requirements
+        if wanted.is_file() or code.is_project(folder):
+            from container.toolkit.code import requirements
 
-        self._overlay = requirements.overlay(
-            wanted if wanted.is_file() else None,
-            python=self._env.machine.python,
-            cache_root=cache_root(),
-            log=log,
-            warn=self._warnings.append,
-            project=folder if code.is_project(folder) else None,
-        )
+            self._overlay = requirements.overlay(
+                wanted if wanted.is_file() else None,
+                python=self._env.machine.python,
+                cache_root=cache_root(),
+                log=log,
+                warn=self._warnings.append,
+                project=folder if code.is_project(folder) else None,
+            )
+        if launchers.of(self._env.strategy).runs_horovod:
+            inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            paths = [path for path in (str(folder), str(self._overlay or ""), *inherited, *sys.path) if path]
+            horovod_builds.check(folder / self._env.program, paths, self._env.current_host)
 
     def _in_background(self, work: Callable[[Callable[[str], None]], None], then: Callable[[], None]) -> None:
         """Run ``work`` in a thread; what it logs comes to the loop through a pipe, whose end means that it is done."""

@@ -61,11 +61,18 @@ def add(subparsers: Any) -> None:
     )
     command("remove", run_remove, "remove machines from the fleet", names="+", config=False)
     prepare = command("prepare", run_prepare, "make the Python environment on the machines", names="*")
-    prepare.add_argument(
+    content = prepare.add_mutually_exclusive_group()
+    content.add_argument(
         "--requirement",
         action="append",
         metavar="SPEC",
         help="a package to install there; may be repeated (default: what is installed here)",
+    )
+    content.add_argument(
+        "--framework",
+        action="append",
+        choices=("tensorflow", "torch"),
+        help="what jobs there use of what is installed here; may be repeated (default: tensorflow)",
     )
     command("shell", run_shell, "log in to a machine as jobs do").add_argument("host", metavar="HOST")
 
@@ -213,7 +220,9 @@ def run_prepare(args: argparse.Namespace) -> int:
     failed = 0
     machines = _machines(chosen)
     try:
-        wanted = environment.PythonEnvironment.of(chosen.requirements)
+        wanted = environment.PythonEnvironment.of(
+            chosen.requirements, frameworks=args.framework or ("tensorflow",), horovod=args.framework is None
+        )
     except ProvisionError as error:
         console.say(f"{error}")
         return Exit.FAILED

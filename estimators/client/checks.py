@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import json
 import os
@@ -23,6 +22,7 @@ from container.contract.strategies import (
     ElasticHorovod,
     ParameterServer,
 )
+from container.launchers import horovod_builds
 from container.system.locations import is_s3, path_here
 from estimators.backends.base import Backend
 from estimators.backends.local import agent_channels, piped
@@ -62,8 +62,7 @@ def check_local(spec: TrainingJobSpec) -> None:
 def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, python: str) -> None:
     """Refuse a script for the framework that the Horovod of a Python was not built for.
 
-    Only what the entry point imports whatever happens counts, and a Horovod that is found nowhere is nothing to refuse:
-    the job's own variables, or its code, may bring one.
+    Its code may bring one; what other machines have, their toolkits say.
 
     Args:
         spec: The job.
@@ -78,50 +77,18 @@ def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, 
         return
     if b"horovod" in source.text_of("requirements.txt"):
         return
-    needed = _needs_of(imports_of(source.entry_text()), framework)
+    needed = horovod_builds.needed_by(source.entry_text(), framework)
     if not needed:
         return
-    from estimators.provision import horovod
     from estimators.records.provenance import packages
 
     try:
-        built = horovod.built_for(packages.interpreter(python).folders)
+        built = horovod_builds.built_for(packages.interpreter(python).folders)
     except (OSError, subprocess.SubprocessError, ValueError):
         return  # the job says what is wrong with that Python
-    if not built or needed <= built:
-        return
-    called = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
-    missing, there = (" and ".join(called[name] for name in sorted(names)) for names in (needed - built, built))
-    raise UnsupportedError(
-        f"{source.program} needs Horovod for {missing}, and it is built for {there} only: `fleetfit install horovod "
-        f"{' '.join(sorted(needed | built))}` builds it for both, once, in some minutes."
-    )
-
-
-def imports_of(text: bytes) -> set[str]:
-    """Return the modules that a script imports whatever happens: not in a function, nor where it may do without."""
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
-        return set()
-    found: set[str] = set()
-    for node in body:
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def _needs_of(imported: set[str], framework: str | None) -> set[str]:
-    """Return the frameworks for which a script that imports these modules needs Horovod."""
-    parts = {tuple(name.split(".")[:2]) for name in imported}
-    needed = {"torch"} if ("horovod", "torch") in parts else set()
-    if not parts.isdisjoint({("horovod", "tensorflow"), ("horovod", "keras")}):
-        needed.add("tensorflow")
-    if not needed and framework == "torch" and ("container", "distributed") in parts:
-        return {"torch"}
-    return needed
+    problem = horovod_builds.refusal(source.program, needed, built)
+    if problem is not None:
+        raise UnsupportedError(problem)
 
 
 def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:

@@ -25,8 +25,11 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: What names TensorFlow in code and in lists of requirements.
-_TENSORFLOW = re.compile(rb"tensorflow|keras|\btf|\bTF[A-Z]|horovod", re.IGNORECASE)
+#: What names a framework in code and in lists of requirements.
+_NAMES = {
+    "tensorflow": re.compile(rb"tensorflow|keras|\btf|\bTF[A-Z]|horovod", re.IGNORECASE),
+    "torch": re.compile(rb"torch|lightning", re.IGNORECASE),
+}
 _OURS = re.compile(rb"\bcontainer\b")
 
 
@@ -146,23 +149,26 @@ class Draft:
     @functools.cached_property
     def _options(self) -> RunOptions:
         options = request_builder.build_options(self.settings)
-        return dataclasses.replace(options, without_tensorflow=self._without_tensorflow)
+        return dataclasses.replace(options, frameworks=self._frameworks)
 
     @property
-    def _without_tensorflow(self) -> bool:
-        """Whether script and strategy do without TensorFlow, for jobs in environments that are made for them."""
-        strategy = self.spec.strategy
-        if self.source is None or self.framework == "tensorflow" or not self.settings.capabilities.own_environment:
-            return False
-        if strategy is not None and strategy.frameworks == ("tensorflow",):
-            return False
+    def _frameworks(self) -> tuple[str, ...]:
+        """What script and strategy need, for jobs in environments that are made for them."""
+        if self.source is None or not self.settings.capabilities.own_environment:
+            return ("tensorflow",)
+        return tuple(name for name in _NAMES if self._needs(name, self.source))
+
+    def _needs(self, framework: str, source: Source) -> bool:
+        strategy, names = self.spec.strategy, _NAMES[framework]
+        if framework == self.framework or (strategy is not None and strategy.frameworks == (framework,)):
+            return True
         given = (self.settings.hyperparameters, self.settings.environment or {})
         told = [*(value for each in given for value in each.values()), *(self.settings.arguments or ())]
-        if any(_TENSORFLOW.search(str(value).encode("utf-8", "replace")) for value in told):
-            return False
-        # Under these our own package imports Horovod for the script.
-        ours = isinstance(strategy, MPI | ElasticHorovod) and self.source.names(_OURS)
-        return not ours and not self.source.names(_TENSORFLOW)
+        if any(names.search(str(value).encode("utf-8", "replace")) for value in told):
+            return True
+        # Under these our own package imports Horovod for the script, for TensorFlow if nobody says otherwise.
+        ours = isinstance(strategy, MPI | ElasticHorovod) and framework == "tensorflow" and source.names(_OURS)
+        return ours or source.names(names)
 
     def plan(self) -> ClusterPlan:
         """Return what would be started, as data; it is made once."""

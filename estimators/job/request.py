@@ -513,8 +513,8 @@ class RunOptions:
         warnings: What the user was told before the start; kept in the job's status.
         framework_version: The framework version that was asked for; backends with images choose by it.
         py_version: The Python version that was asked for.
-        without_tensorflow: Whether nothing of the job names TensorFlow, as was found before its start; environments
-            that are made for it on other machines have none then.
+        frameworks: Which of ``tensorflow`` and ``torch`` environments have that are made for the job on other machines:
+            those that it names, as was found before its start.
         backend_options: What only that backend understands; it checks them itself.
         asked_instance_type: The instance type that a client of the endpoint asked for, and scripts are told; None: the
             one that the job runs on.
@@ -542,7 +542,7 @@ class RunOptions:
     warnings: tuple[str, ...] = ()
     framework_version: str | None = None
     py_version: str | None = None
-    without_tensorflow: bool = False
+    frameworks: tuple[str, ...] = ("tensorflow",)
     backend_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     asked_instance_type: str | None = None
     failure_policy: FailurePolicy = FailurePolicy()
@@ -576,9 +576,10 @@ class RunOptions:
             queueing.check_name(self.queue)
         queueing.check_priority(self.priority)
         object.__setattr__(self, "needs", queueing.check_needs(self.needs))
-        for name in ("preemptible", "without_tensorflow"):
-            if not isinstance(value := getattr(self, name), bool):
-                raise ConfigurationError(f"RunOptions({name}=…) must be True or False; got {shown(value)}.")
+        if not isinstance(self.preemptible, bool):
+            raise ConfigurationError(f"RunOptions(preemptible=…) must be True or False; got {shown(self.preemptible)}.")
+        frameworks = bounds.items_of("RunOptions(frameworks=…)", self.frameworks, "['torch']")
+        object.__setattr__(self, "frameworks", tuple(frameworks))
         for name in ("priority", "needs", "preemptible"):
             if self.queue is None and getattr(self, name):
                 raise ConfigurationError(f"RunOptions({name}=…) is for jobs in a queue: add queue='default'.")

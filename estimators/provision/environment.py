@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from container.launchers import horovod_builds
 from container.system.files import cache_root
 from estimators.provision import horovod, locks, packages, patches, pins, pipe_reader, venvs
 from estimators.provision.errors import (
@@ -366,7 +367,7 @@ def _steps(options: Options, progress: Progress, installed: Mapping[str, str], e
 
     def horovod_fits() -> bool:
         """Somebody may have built it for other frameworks since."""
-        built = horovod.built_for(map(str, options.venv.glob("lib/python3.*/site-packages")))
+        built = horovod_builds.built_for(map(str, options.venv.glob("lib/python3.*/site-packages")))
         return not built or (horovod.asked() or {"tensorflow"}) <= built
 
     def install_reader(installation: Installation) -> None:

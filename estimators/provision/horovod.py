@@ -13,11 +13,13 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from container.contract import strategies
+from container.launchers import horovod_builds
 from estimators.provision import commands, patches
 from estimators.provision.errors import (
     CommandFailed,
@@ -53,7 +55,6 @@ _READY = "ready"
 #: installed Horovod has it already; or PyTorch where that is alone.
 FRAMEWORKS = "FLEETFIT_HOROVOD"
 
-_FRAMEWORKS = frozenset({"tensorflow", "torch"})
 
 _BUILT = """
 import sys
@@ -120,7 +121,7 @@ class BuildKey:
         flavour = next((name for name in ("tensorflow_cpu", "tensorflow") if name in installed), None)
         wanted = frozenset(frameworks) or asked()
         with_tensorflow = "tensorflow" in wanted if wanted else flavour is not None
-        without_asking = flavour is None or "torch" in built_for([installation.packages])
+        without_asking = flavour is None or "torch" in horovod_builds.built_for([installation.packages])
         with_torch = "torch" in wanted if wanted else "torch" in installed and without_asking
         needs = [
             ("TensorFlow", flavour is not None or not with_tensorflow, "fleetfit install"),
@@ -205,27 +206,22 @@ def install(
     return key
 
 
-def cached(installation: Installation, cache: WheelCache) -> Path | None:
+def cached(installation: Installation, cache: WheelCache, frameworks: Collection[str]) -> Path | None:
     """Return the wheel in the cache that fits an installation; None if there is none.
 
-    One that was built without its PyTorch serves its TensorFlow as well.
+    Args:
+        installation: The environment.
+        cache: The cache.
+        frameworks: Which it must be built for; one that is built for both serves each.
 
     Raises:
         RequirementUnavailable: As :meth:`BuildKey.of`.
     """
-    key = BuildKey.of(installation)
-    keys = (key, dataclasses.replace(key, torch="")) if key.tensorflow else (key,)
+    asked_for = BuildKey.of(installation, frameworks)
+    own = BuildKey.of(installation)
+    serves = all(getattr(own, name) for name in frameworks)
+    keys = (own, asked_for) if serves else (asked_for,)
     return next((wheel for each in keys if (wheel := cache.find(str(each))) is not None), None)
-
-
-def built_for(folders: Iterable[str | Path]) -> frozenset[str]:
-    """Return the frameworks that an installed Horovod was built for, by its compiled libraries; none without it.
-
-    Args:
-        folders: In which packages are installed: site-packages, or ``sys.path``.
-    """
-    found = {(Path(folder), name) for folder in folders for name in _FRAMEWORKS}
-    return frozenset(name for folder, name in found if any(folder.glob(f"horovod/{name}/mpi_lib*.so")))
 
 
 def compiler() -> str:
@@ -268,7 +264,7 @@ def asked() -> frozenset[str]:
         RequirementUnavailable: It names something else.
     """
     named = frozenset(name.strip() for name in os.environ.get(FRAMEWORKS, "").lower().split(",") if name.strip())
-    if unknown := named - _FRAMEWORKS:
+    if unknown := named - set(strategies.FRAMEWORKS):
         raise RequirementUnavailable(
             f"{FRAMEWORKS} is {os.environ[FRAMEWORKS]!r}; Horovod is not built for {', '.join(sorted(unknown))} here",
             "Set it to tensorflow, to torch or to tensorflow,torch, or leave it out.",

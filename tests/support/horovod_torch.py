@@ -7,11 +7,11 @@ import sys
 import clusters
 from elastic_jobs import check
 
+from container.launchers import horovod_builds
 from estimators import TrainingJob
-from estimators.provision import horovod
 
 #: The frameworks that this Python's Horovod is built for.
-BUILT = horovod.built_for(sys.path)
+BUILT = horovod_builds.built_for(sys.path)
 #: Why tests of Horovod with PyTorch are skipped.
 WITHOUT = "Horovod is built without PyTorch; `make test-all` builds it with both"
 
@@ -83,6 +83,9 @@ class Layer(torch.nn.Module):
 def resnet50(pretrained):
     return Layer()
 """
+
+#: Ranks that share a machine's cores, as here, wait for each other's threads otherwise.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 #: What lies beside it.
 FILES = {"train.py": ARTICLE, "torchvision/__init__.py": "", "torchvision/models.py": MODELS}

@@ -93,12 +93,20 @@ sys.exit(3 if number < int(os.environ["FAILS"]) else 0)
 """
 
 
-#: Ways to begin again, and on how many hosts; one host is left to the soak, as processes do it in all of these ways.
-AGAIN = [
-    pytest.param(way, hosts, marks=[pytest.mark.soak] if hosts == 1 else [])
-    for way in ("retry", "interruption", "resume", "elastic")
-    for hosts in (1, 2)
-]
+#: Ways to begin again.
+AGAIN = ("retry", "interruption", "resume", "elastic")
+
+
+def again(*always: str) -> list[Any]:
+    """Ways to begin again, and on how many hosts: those that are tested always, on two; the soak tests the rest.
+
+    Processes of this machine do it always in all of these ways (``tests/integration/data/test_attempts.py``).
+    """
+    return [
+        pytest.param(way, hosts, marks=[] if hosts == 2 and way in always else [pytest.mark.soak])
+        for way in AGAIN
+        for hosts in (1, 2)
+    ]
 
 
 def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: int) -> None:

@@ -58,7 +58,7 @@ SAMPLE = frozenset(
 #: Likewise over ssh.
 SSH_SAMPLE = frozenset(
     {
-        "test_horovod_torch.test_a_sampler_has_each_record_in_each_epoch_and_the_rate_follows_the_ranks",
+        "test_horovod_torch.test_ranks_of_mpirun_train_one_model",
         "test_functions.test_a_function_runs_on_every_host_and_its_value_comes_back",
         "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
         "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
@@ -67,7 +67,7 @@ SSH_SAMPLE = frozenset(
 #: Likewise on Slurm.
 SLURM_SAMPLE = frozenset({"test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks"})
 #: Likewise on Ray.
-RAY_SAMPLE = SLURM_SAMPLE | {"test_horovod_torch.test_the_articles_script_trains_under_mpi"}
+RAY_SAMPLE = SLURM_SAMPLE
 #: Likewise on Spark, in the runs that have it.
 SPARK_SAMPLE = frozenset(
     {

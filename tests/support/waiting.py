@@ -14,11 +14,11 @@ Found = TypeVar("Found")
 #: How long anything is waited for, in seconds.
 CEILING_S = 120.0
 
-#: The pause between two looks, in seconds: longer where a look takes long, so that looking does not slow down what is
-#: waited for.
-_SOONEST_S, _LATEST_S = 0.01, 0.1
-#: So many times as long as a look takes.
-_PAUSE = 5
+#: The pause between two looks, in seconds: longer where a look takes long, and the longer it has been waited, so that
+#: looking does not slow down what is waited for.
+_SOONEST_S, _LATEST_S = 0.01, 0.25
+#: So many times as long as a look takes, and such a part of what has been waited.
+_PAUSE, _PART = 5, 1 / 20
 
 
 def until(
@@ -39,17 +39,17 @@ def until(
     Raises:
         AssertionError: it has not come within :data:`CEILING_S`.
     """
-    end = (now := time.monotonic()) + CEILING_S
+    start = now = time.monotonic()
     while not (found := condition()):
         check()
         begun, now = now, time.monotonic()
-        if now > end:
+        if now > start + CEILING_S:
             seen = _said(say) if say is not None else _variables(condition)
             raise AssertionError(f"not within {CEILING_S:g} s: {_text(condition)}\nlast: {found!r}\nseen: {seen}")
         if between is not None:
             between()
         else:
-            time.sleep(min(max(_SOONEST_S, _PAUSE * (now - begun)), _LATEST_S))
+            time.sleep(min(max(_SOONEST_S, _PAUSE * (now - begun), _PART * (now - start)), _LATEST_S))
         now = time.monotonic()
     return found
 

@@ -13,6 +13,7 @@ import ast
 import builtins
 import dataclasses
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,9 @@ _DECORATORS = frozenset(
         *("functools.lru_cache", "functools.wraps", "typing.overload"),
     )
 )
+#: What a package imports when it is first used, for which no script asks by name: the package, what stands in a script
+#: that will use it so, the module. PyTorch's first optimizer imports its compiler, which takes as long as torch itself.
+_ON_USE = (("torch", re.compile(rb"\boptim\b"), "torch._dynamo"),)
 _MOST_BYTES = 1 << 20
 _MOST_MODULES = 64
 
@@ -103,7 +107,18 @@ def read(script: Path, folder: Path) -> Imports | None:
         reader.take(script)
     except (OSError, SyntaxError, ValueError, RecursionError, ImportError):
         return None
-    return Imports(tuple(dict.fromkeys(reader.statements)), tuple(reader.settings), names)
+    statements = (*reader.statements, *_on_use(reader))
+    return Imports(tuple(dict.fromkeys(statements)), tuple(reader.settings), names)
+
+
+def _on_use(reader: _Reader) -> Iterator[str]:
+    """Yield imports of what a script's packages will import when it uses them."""
+    tops = {statement.split()[1].partition(".")[0] for statement in reader.statements}
+    for top, used, module in _ON_USE:
+        spec = importlib.util.find_spec(top) if top in tops and used.search(reader.text) else None
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            if Path(folder, *module.split(".")[1:], "__init__.py").is_file():
+                yield f"import {module}"
 
 
 def _modules(folder: Path) -> Iterator[str]:
@@ -129,6 +144,7 @@ class _Reader:
     Attributes:
         statements: The imports of what is installed.
         settings: The variables that are set before them.
+        text: What stands in all that was read.
     """
 
     def __init__(self, roots: tuple[Path, ...], names: frozenset[str], folders: frozenset[str]) -> None:
@@ -136,6 +152,7 @@ class _Reader:
         self._names = names
         self._folders = folders
         self._read: set[Path] = set()
+        self.text = b""
         self.statements: list[str] = []
         self.settings: list[tuple[str, str, bool]] = []
 
@@ -159,8 +176,9 @@ class _Reader:
         self._read.add(file)
         if len(self._read) > _MOST_MODULES or file.stat().st_size > _MOST_BYTES:
             raise ValueError("the project is too large to be read")
-        names = _Names()
-        return all(self._take(statement, names, package) for statement in ast.parse(file.read_bytes()).body)
+        names, text = _Names(), file.read_bytes()
+        self.text += text
+        return all(self._take(statement, names, package) for statement in ast.parse(text).body)
 
     def _take(self, statement: ast.stmt, names: _Names, package: tuple[str, ...]) -> bool:
         """Take a module's next statement; returns whether it is known to be harmless."""

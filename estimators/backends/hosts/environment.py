@@ -128,7 +128,7 @@ class PythonEnvironment:
         requirements: Sequence[str] | None,
         also: Sequence[str] = (),
         *,
-        tensorflow: bool = True,
+        frameworks: Sequence[str] = ("tensorflow",),
         horovod: bool = True,
     ) -> PythonEnvironment:
         """Say what an environment with these requirements is; None: with what is installed here.
@@ -136,17 +136,19 @@ class PythonEnvironment:
         Args:
             requirements: As of pip.
             also: Of what is installed here, packages that it has beside those of training.
-            tensorflow: Whether it has TensorFlow, and Horovod with it, if it is like the environment here.
-            horovod: Whether it is an error that Horovod is installed here, and there is no wheel of it to send.
+            frameworks: Which it has, and Horovod with them, if it is like the environment here.
+            horovod: Whether it is an error that Horovod is installed here, and there is no wheel for them to send.
 
         Raises:
             ProvisionError: what is installed here is not enough to train with, or there is no wheel of its Horovod.
         """
         if requirements is None:
             here = _here()
+            # A requirements.txt may bring the PyTorch that is not here, or the script only speaks of it.
+            frameworks = [name for name in frameworks if name != "torch" or name in here.installed()]
             wheels = wheelhouse.of_environment(
                 here,
-                tensorflow_too=tensorflow,
+                frameworks=frameworks,
                 horovod_too=horovod and "horovod" in here.installed(),
                 also=also,
             )
@@ -388,7 +390,7 @@ def main() -> int:
         environment = PythonEnvironment.of(
             asked.get("requirements"),
             asked.get("also") or (),
-            tensorflow=asked.get("tensorflow", True),
+            frameworks=asked.get("frameworks", ("tensorflow",)),
             horovod=asked.get("horovod", True),
         )
         prepare(Shell(asked["words"]), environment, lambda text: print(text, flush=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -25,6 +26,7 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.provision.errors import ProvisionError
+from estimators.provision.wheelhouse import FRAMEWORKS
 
 #: How often a file of machines is read while an elastic job runs, in seconds.
 _LIST_EVERY_S = 2.0
@@ -340,13 +342,15 @@ class SshProvider:
 
     @functools.cached_property
     def larger_environments(self) -> list[str]:
-        """The names of environments with which the job runs as well: one without TensorFlow in that of others."""
-        if not self._run_options.without_tensorflow or self._options.requirements is not None:
+        """The names of environments with which the job runs as well: those that have more frameworks."""
+        if self._options.requirements is not None:
             return []
-        try:
-            return [PythonEnvironment.of(None).name]
-        except ProvisionError:  # there can be none
-            return []
+        found = []
+        for larger in (*((name,) for name in FRAMEWORKS), FRAMEWORKS):
+            if set(self._run_options.frameworks) < set(larger):
+                with contextlib.suppress(ProvisionError):  # there can be none
+                    found.append(PythonEnvironment.of(None, frameworks=larger).name)
+        return found
 
     @property
     def asked_environment(self) -> dict[str, Any]:
@@ -519,13 +523,12 @@ def _needs_horovod(spec: TrainingJobSpec) -> bool:
     return isinstance(spec.strategy, MPI | ElasticHorovod)
 
 
-def _content(spec: TrainingJobSpec, options: RunOptions) -> dict[str, bool]:
-    return {"tensorflow": not options.without_tensorflow, "horovod": _needs_horovod(spec)}
+def _content(spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+    return {"frameworks": options.frameworks, "horovod": _needs_horovod(spec)}
 
 
 def _environment(given: SshOptions, spec: TrainingJobSpec, options: RunOptions) -> PythonEnvironment:
-    content = _content(spec, options)
-    return PythonEnvironment.of(given.requirements, tensorflow=content["tensorflow"], horovod=content["horovod"])
+    return PythonEnvironment.of(given.requirements, **_content(spec, options))
 
 
 def _fits(machine: Machine, spec: TrainingJobSpec) -> bool:

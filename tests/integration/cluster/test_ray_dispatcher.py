@@ -174,6 +174,7 @@ def test_a_cluster_that_does_not_take_the_job_says_why(make: clusters.Make, ther
     assert not list(there.rglob("request.json"))
 
 
+@pytest.mark.soak
 @pytest.mark.leaves("files")  # those by which Ray's own client in this process waits
 def test_a_cluster_whose_python_ray_cannot_start_says_so(tmp_path: Path, home: Path) -> None:
     """Ray's own shell splits the path: no job starts there, and no host with a runtime environment."""

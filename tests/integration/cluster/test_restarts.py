@@ -240,7 +240,7 @@ def test_the_code_of_a_job_that_is_over_is_kept_once(make: clusters.Make) -> Non
 @pytest.mark.tensorflow
 @pytest.mark.horovod
 def test_a_training_that_is_killed_and_interrupted_makes_all_of_its_steps(
-    tmp_path: Path, home: Path, prepared_digits: Path
+    tmp_path: Path, home: Path, prepared_digits: Path, warm: None
 ) -> None:
     """The digits example: a rank dies at a step, then a host is interrupted at another; nothing is lost by a notice."""
     epochs, steps_per_epoch = 4, 23  # many steps after the last fault: a notice takes its time on a busy machine

@@ -261,7 +261,7 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     assert "no-such-package" in text
 
 
-@pytest.mark.parametrize(("way", "hosts"), jobs_on_s3.AGAIN)
+@pytest.mark.parametrize(("way", "hosts"), jobs_on_s3.again("interruption"))
 def test_what_every_attempt_saves_is_in_s3(
     make: clusters.Make, fleet: fleets.Fleet, way: str, hosts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

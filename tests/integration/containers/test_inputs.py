@@ -119,7 +119,7 @@ def test_a_script_may_write_into_its_channels_and_changes_no_one_elses(
     clusters.until(lambda: not list((home / "warm").glob("*")))
 
 
-@pytest.mark.parametrize(("way", "hosts"), jobs_on_s3.AGAIN)
+@pytest.mark.parametrize(("way", "hosts"), jobs_on_s3.again("retry"))
 def test_what_every_attempt_saves_is_in_s3(make: clusters.Make, s3: s3_server.Bucket, way: str, hosts: int) -> None:
     jobs_on_s3.check_attempts(make, s3, way, hosts)
 

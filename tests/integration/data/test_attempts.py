@@ -57,7 +57,8 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("way", "hosts"), [(way, hosts) for way in WAYS for hosts in (1, 2)])
+@pytest.mark.parametrize("hosts", [pytest.param(1, marks=pytest.mark.soak), 2])
+@pytest.mark.parametrize("way", WAYS)
 def test_what_every_attempt_saves_is_in_s3(way: str, hosts: int, s3: Bucket, tmp_path: Path) -> None:
     fails = 1 if way in ("interruption", "resume") else 2
     one = estimator(

@@ -67,7 +67,10 @@ def test_an_articles_script_of_pytorch_goes_on_when_a_node_is_lost(
     make: clusters.Make, ray_cluster: rays.Cluster
 ) -> None:
     strategy = ElasticHorovod(max_hosts=3, min_hosts=1, cooldown=(0.2, 1.0))
-    job = make.start(horovod_torch.ARTICLE, kind=PyTorch, hosts=3, files=horovod_torch.FILES, distribution=strategy)
+    files, threads = horovod_torch.FILES, horovod_torch.ONE_THREAD
+    job = make.start(
+        horovod_torch.ARTICLE, kind=PyTorch, hosts=3, files=files, distribution=strategy, environment=threads
+    )
     until_size(job, 3)
     horovod_torch.until_epoch(job, 1, "algo-1", "algo-2", "algo-3")
     ray_cluster.kill(ray_cluster.busy()[0])

@@ -14,7 +14,7 @@ import clusters
 import horovod_torch
 import pytest
 from elastic_jobs import reports, sizes, trained, until_size
-from horovod_torch import ARTICLE, FILES, epochs, until_epoch
+from horovod_torch import ARTICLE, FILES, ONE_THREAD, epochs, until_epoch
 
 from estimators import MPI, ElasticHorovod, PyTorch, TrainingJob, TrainingJobError
 
@@ -57,6 +57,7 @@ cluster.barrier()
 assert cluster.broadcast_object(None if cluster.rank else {"rank": 0}) == {"rank": 0}
 report(
     strategy=cluster.strategy, size=cluster.size, ranks=cluster.all_reduce(float(cluster.rank)),
+    threads=torch.get_num_threads(),
     weights=[value.tolist() for value in model.parameters()],
 )
 """
@@ -208,6 +209,7 @@ def test_ranks_of_mpirun_train_one_model(make: clusters.Make) -> None:
     first, second = (clusters.reports(job)[rank] for rank in (0, 1))
     assert (first["strategy"], first["size"], first["ranks"]) == ("mpi", 2, 1.0)
     assert first["weights"] == second["weights"]
+    assert first["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)
     assert job.result().warnings == ()
 
 
@@ -228,7 +230,8 @@ def test_steps_outside_of_an_elastic_state_are_refused(make: clusters.Make) -> N
 
 
 def test_the_articles_script_trains_under_mpi(make: clusters.Make) -> None:
-    job = make.start(ARTICLE, kind=PyTorch, hosts=2, files=FILES, distribution=MPI(processes_per_host=1))
+    strategy = MPI(processes_per_host=1)
+    job = make.start(ARTICLE, kind=PyTorch, hosts=2, files=FILES, distribution=strategy, environment=ONE_THREAD)
     until_epoch(job, 2, "algo-1", "algo-2")
     job.stop(wait=True)
     assert job.status == "Stopped"
@@ -249,7 +252,8 @@ def horovodrun(folder: Path, home: Path) -> Iterator[tuple[subprocess.Popen[byte
     """The article's command, as it is typed there, and the job that it becomes."""
     command = [str(Path(sys.executable).with_name("fleetfit")), *COMMAND.split()]
     with (folder / "output").open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        env = {**os.environ, **ONE_THREAD}
+        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
             clusters.until(lambda: list((home / "jobs").glob("*/request.json")) or process.poll() is not None)
             assert process.poll() is None, (folder / "output").read_text()
@@ -292,7 +296,7 @@ def test_the_articles_command_adds_a_host_and_loses_the_first(tmp_path: Path, ho
 def train_while_hosts_change(make: clusters.Make, script: str) -> TrainingJob:
     """Run a script on two hosts, add one, and kill the first, for which another one comes."""
     strategy = ElasticHorovod(max_hosts=3, cooldown=(0.1, 1.0))
-    job = make.start(script, kind=PyTorch, hosts=2, distribution=strategy)
+    job = make.start(script, kind=PyTorch, hosts=2, distribution=strategy, environment=ONE_THREAD)
     until_size(job, 2)
     trained(make, job, 2)
     assert job.add_hosts(1) == ["algo-3"]

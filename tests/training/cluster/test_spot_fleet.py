@@ -17,6 +17,7 @@ from elastic_jobs import ENVIRONMENT, LEDGER, check, sizes, trained, until_size,
 from estimators import ElasticHorovod, TrainingJob
 
 pytestmark = [
+    pytest.mark.soak,  # each of its chapters is a test of its own elsewhere
     pytest.mark.horovod,
     pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2"),
 ]

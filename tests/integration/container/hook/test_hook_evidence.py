@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hooked import HOOK, Run, script
 
-from container.system.host_machine import openmpi_prefix
+from container.system.openmpi import openmpi_prefix
 
 WATCH = {"FLEETFIT_EVIDENCE": "1"}
 

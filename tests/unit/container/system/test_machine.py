@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from container.system import host_machine, machine
+from container.system import machine, openmpi
 
 
 def test_facts_of_this_machine() -> None:
@@ -74,7 +74,7 @@ def test_openmpis_prefix_is_without_links_as_its_ranks_see_it(tmp_path: Path) ->
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "link").symlink_to("venv")
     python = str(tmp_path / "link" / "bin" / "python")
-    assert host_machine.openmpi_prefix(python) is None
+    assert openmpi.openmpi_prefix(python) is None
     for name in ("mpirun", "orted"):
         (tmp_path / "venv" / "bin" / name).touch()
-    assert host_machine.openmpi_prefix(python) == str((tmp_path / "venv").resolve())
+    assert openmpi.openmpi_prefix(python) == str((tmp_path / "venv").resolve())

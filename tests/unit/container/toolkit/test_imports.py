@@ -63,6 +63,25 @@ def test_settings_that_come_first_are_kept(tmp_path: Path) -> None:
     assert found.statements == ("import tensorflow",)
 
 
+def test_what_a_package_imports_when_it_is_used_is_imported_before_ranks_are_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a script will use it so, and this version of the package has it."""
+    (tmp_path / "site" / "torch").mkdir(parents=True)
+    (tmp_path / "site" / "torch" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    trains, files = (
+        "import torch\nimport nets\n",
+        {"nets.py": "import torch\ndef made(of): return torch.optim.SGD(of)\n"},
+    )
+    assert statements(tmp_path / "old", trains, files) == ["import torch"]
+    (tmp_path / "site" / "torch" / "_dynamo").mkdir()
+    (tmp_path / "site" / "torch" / "_dynamo" / "__init__.py").touch()
+    assert statements(tmp_path / "new", trains, files) == ["import torch", "import torch._dynamo"]
+    assert statements(tmp_path / "other", "import torch\ntorch.load('optimal')\n") == ["import torch"]
+    assert statements(tmp_path / "none", "import numpy\noptim = 1\n") == ["import numpy"]
+
+
 #: What may change what is imported after it, or what that reads.
 ACTS = [
     'os.environ["A"] = str(1)',

@@ -13,13 +13,13 @@ import pytest
 
 from container.contract.hyperparameters import encode
 from container.contract.strategies import MPI, ElasticHorovod, ElasticTorchDistributed
+from container.launchers import horovod_builds
 from estimators.backends.base import ManagedService
 from estimators.backends.process import ProcessBackend
 from estimators.client import checks, source
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import CheckpointConfig, OutputConfig, Resources, TrainingJobSpec
-from estimators.provision import horovod
 
 
 def spec(tmp_path: Path, inputs: Any = None, **members: Any) -> TrainingJobSpec:
@@ -167,7 +167,7 @@ def test_a_script_for_what_horovod_is_not_built_for_is_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(horovod, "built_for", lambda folders: frozenset(built))
+    monkeypatch.setattr(horovod_builds, "built_for", lambda folders: frozenset(built))
     (tmp_path / "pkg" / "run").mkdir(parents=True)
     for name in ("train.py", "pkg/train.py", "pkg/run/__main__.py"):
         (tmp_path / name).write_text(text)

@@ -61,30 +61,32 @@ def test_arguments_of_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "files", "without"),
+    ("kind", "settings", "files", "named"),
     [
-        (Estimator, {}, {"train.py": "import sklearn"}, True),
-        (PyTorch, {}, {"train.py": "import torch"}, True),
-        (PyTorch, {"distribution": TorchDistributed()}, {"train.py": "import torch"}, True),
-        (Estimator, {"distribution": MPI()}, {"train.py": "from mpi4py import MPI"}, True),
-        (Estimator, {}, {"train.py": "from keras import layers"}, False),
-        (Estimator, {}, {"train.py": "import helper", "helper.py": "import tensorflow as tf"}, False),
-        (Estimator, {}, {"train.py": "from transformers import TFAutoModel"}, False),
-        (Estimator, {}, {"train.py": "import x", "requirements.txt": "tf-agents"}, False),
-        (Estimator, {}, {"train.py": "import x", "wheels/x-1-py3-none-any.whl": "PK"}, False),
-        (Estimator, {"distribution": MPI()}, {"train.py": "import horovod.torch as hvd"}, False),
-        (Estimator, {"distribution": ParameterServer()}, {"train.py": "pass"}, False),
-        (TensorFlow, {}, {"train.py": "pass"}, False),
-        (Estimator, {"hyperparameters": {"backend": "tensorflow"}}, {"train.py": "pass"}, False),
-        (Estimator, {"environment": {"KERAS_BACKEND": "tensorflow"}}, {"train.py": "pass"}, False),
-        (Estimator, {"arguments": ["--with", "keras"]}, {"train.py": "pass"}, False),
-        (Estimator, {"distribution": MPI()}, {"train.py": "from container import distributed"}, False),
-        (Estimator, {}, {"train.py": "from container import checkpoint"}, True),
-        (Estimator, {"instance_type": "local_process"}, {"train.py": "pass"}, False),  # where it is made for nobody
+        (Estimator, {}, {"train.py": "import sklearn"}, ""),
+        (PyTorch, {}, {"train.py": "import torch"}, "torch"),
+        (PyTorch, {}, {"train.py": "import my_nets"}, "torch"),
+        (Estimator, {"distribution": TorchDistributed()}, {"train.py": "import my_nets"}, "torch"),
+        (Estimator, {"distribution": MPI()}, {"train.py": "from mpi4py import MPI"}, ""),
+        (Estimator, {}, {"train.py": "from keras import layers"}, "tensorflow"),
+        (Estimator, {}, {"train.py": "import helper", "helper.py": "import tensorflow as tf"}, "tensorflow"),
+        (Estimator, {}, {"train.py": "import helper", "helper.py": "import lightning"}, "torch"),
+        (Estimator, {}, {"train.py": "from transformers import TFAutoModel"}, "tensorflow"),
+        (Estimator, {}, {"train.py": "import x", "requirements.txt": "tf-agents"}, "tensorflow"),
+        (Estimator, {}, {"train.py": "import x", "wheels/x-1-py3-none-any.whl": "PK"}, "tensorflow torch"),
+        (Estimator, {"distribution": MPI()}, {"train.py": "import horovod.torch as hvd"}, "tensorflow torch"),
+        (Estimator, {"distribution": ParameterServer()}, {"train.py": "pass"}, "tensorflow"),
+        (TensorFlow, {}, {"train.py": "pass"}, "tensorflow"),
+        (Estimator, {"hyperparameters": {"backend": "tensorflow"}}, {"train.py": "pass"}, "tensorflow"),
+        (Estimator, {"environment": {"KERAS_BACKEND": "torch"}}, {"train.py": "pass"}, "torch"),
+        (Estimator, {"arguments": ["--with", "keras"]}, {"train.py": "pass"}, "tensorflow"),
+        (Estimator, {"distribution": MPI()}, {"train.py": "from container import distributed"}, "tensorflow"),
+        (Estimator, {}, {"train.py": "from container import checkpoint"}, ""),
+        (Estimator, {"instance_type": "local_process"}, {"train.py": "pass"}, "tensorflow"),  # it is made for nobody
     ],
 )
-def test_which_jobs_need_no_tensorflow_in_an_environment_that_is_made_for_them(
-    kind: type[Estimator], settings: dict[str, Any], files: dict[str, str], without: bool, tmp_path: Path
+def test_which_frameworks_an_environment_has_that_is_made_for_a_job(
+    kind: type[Estimator], settings: dict[str, Any], files: dict[str, str], named: str, tmp_path: Path
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -92,7 +94,7 @@ def test_which_jobs_need_no_tensorflow_in_an_environment_that_is_made_for_them(
     estimator = kind(
         **{"entry_point": "train.py", "source_dir": str(tmp_path), "instance_type": "ssh", **settings}  # type: ignore[arg-type]
     )
-    assert estimator._draft(None, None).options.without_tensorflow is without
+    assert " ".join(estimator._draft(None, None).options.frameworks) == named
 
 
 def test_a_function_names_what_it_uses() -> None:
@@ -104,10 +106,10 @@ def test_a_function_names_what_it_uses() -> None:
 
         tf.constant(1)
 
-    for function, without in ((plain, False), (trains, False)):
+    for function in (plain, trains):
         estimator = Estimator(entry_point=function, instance_type="ssh")
-        # This file, whose lines tracebacks show, goes with both and names it.
-        assert estimator._draft(None, None).options.without_tensorflow is without
+        # This file, whose lines tracebacks show, goes with both and names both frameworks.
+        assert estimator._draft(None, None).options.frameworks == ("tensorflow", "torch")
     caller: dict[str, Any] = {"__name__": "__main__"}
     exec("def plain(): return 1", caller)
-    assert Estimator(entry_point=caller["plain"], instance_type="ssh")._draft(None, None).options.without_tensorflow
+    assert not Estimator(entry_point=caller["plain"], instance_type="ssh")._draft(None, None).options.frameworks

@@ -399,10 +399,10 @@ def test_bad_options_of_mpirun_are_refused() -> None:
 
 
 def test_a_missing_mpirun_is_a_warning_in_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    from container.system import host_machine
+    from container.system import openmpi
     from estimators.client import planning
 
-    monkeypatch.setattr(host_machine, "find_mpirun", lambda: None)
+    monkeypatch.setattr(openmpi, "find_mpirun", lambda: None)
     planning._machine.cache_clear()
     try:
         planned = plan(distribution=MPI())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from container.launchers import horovod_builds
 from estimators.provision import horovod
 from estimators.provision.errors import CompilerMissing, RequirementUnavailable
 from estimators.provision.horovod import BuildKey
@@ -54,11 +55,15 @@ def test_the_key_of_a_set_of_frameworks(
     assert "-tensorflow_cpu2.21.0-torch2.13.0_cpu-" in str(both)
     assert both.sibling is not None and both.sibling.torch == both.torch
     cache = WheelCache(root=tmp_path / "cache")
-    assert horovod.cached(installation, cache) is None
+    for frameworks in (["tensorflow"], ["torch"]):
+        assert horovod.cached(installation, cache, frameworks) is None
     without = cache.publish(str(replace(both, torch="")), make_wheel("horovod", "0.28.1"))
-    assert horovod.cached(installation, cache) == without  # an image has no PyTorch
+    assert horovod.cached(installation, cache, ["tensorflow"]) == without  # an image has no PyTorch
+    for frameworks in (["torch"], ["tensorflow", "torch"]):
+        assert horovod.cached(installation, cache, frameworks) is None
     own = cache.publish(str(both), make_wheel("horovod", "0.28.1"))
-    assert horovod.cached(installation, cache) == own
+    for frameworks in (["tensorflow"], ["torch"], ["tensorflow", "torch"]):
+        assert horovod.cached(installation, cache, frameworks) == own
     monkeypatch.setenv(horovod.FRAMEWORKS, "tensorflow")
     assert BuildKey.of(installation) == replace(both, torch="")
     monkeypatch.setenv(horovod.FRAMEWORKS, "Torch,")
@@ -68,7 +73,7 @@ def test_the_key_of_a_set_of_frameworks(
     library = installation.packages / "horovod" / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so"
     library.parent.mkdir(parents=True)
     library.touch()
-    assert horovod.built_for([installation.packages]) == {"torch"}
+    assert horovod_builds.built_for([installation.packages]) == {"torch"}
     assert BuildKey.of(installation) == both  # what is there already stays, and TensorFlow is not left out
     monkeypatch.setenv(horovod.FRAMEWORKS, "torch,mxnet")
     with pytest.raises(RequirementUnavailable, match="'torch,mxnet'; Horovod is not built for mxnet here"):

