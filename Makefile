@@ -6,7 +6,7 @@ VENV ?= .venv
 TIER ?=
 # How many processes run them: as many as cores, or a number. Many of all tests wait more than they work.
 WORKERS ?= auto
-test-all: WORKERS = $(shell expr $$(nproc) \* 3 / 2)
+test-all: WORKERS = $(shell expr $$(nproc) \* 2)
 # More arguments for pytest: make test PYTEST="-k restart -x"
 PYTEST ?=
 # What to run a hundred times, or N: make torture TEST=tests/integration/cluster/test_stop.py N=20

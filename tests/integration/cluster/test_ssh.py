@@ -13,13 +13,14 @@ from pathlib import Path
 
 import clusters
 import fleet as fleets
+import horovod_torch
 import jobs_on_s3
 import places
 import pytest
 import s3_server
 
 from container.system.files import cache_root
-from estimators import MPI, ContinuousParameter, Estimator, FailurePolicy, HyperparameterTuner
+from estimators import MPI, ContinuousParameter, Estimator, FailurePolicy, HyperparameterTuner, PyTorch
 from estimators.backends.hosts.environment import PythonEnvironment
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
@@ -301,6 +302,28 @@ def test_a_script_without_tensorflow_needs_none_there(make: clusters.Make, fleet
     there = fleet.machines[0].temporary / small.relative_to("/tmp")
     there.rename(there.with_name(larger))
     assert has() == (names, small.with_name(larger))
+
+
+@pytest.mark.soak
+@pytest.mark.torch
+@pytest.mark.horovod
+@pytest.mark.skipif("torch" not in horovod_torch.BUILT, reason=horovod_torch.WITHOUT)
+def test_a_script_of_pytorchs_horovod_has_both_in_its_environment(make: clusters.Make) -> None:
+    script = """
+    import sys
+    import aid
+    import horovod.torch as hvd
+    import torch
+    hvd.init()
+    aid.report(sum=hvd.allreduce(torch.tensor(hvd.rank() + 1.0), op=hvd.Sum).item(), prefix=sys.prefix)
+    """
+    options = changed(make, python=None)
+    job = make.run(script, kind=PyTorch, hosts=2, distribution=MPI(processes_per_host=1), options=options)
+    assert job.status == "Completed", job.describe()["FailureReason"]
+    reports = clusters.reports(job)
+    environment = PythonEnvironment.of(None, frameworks=("tensorflow", "torch")).name
+    assert [reports[rank]["sum"] for rank in (0, 1)] == [3.0, 3.0]
+    assert {Path(reports[rank]["prefix"]).name for rank in (0, 1)} == {environment}
 
 
 def test_mpi_runs_where_each_login_has_its_python_and_openmpi_in_a_home_of_its_own(make: clusters.Make) -> None:
