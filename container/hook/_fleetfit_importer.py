@@ -33,7 +33,8 @@ import _fleetfit_ranks as ranks  # type: ignore[import-not-found]
 
 #: Where the toolkit says that this process is to be the importer: ``LISTENER:REQUEST``, two descriptors. The request
 #: is JSON, and that of a host: ``argv``, ``cwd``, ``environment``, ``traits``; ``settings`` ([[name, value, whether
-#: only if it is not set], …]), ``statements`` (imports), ``names`` (modules of the project's), ``code`` (its folder),
+#: only if it is not set], …]), ``statements`` (imports), ``on_use`` (modules that these import when they are used),
+#: ``names`` (modules of the project's), ``code`` (its folder),
 #: and ``servers``, the command of parameter servers, empty where there are none; ``keep``, how many seconds the
 #: importer stays when nobody needs it, ``place``, the file of its socket, ``keep_with``, the process with which it ends
 #: before that (0 for none), and ``holder``, whom it serves until then, a pid.
@@ -261,7 +262,7 @@ class _Importer:
         return None
 
     def _refusal(self, request):  # type: ignore[no-untyped-def]
-        if [request["statements"], request["settings"]] != [self._plan["statements"], self._plan["settings"]]:
+        if any(request[name] != self._plan[name] for name in ("statements", "on_use", "settings")):
             return "it imports something else"
         if clash := sorted(self._modules.intersection(request["names"])):
             return f"its folder has a module {clash[0]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,8 +17,13 @@ def built_for(folders: Iterable[str | Path]) -> frozenset[str]:
     Args:
         folders: In which packages are installed: site-packages, or ``sys.path``.
     """
-    found = {(Path(folder), name) for folder in folders for name in FRAMEWORKS}
-    return frozenset(name for folder, name in found if any(folder.glob(f"horovod/{name}/mpi_lib*.so")))
+    found = set()
+    for folder in folders:
+        for name in FRAMEWORKS:
+            with contextlib.suppress(OSError):  # a folder of PYTHONPATH that may not be read, which Python passes over
+                if any(Path(folder).glob(f"horovod/{name}/mpi_lib*.so")):
+                    found.add(name)
+    return frozenset(found)
 
 
 def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
@@ -38,7 +44,7 @@ def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
     return frozenset(needed)
 
 
-def refusal(program: str, needed: frozenset[str], built: frozenset[str], where: str = "") -> str | None:
+def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: str = "") -> str | None:
     """Return why a script cannot run with the Horovod that there is, and the remedy; None if it can.
 
     A Horovod that is found nowhere is nothing to refuse: the job's own variables may bring one.
@@ -47,34 +53,36 @@ def refusal(program: str, needed: frozenset[str], built: frozenset[str], where: 
         program: The script's name.
         needed: What it needs Horovod for.
         built: What Horovod is built for.
-        where: Where that Horovod is, " on algo-2" say.
+        host: The host that has that Horovod; empty for the machine of the caller.
     """
     if not built or needed <= built:
         return None
     missing, there = (" and ".join(FRAMEWORKS[name] for name in sorted(each)) for each in (needed - built, built))
-    return (
-        f"{program} needs Horovod for {missing}, and it is built for {there} only{where}: `fleetfit install horovod "
-        f"{' '.join(sorted(needed | built))}`{' there' if where else ''} builds it for both, once, in some minutes."
-    )
+    command = f"`fleetfit install horovod {' '.join(sorted(needed | built))}`"
+    text = f"{program} needs Horovod for {missing}, and it is built for {there} only"
+    if not host:
+        return f"{text}: {command} builds it for both, once, in some minutes."
+    return f"{text} on {host}: {command} builds it for both, there, or here if fleetfit makes the host's environment."
 
 
-def check(script: Path, folders: Iterable[str | Path], host: str) -> None:
+def check(script: Path, code: Path, folders: Iterable[str | Path], host: str) -> None:
     """Check a script on the host that is about to run it.
 
     Args:
         script: Its file; of anything but Python nothing is known.
+        code: The folder of the job's code, which may bring a Horovod of its own.
         folders: In which packages are installed there.
         host: The host's name.
 
     Raises:
         LaunchError: it is for a framework that Horovod was not built for there.
     """
-    if script.suffix != ".py" or not script.is_file():
+    if script.suffix != ".py" or not script.is_file() or (code / "horovod").exists():
         return
     text = script.read_bytes()
     problem = None
     if b"horovod" in text:
-        problem = refusal(script.name, needed_by(text, None), built_for(folders), f" on {host}")
+        problem = refusal(script.name, needed_by(text, None), built_for(folders), host)
     if problem is not None:
         raise LaunchError(problem)
 

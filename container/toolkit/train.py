@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import signal
+import site
 import sys
 import time
 from collections.abc import Callable
@@ -301,8 +302,10 @@ class Preparation:
             )
         if launchers.of(self._env.strategy).runs_horovod:
             inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-            paths = [path for path in (str(folder), str(self._overlay or ""), *inherited, *sys.path) if path]
-            horovod_builds.check(folder / self._env.program, paths, self._env.current_host)
+            # Ranks see the user's packages; the toolkit itself is isolated from them.
+            paths = (str(self._overlay or ""), *inherited, *sys.path, site.getusersitepackages())
+            installed = [path for path in paths if path]
+            horovod_builds.check(folder / self._env.program, folder, installed, self._env.current_host)
 
     def _in_background(self, work: Callable[[Callable[[str], None]], None], then: Callable[[], None]) -> None:
         """Run ``work`` in a thread; what it logs comes to the loop through a pipe, whose end means that it is done."""

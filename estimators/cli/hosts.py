@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from container.contract.strategies import FRAMEWORKS
 from estimators.cli import Exit, console, parsing
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def add(subparsers: Any) -> None:
     content.add_argument(
         "--framework",
         action="append",
-        choices=("tensorflow", "torch"),
-        help="what jobs there use of what is installed here; may be repeated (default: tensorflow)",
+        choices=tuple(FRAMEWORKS),
+        help="framework to install there, in the version that is installed here; may be repeated (default: tensorflow)",
     )
     command("shell", run_shell, "log in to a machine as jobs do").add_argument("host", metavar="HOST")
 
@@ -220,9 +221,7 @@ def run_prepare(args: argparse.Namespace) -> int:
     failed = 0
     machines = _machines(chosen)
     try:
-        wanted = environment.PythonEnvironment.of(
-            chosen.requirements, frameworks=args.framework or ("tensorflow",), horovod=args.framework is None
-        )
+        wanted = environment.PythonEnvironment.of(chosen.requirements, frameworks=args.framework or ("tensorflow",))
     except ProvisionError as error:
         console.say(f"{error}")
         return Exit.FAILED

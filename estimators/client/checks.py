@@ -62,7 +62,7 @@ def check_local(spec: TrainingJobSpec) -> None:
 def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, python: str) -> None:
     """Refuse a script for the framework that the Horovod of a Python was not built for.
 
-    Its code may bring one; what other machines have, their toolkits say.
+    A job's own code may bring a Horovod. On other machines the toolkit checks.
 
     Args:
         spec: The job.

@@ -12,7 +12,7 @@ from typing import Any
 
 from container import launchers
 from container.contract import variables
-from container.contract.strategies import MPI, ElasticHorovod
+from container.contract.strategies import FRAMEWORKS, MPI, ElasticHorovod
 from estimators import backends
 from estimators.client import checks, planning, request_builder
 from estimators.client.cluster_plan import ClusterPlan
@@ -25,11 +25,12 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: What names a framework in code and in lists of requirements.
-_NAMES = {
-    "tensorflow": re.compile(rb"tensorflow|keras|\btf|\bTF[A-Z]|horovod", re.IGNORECASE),
-    "torch": re.compile(rb"torch|lightning", re.IGNORECASE),
-}
+#: What names TensorFlow in code and in lists of requirements.
+_TENSORFLOW = re.compile(
+    rb"tensorflow|keras|\btf|\bTF[A-Z]|horovod(?!\s*\.\s*torch\b|\s+import\s+torch\b)", re.IGNORECASE
+)
+#: What imports PyTorch.
+_TORCH = re.compile(rb"^\s*(from|import)\b[^#\n]*\b(torch|pytorch|lightning)", re.MULTILINE)
 _OURS = re.compile(rb"\bcontainer\b")
 
 
@@ -156,19 +157,24 @@ class Draft:
         """What script and strategy need, for jobs in environments that are made for them."""
         if self.source is None or not self.settings.capabilities.own_environment:
             return ("tensorflow",)
-        return tuple(name for name in _NAMES if self._needs(name, self.source))
+        needed = {
+            "tensorflow": self._needs_tensorflow(self.source),
+            "torch": self._is_for("torch") or self.source.names(_TORCH, packed=False),
+        }
+        return tuple(name for name in FRAMEWORKS if needed[name])
 
-    def _needs(self, framework: str, source: Source) -> bool:
-        strategy, names = self.spec.strategy, _NAMES[framework]
-        if framework == self.framework or (strategy is not None and strategy.frameworks == (framework,)):
-            return True
+    def _is_for(self, framework: str) -> bool:
+        strategy = self.spec.strategy
+        return framework == self.framework or (strategy is not None and strategy.frameworks == (framework,))
+
+    def _needs_tensorflow(self, source: Source) -> bool:
         given = (self.settings.hyperparameters, self.settings.environment or {})
         told = [*(value for each in given for value in each.values()), *(self.settings.arguments or ())]
-        if any(names.search(str(value).encode("utf-8", "replace")) for value in told):
+        if self._is_for("tensorflow") or any(_TENSORFLOW.search(str(one).encode("utf-8", "replace")) for one in told):
             return True
-        # Under these our own package imports Horovod for the script, for TensorFlow if nobody says otherwise.
-        ours = isinstance(strategy, MPI | ElasticHorovod) and framework == "tensorflow" and source.names(_OURS)
-        return ours or source.names(names)
+        # Under these our own package imports Horovod for the script.
+        ours = isinstance(self.spec.strategy, MPI | ElasticHorovod) and source.names(_OURS)
+        return (ours and not self._is_for("torch")) or source.names(_TENSORFLOW)
 
     def plan(self) -> ClusterPlan:
         """Return what would be started, as data; it is made once."""

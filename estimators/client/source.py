@@ -171,13 +171,20 @@ class Source:
             sizes[top] = sizes.get(top, 0) + entry.size
         return sorted(sizes.items(), key=lambda item: -item[1])[:3]
 
-    def names(self, pattern: re.Pattern[bytes]) -> bool:
-        """Return whether a file of it may hold what a pattern finds; what is packed in it may hold anything."""
+    def names(self, pattern: re.Pattern[bytes], *, packed: bool = True) -> bool:
+        """Return whether a file of it may hold what a pattern finds.
+
+        Args:
+            pattern: What is looked for.
+            packed: What is said of a file that is packed, such as a wheel: it may hold anything.
+        """
         for entry in self.listing.entries:
             if entry.content is not None and entry.name == self.program:
                 continue  # our own, which runs a function; that is a file beside it
             if entry.name.endswith(_PACKED):
-                return True
+                if packed:
+                    return True
+                continue
             if entry.content is not None:
                 content = entry.content
             elif entry.origin is None or entry.size > _LARGEST_TEXT:

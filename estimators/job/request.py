@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
-from container.contract.strategies import Distribution, strategy_from_hyperparameters
+from container.contract.strategies import FRAMEWORKS, Distribution, strategy_from_hyperparameters
 from estimators.job import bounds, fleets, queueing
 from estimators.job.errors import ConfigurationError
 from estimators.job.failure_policy import FailurePolicy
@@ -513,8 +513,8 @@ class RunOptions:
         warnings: What the user was told before the start; kept in the job's status.
         framework_version: The framework version that was asked for; backends with images choose by it.
         py_version: The Python version that was asked for.
-        frameworks: Which of ``tensorflow`` and ``torch`` environments have that are made for the job on other machines:
-            those that it names, as was found before its start.
+        frameworks: Which of ``tensorflow`` and ``torch`` environments have that are made for the job on other machines.
+            It is set from what the job names, whatever is given here.
         backend_options: What only that backend understands; it checks them itself.
         asked_instance_type: The instance type that a client of the endpoint asked for, and scripts are told; None: the
             one that the job runs on.
@@ -579,6 +579,9 @@ class RunOptions:
         if not isinstance(self.preemptible, bool):
             raise ConfigurationError(f"RunOptions(preemptible=…) must be True or False; got {shown(self.preemptible)}.")
         frameworks = bounds.items_of("RunOptions(frameworks=…)", self.frameworks, "['torch']")
+        for framework in frameworks:
+            if framework not in FRAMEWORKS:
+                raise ConfigurationError(unknown("RunOptions(frameworks=…)", framework, FRAMEWORKS))
         object.__setattr__(self, "frameworks", tuple(frameworks))
         for name in ("priority", "needs", "preemptible"):
             if self.queue is None and getattr(self, name):
@@ -644,6 +647,9 @@ class RunOptions:
         """
         if not isinstance(values, Mapping):
             raise ConfigurationError(f"run options must be a JSON object, got {shown(values)}.")
+        if "without_tensorflow" in values:  # as records have it that were written before there were others
+            values = dict(values)
+            values["frameworks"] = () if values.pop("without_tensorflow") else ("tensorflow",)
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:

@@ -207,21 +207,19 @@ def install(
 
 
 def cached(installation: Installation, cache: WheelCache, frameworks: Collection[str]) -> Path | None:
-    """Return the wheel in the cache that fits an installation; None if there is none.
+    """Return the wheel in the cache that fits an installation best; None if there is none.
 
     Args:
         installation: The environment.
         cache: The cache.
-        frameworks: Which it must be built for; one that is built for both serves each.
-
-    Raises:
-        RequirementUnavailable: As :meth:`BuildKey.of`.
+        frameworks: Which it should be built for, at least one of them; one that is built for more serves as well.
     """
-    asked_for = BuildKey.of(installation, frameworks)
-    own = BuildKey.of(installation)
-    serves = all(getattr(own, name) for name in frameworks)
-    keys = (own, asked_for) if serves else (asked_for,)
-    return next((wheel for each in keys if (wheel := cache.find(str(each))) is not None), None)
+    for wanted in (frameworks, tuple(strategies.FRAMEWORKS), *((name,) for name in frameworks)):
+        with suppress(RequirementUnavailable):  # of a framework that is not installed
+            wheel = cache.find(str(BuildKey.of(installation, wanted)))
+            if wheel is not None:
+                return wheel
+    return None
 
 
 def compiler() -> str:

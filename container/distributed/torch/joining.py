@@ -17,6 +17,8 @@ from container.distributed.torch.elastic import ElasticTorchCluster
 from container.distributed.torch.horovod import HorovodCollectives, load_horovod
 from container.system.host_machine import cpu_count
 
+#: Set by OpenMPI for a rank that it has bound to cores of its own.
+_BOUND = "OMPI_MCA_orte_bound_at_launch"
 _KINDS = (ClusterKind.NONE, ClusterKind.TORCH, ClusterKind.HOROVOD, ClusterKind.ELASTIC)
 
 
@@ -31,9 +33,9 @@ def join(timeout: float) -> TorchCluster:
         )
     torch = _import_torch()
     events.emit("phase", name="imported")
-    if not os.environ.get("OMP_NUM_THREADS"):
-        # Threads of PyTorch's that wait take a core as those that work do: four on two cores train at a quarter of the
-        # speed. A number that the script has set stays, if it is smaller.
+    if surroundings.machine_size > 1 and not any(os.environ.get(name) for name in ("OMP_NUM_THREADS", _BOUND)):
+        # PyTorch's threads spin while they wait: four on two cores train at a quarter of the speed. A number that the
+        # script has set stays, if it is smaller.
         share = max(1, cpu_count() // surroundings.machine_size)
         torch.set_num_threads(min(torch.get_num_threads(), share))
     device = torch.device("cpu")

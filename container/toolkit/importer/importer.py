@@ -309,7 +309,7 @@ def _name(python: str, code: str, environment: Mapping[str, str], request: Mappi
     return hashlib.blake2b(json.dumps(what, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
-_ABOUT = ("elastic", "settings", "statements")
+_ABOUT = ("elastic", "on_use", "settings", "statements")
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
 """What a script imports first, read from its source. Nothing of it is run. Pure but for the files that are read.
 
-Only a script's head counts: its imports up to the first statement that is not known to be harmless. Harmless are
-imports of the standard library and of the project's own modules, whose heads are read likewise, constants, definitions
-of functions and classes, and ``os.environ["NAME"] = "value"`` with both written out. Whatever else stands before an
-import may change what is imported, or what that reads: importing too little costs time, importing too early would have
-a script train with something else than it asked for.
+Of what a script imports only its head counts: its imports up to the first statement that is not known to be harmless.
+Harmless are imports of the standard library and of the project's own modules, whose heads are read likewise, constants,
+definitions of functions and classes, and ``os.environ["NAME"] = "value"`` with both written out. Whatever else stands
+before an import may change what is imported, or what that reads: importing too little costs time, importing too early
+would have a script train with something else than it asked for.
 """
 
 from __future__ import annotations
@@ -51,9 +51,17 @@ _DECORATORS = frozenset(
         *("functools.lru_cache", "functools.wraps", "typing.overload"),
     )
 )
-#: What a package imports when it is first used, for which no script asks by name: the package, what stands in a script
-#: that will use it so, the module. PyTorch's first optimizer imports its compiler, which takes as long as torch itself.
-_ON_USE = (("torch", re.compile(rb"\boptim\b"), "torch._dynamo"),)
+#: What a package imports when it is first used, for which no script asks by name: the package, what a script that will
+#: use it so contains, what one contains that may change how it is imported, and the module. PyTorch's first optimizer
+#: imports its compiler, which takes as long as torch itself.
+_ON_USE = (
+    (
+        "torch",
+        re.compile(rb"\boptim\b"),
+        re.compile(rb"TORCH[_A-Z]|_dynamo|_inductor|torch\._logging"),
+        "torch._dynamo",
+    ),
+)
 _MOST_BYTES = 1 << 20
 _MOST_MODULES = 64
 
@@ -66,11 +74,13 @@ class Imports:
         statements: Import statements of the script's head, in its order.
         settings: Variables that the script sets first, as ``(name, value, whether only if it is not set)``.
         names: The modules and packages that lie in the script's folders, which are not to be imported.
+        on_use: Modules that its packages import when they are used. Nothing depends on whether they can be imported.
     """
 
     statements: tuple[str, ...]
     settings: tuple[tuple[str, str, bool], ...]
     names: frozenset[str]
+    on_use: tuple[str, ...] = ()
 
     @property
     def packages(self) -> frozenset[str]:
@@ -82,6 +92,7 @@ class Imports:
         return {
             "settings": [list(setting) for setting in self.settings],
             "statements": list(self.statements),
+            "on_use": list(self.on_use),
             "names": sorted(self.names),
         }
 
@@ -107,18 +118,13 @@ def read(script: Path, folder: Path) -> Imports | None:
         reader.take(script)
     except (OSError, SyntaxError, ValueError, RecursionError, ImportError):
         return None
-    statements = (*reader.statements, *_on_use(reader))
-    return Imports(tuple(dict.fromkeys(statements)), tuple(reader.settings), names)
-
-
-def _on_use(reader: _Reader) -> Iterator[str]:
-    """Yield imports of what a script's packages will import when it uses them."""
     tops = {statement.split()[1].partition(".")[0] for statement in reader.statements}
-    for top, used, module in _ON_USE:
-        spec = importlib.util.find_spec(top) if top in tops and used.search(reader.text) else None
-        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            if Path(folder, *module.split(".")[1:], "__init__.py").is_file():
-                yield f"import {module}"
+    on_use = [
+        module
+        for top, used, changed, module in _ON_USE
+        if top in tops and used.search(reader.text) and not changed.search(reader.text)
+    ]
+    return Imports(tuple(dict.fromkeys(reader.statements)), tuple(reader.settings), names, tuple(on_use))
 
 
 def _modules(folder: Path) -> Iterator[str]:
@@ -144,7 +150,7 @@ class _Reader:
     Attributes:
         statements: The imports of what is installed.
         settings: The variables that are set before them.
-        text: What stands in all that was read.
+        text: All files that were read, to their ends.
     """
 
     def __init__(self, roots: tuple[Path, ...], names: frozenset[str], folders: frozenset[str]) -> None:

@@ -137,15 +137,13 @@ class PythonEnvironment:
             requirements: As of pip.
             also: Of what is installed here, packages that it has beside those of training.
             frameworks: Which it has, and Horovod with them, if it is like the environment here.
-            horovod: Whether it is an error that Horovod is installed here, and there is no wheel for them to send.
+            horovod: Whether it is an error that Horovod is installed here, and there is no wheel of it to send.
 
         Raises:
             ProvisionError: what is installed here is not enough to train with, or there is no wheel of its Horovod.
         """
         if requirements is None:
             here = _here()
-            # A requirements.txt may bring the PyTorch that is not here, or the script only speaks of it.
-            frameworks = [name for name in frameworks if name != "torch" or name in here.installed()]
             wheels = wheelhouse.of_environment(
                 here,
                 frameworks=frameworks,

