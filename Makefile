@@ -44,7 +44,7 @@ test: ## make the environment with what the tests need, then run the landing set
 	@$(PROVISION) --extras $(EXTRAS) --small-torch
 	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
-test-all: ## run all tests but the long counts and Spark's: about half an hour
+test-all: ## run all tests but the long counts and Spark's: about 25 minutes
 	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
 	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) $(PYTEST)
 

@@ -1,8 +1,8 @@
 """Which of the tests' processes runs what, and when.
 
-Tests of one engine run in one process, which starts it once. Those that train with TensorFlow or PyTorch, or run
-containers, use two cores: as many of these run at once as there are pairs of cores, and the others fill up. (The
-documents' tests fill up, too: they mostly wait for the commands that they show.)
+Tests of one engine run in one process, which starts it once. Those that train with TensorFlow or PyTorch use two
+cores, in containers as well: as many of these run at once as there are pairs of cores, and the others fill up. So do
+those of the training tests that mostly wait, and the documents', for the commands that they show.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from xdist.scheduler import LoadScopeScheduling
 
 #: So many of this user's tests that use two cores run at once on this machine, whichever checkout they are of.
 PLACES = max(1, len(os.sched_getaffinity(0)) // 2)
-_LARGE = re.compile(r"tests/(training|soak|integration/containers)/")
+_LARGE = re.compile(
+    r"tests/(training|soak)/"
+    r"|integration/containers/test_(elastic|endpoint|notebook)\.py"
+    r"|integration/containers/test_jobs\.py::test_(the_same_script_trains|four_ranks_of_horovod)"
+)
+#: Those that train, but use less than half a core.
+_WAITING = re.compile(
+    r"training/checkpoint/test_(keras|kills)\.py"
+    r"|training/cluster/test_elastic_members\.py"
+    r"|training/cluster/test_elastic\.py::test_(a_markets|a_training_with_too_few|hosts_that|the_first_hosts|too_few)"
+)
 #: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
 _ENGINES = {
     "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher|_tune)?\.py|\[ray\b"),
@@ -28,12 +38,13 @@ _ENGINES = {
     "ec2": re.compile(r"/test_(elastic_)?ec2\.py|/test_spot_fleet\.py|/backends/ec2/"),
     "s3": re.compile(r"integration/data/"),
     "endpoint": re.compile(r"integration/service/"),
+    "containers": re.compile(r"integration/containers/"),
 }
 
 
 def is_large(test: str) -> bool:
     """Return whether a test uses two cores."""
-    return _LARGE.search(test) is not None
+    return _LARGE.search(test) is not None and _WAITING.search(test) is None
 
 
 def group(test: str, places: int = PLACES) -> str:

@@ -6,12 +6,15 @@ as argv lists and without its shell string, so that every argument arrives as it
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from container.system.locations import LocationError, is_s3, local_path
 
@@ -149,10 +152,15 @@ def _fetch_from_s3(uri: str, code_dir: Path) -> None:
         bucket, key = client.split(uri)
         with tempfile.TemporaryDirectory(prefix=".code-", dir=code_dir.parent) as folder:
             target = Path(folder, os.path.basename(key) or "sourcedir.tar.gz")
-            client.call(uri, lambda: client.client().download_file(bucket, key, os.fspath(target)))
+            client.call(uri, lambda: _download(client.client(), bucket, key, target))
             _take_file(target, code_dir)
     except SourceError as error:
         raise CodeError(f"the code: {error}") from None
+
+
+def _download(s3: Any, bucket: str, key: str, target: Path) -> None:
+    with contextlib.closing(s3.get_object(Bucket=bucket, Key=key)["Body"]) as body, target.open("wb") as file:
+        shutil.copyfileobj(body, file, 1 << 20)
 
 
 def _copy_folder(source: Path, code_dir: Path) -> None:

@@ -58,7 +58,7 @@ _ON_USE = (
     (
         "torch",
         re.compile(rb"\boptim\b"),
-        re.compile(rb"TORCH[_A-Z]|_dynamo|_inductor|torch\._logging"),
+        re.compile(rb"TORCH(?!ELASTIC)[_A-Z]|_dynamo|_inductor|torch\._logging"),
         "torch._dynamo",
     ),
 )

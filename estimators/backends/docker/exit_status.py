@@ -17,6 +17,8 @@ _LINKS = (
 )
 #: The last line of a traceback: ``ValueError: no data``, ``package.Error``.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?")
+#: One that is nothing else, whatever comes before it.
+_SURE = re.compile(r"[A-Za-z_][\w.]*(?:: .*|Error|Exception)")
 #: An exception's name whose message was read as another piece.
 _TORN = re.compile(r"^([A-Za-z_][\w.]*)(?:\n+:|:\n)\s*(?=\S)", re.MULTILINE)
 #: Characters of an image's own ``output/failure`` that become part of the reason.
@@ -118,6 +120,7 @@ def _end(lines: list[str], start: int) -> int | None:
     ``process.py``, ``watch``).
     """
     of_source = False  # whether the line before names a place in a file, so that this one is its source
+    since = 0  # how many lines ago one did; a place has its source, marks below that, and one line of the other stream
     for number in range(start + 1, len(lines)):
         line, following = lines[number], next((line for line in lines[number + 1 :] if line), "")
         if not line:
@@ -127,7 +130,8 @@ def _end(lines: list[str], start: int) -> int | None:
         named = not within and _EXCEPTION.fullmatch(line) is not None
         if named and not (of_source and _EXCEPTION.fullmatch(following)):
             return number
-        if not (within or of_source or following.startswith((" ", "^", "~", 'File "'))):
+        torn = since < 4 and _SURE.fullmatch(following) is not None
+        if not (within or of_source or torn or following.startswith((" ", "^", "~", 'File "'))):
             return None
-        of_source = names_place
+        of_source, since = names_place, 0 if names_place else since + 1
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from container.system import processes
@@ -22,6 +23,8 @@ SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
 HOPELESS_S = 10.0
 #: How often a file is looked at, in seconds: only its time and size, unless they have changed.
 FILE_EVERY_S = 0.1
+#: How soon a script is run again that names fewer than it did, in seconds.
+_AGAIN_S = 0.1
 
 
 def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
@@ -51,6 +54,25 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
     return found
 
 
+class Answers:
+    """Believes an answer that lacks a place only when it is asked for again: a file that is being written is short.
+
+    Attributes:
+        doubtful: Whether the last answer was not believed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+        self.doubtful = False
+
+    def take(self, found: Mapping[str, int]) -> dict[str, int]:
+        """Return the places that there are after an answer."""
+        self.doubtful = not self.doubtful and not self._known.keys() <= found.keys()
+        if not self.doubtful:
+            self._known = dict(found)
+        return self._known
+
+
 class Discovery:
     """Watches a script or a file; see :class:`estimators.backends.hosts.membership.MembershipSource`.
 
@@ -75,6 +97,7 @@ class Discovery:
         self._folder = folder
         self._may_come_later = may_come_later
         self._news: News | None = None
+        self._answers = Answers()
         self._timed_out = False
         self._seen: tuple[int, int, int] | None = None
         self._pid: int | None = None
@@ -100,7 +123,7 @@ class Discovery:
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
             if seen != self._seen:
                 self._take(self._path.read_bytes())
-                self._seen = seen
+                self._seen = None if self._answers.doubtful else seen
         except FileNotFoundError:
             if self._news is not None and (self._news.has_answered or not self._may_come_later):
                 self._complain(f"{self._path} is not there")
@@ -141,15 +164,17 @@ class Discovery:
                 pass  # it left a child behind that has the other end
             os.close(read_end)
             code, number = processes.decode_status(status)
+            again = SCRIPT_EVERY_S
             if code == 0:
                 self._take(bytes(said))
+                again = _AGAIN_S if self._answers.doubtful else again
             elif self._timed_out:
                 self._complain(f"{self._path} did not end within {SCRIPT_TIMEOUT_S:g} s")
             else:
                 self._complain(
                     f"{self._path} ended with {f'exit code {code}' if number is None else f'signal {number}'}"
                 )
-            self._loop.call_later(SCRIPT_EVERY_S, self._look)
+            self._loop.call_later(again, self._look)
 
         def too_late() -> None:
             self._timed_out = True
@@ -174,7 +199,7 @@ class Discovery:
             self._complain(f"{self._path}: {error}")
             return
         if self._news is not None:
-            self._news.places(found)
+            self._news.places(self._answers.take(found))
 
     def _complain(self, text: str) -> None:
         if self._news is not None:

@@ -504,6 +504,11 @@ The above exception was the direct cause of the following exception:
     assert last_traceback("Traceback (most recent call last):\n  File") is None, "it was cut off"
     torn = TRACEBACK.replace("    step()", "a line of standard output\n    step()")
     assert last_traceback(f"a\n{torn}\nthe toolkit says more\n") == torn
+    for place in range(1, 4):  # and the blanks of what it came before
+        lines = TRACEBACK.splitlines()
+        blanks = lines[place][: len(lines[place]) - len(lines[place].lstrip())]
+        lines[place:] = [f"{blanks}of 2 hosts 'algo-1' reads", lines[place].lstrip(), *lines[place + 1 :]]
+        assert last_traceback("\n".join([*lines, "2026 the toolkit", "Command"])) == "\n".join(lines)
     more = f"{TRACEBACK}\n  more of its message\n2026 the toolkit"
     assert last_traceback(more) == TRACEBACK
     lost = f"{TRACEBACK.rpartition(chr(10))[0]}\nsomething else\n"

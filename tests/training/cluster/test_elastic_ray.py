@@ -61,6 +61,7 @@ def test_hosts_are_the_nodes_that_ray_has(make: clusters.Make, ray_cluster: rays
     assert not any(event.data["name"] == "algo-6" for event in job.record.events() if event.kind == "host_added")
 
 
+@pytest.mark.soak
 @pytest.mark.torch
 @pytest.mark.skipif("torch" not in horovod_torch.BUILT, reason=horovod_torch.WITHOUT)
 def test_an_articles_script_of_pytorch_goes_on_when_a_node_is_lost(

@@ -69,6 +69,7 @@ def test_settings_that_come_first_are_kept(tmp_path: Path) -> None:
         ("import torch\ndef make(of): return torch.optim.SGD(of)\n", ("torch._dynamo",)),
         ("from torch import nn, optim\nprint()\n", ("torch._dynamo",)),
         ("import torch, nets\n", ("torch._dynamo",)),
+        ("import os, torch\nprint(os.environ['TORCHELASTIC_RUN_ID'])\ntorch.optim.SGD([])\n", ("torch._dynamo",)),
         ("import torch\ntorch.load('optimal')\n", ()),
         ("import numpy\noptim = 1\n", ()),
         ("import torch, os\nos.environ['TORCH_COMPILE_DISABLE'] = '1'\ntorch.optim.SGD([])\n", ()),

@@ -73,6 +73,34 @@ def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch:
     assert list(dict.fromkeys(said)) == ["a\n", "a\nb\n"]
 
 
+def test_an_answer_that_lacks_a_place_is_asked_for_again() -> None:
+    answers, both = discovery.Answers(), {"a": 1, "b": 2}
+    for found, places, doubtful in (
+        (both, both, False),
+        ({}, both, True),  # a file that is being written
+        (both, both, False),
+        ({"a": 1, "b": 3}, {"a": 1, "b": 3}, False),
+        ({"c": 1}, {"a": 1, "b": 3}, True),
+        ({"c": 1}, {"c": 1}, False),
+        ({}, {"c": 1}, True),
+        ({}, {}, False),
+    ):
+        assert (answers.take(found), answers.doubtful) == (places, doubtful)
+
+
+def test_a_file_that_is_cut_for_a_moment_takes_no_host_away(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    heard: list[object] = []
+    loop: Any = SimpleNamespace(call_later=lambda seconds, call: None)
+    listener: Any = SimpleNamespace(places=lambda found: heard.append(dict(found)))
+    watched = discovery.Discovery(loop, file, default_slots=1, folder=tmp_path)
+    for text in ("a\nb\n", "", "a\nb\nc\n", "a\n"):
+        file.write_text(text)
+        watched.start(listener) if not heard else watched._look()
+    watched._look()  # at the same file once more
+    assert heard == [{"a": 1, "b": 1}, {"a": 1, "b": 1, "c": 1}, {"a": 1}]
+
+
 def test_a_file_that_is_no_utf_8_changes_nothing(tmp_path: Path) -> None:
     """One that is written on Windows may begin with a mark."""
     file = tmp_path / "hosts"
