@@ -185,11 +185,9 @@ def do(plan, environment, tell, own):  # type: ignore[no-untyped-def]
         scratch = {"__name__": "fleetfit", "__builtins__": __builtins__}
         for statement in plan["statements"]:
             exec(compile(statement, "<importer>", "exec"), scratch)  # import statements, nothing else
-        asked = finder.asked_for
         for module in plan["on_use"]:
             with contextlib.suppress(Exception):  # each rank finds out by itself, when it uses it
                 __import__(module)
-        finder.asked_for = asked  # a rank will be told of its own module when it comes to that
     except Exception as error:
         raise Unfit(f"{type(error).__name__}: {error}") from error
     finally:

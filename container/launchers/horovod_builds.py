@@ -62,7 +62,8 @@ def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: s
     text = f"{program} needs Horovod for {missing}, and it is built for {there} only"
     if not host:
         return f"{text}: {command} builds it for both, once, in some minutes."
-    return f"{text} on {host}: {command} builds it for both, there, or here if fleetfit makes the host's environment."
+    where = "on that machine, or on this one if fleetfit makes that machine's environment"
+    return f"{text} on {host}. Run {command} {where}: it builds Horovod for both."
 
 
 def check(script: Path, code: Path, folders: Iterable[str | Path], host: str) -> None:

@@ -221,7 +221,10 @@ def run_prepare(args: argparse.Namespace) -> int:
     failed = 0
     machines = _machines(chosen)
     try:
-        wanted = environment.PythonEnvironment.of(chosen.requirements, frameworks=args.framework or ("tensorflow",))
+        frameworks = args.framework or ("tensorflow",)
+        wanted = environment.PythonEnvironment.of(
+            chosen.requirements, frameworks=frameworks, horovod="tensorflow" in frameworks
+        )
     except ProvisionError as error:
         console.say(f"{error}")
         return Exit.FAILED

@@ -26,11 +26,9 @@ from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
 #: What names TensorFlow in code and in lists of requirements.
-_TENSORFLOW = re.compile(
-    rb"tensorflow|keras|\btf|\bTF[A-Z]|horovod(?!\s*\.\s*torch\b|\s+import\s+torch\b)", re.IGNORECASE
-)
+_TENSORFLOW = re.compile(rb"tensorflow|keras|\btf|horovod(?!\s*\.\s*torch\b|\s+import\s+torch\b)", re.IGNORECASE)
 #: What imports PyTorch.
-_TORCH = re.compile(rb"^\s*(from|import)\b[^#\n]*\b(torch|pytorch|lightning)", re.MULTILINE)
+_TORCH = re.compile(rb"^[ \t]*(from|import)\b[^#\n]*\b(torch|pytorch|lightning)", re.MULTILINE)
 _OURS = re.compile(rb"\bcontainer\b")
 
 
@@ -159,7 +157,7 @@ class Draft:
             return ("tensorflow",)
         needed = {
             "tensorflow": self._needs_tensorflow(self.source),
-            "torch": self._is_for("torch") or self.source.names(_TORCH, packed=False),
+            "torch": self._is_for("torch") or self._told(rb"\btorch\b") or self.source.names(_TORCH, packed=False),
         }
         return tuple(name for name in FRAMEWORKS if needed[name])
 
@@ -167,10 +165,14 @@ class Draft:
         strategy = self.spec.strategy
         return framework == self.framework or (strategy is not None and strategy.frameworks == (framework,))
 
-    def _needs_tensorflow(self, source: Source) -> bool:
+    def _told(self, pattern: bytes | re.Pattern[bytes]) -> bool:
+        """Return whether a value that the script is given holds what a pattern finds."""
         given = (self.settings.hyperparameters, self.settings.environment or {})
         told = [*(value for each in given for value in each.values()), *(self.settings.arguments or ())]
-        if self._is_for("tensorflow") or any(_TENSORFLOW.search(str(one).encode("utf-8", "replace")) for one in told):
+        return any(re.search(pattern, str(one).encode("utf-8", "replace")) for one in told)
+
+    def _needs_tensorflow(self, source: Source) -> bool:
+        if self._is_for("tensorflow") or self._told(_TENSORFLOW):
             return True
         # Under these our own package imports Horovod for the script.
         ours = isinstance(self.spec.strategy, MPI | ElasticHorovod) and source.names(_OURS)

@@ -214,7 +214,8 @@ def cached(installation: Installation, cache: WheelCache, frameworks: Collection
         cache: The cache.
         frameworks: Which it should be built for, at least one of them; one that is built for more serves as well.
     """
-    for wanted in (frameworks, tuple(strategies.FRAMEWORKS), *((name,) for name in frameworks)):
+    both, installed = tuple(strategies.FRAMEWORKS), tuple(horovod_builds.built_for([installation.packages]))
+    for wanted in (frameworks, both, installed, *((name,) for name in frameworks)):
         with suppress(RequirementUnavailable):  # of a framework that is not installed
             wheel = cache.find(str(BuildKey.of(installation, wanted)))
             if wheel is not None:

@@ -16,9 +16,10 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from container.launchers import horovod_builds
 from container.system.files import cache_root
 from estimators.provision import horovod, locks
-from estimators.provision.errors import ProvisionError
+from estimators.provision.errors import ProvisionError, RequirementUnavailable
 from estimators.provision.packages import Installation
 from estimators.provision.wheels import WheelCache
 
@@ -39,6 +40,7 @@ class Wheels:
         wanted: Requirements that are downloaded with what they need.
         alone: Requirements that are downloaded without.
         constraints: Versions that are kept to.
+        any_build: Whether another build of a version will do, PyTorch's with CUDA for its ``+cpu`` say.
         own: A wheel that was built here.
     """
 
@@ -46,6 +48,7 @@ class Wheels:
     wanted: tuple[str, ...]
     alone: tuple[str, ...] = ()
     constraints: tuple[str, ...] = ()
+    any_build: bool = False
     own: Path | None = None
 
 
@@ -87,10 +90,11 @@ def of_environment(
         )
     cache = WheelCache(root=cache_root())
     own = horovod.cached(installation, cache, frameworks) if frameworks else None
+    wanted_for = {*frameworks, *horovod_builds.built_for([installation.packages])}
     if own is None and frameworks and horovod_too:
         raise ProvisionError(
             f"The packages are those of {installation.prefix}, and the cache has no wheel of its Horovod",
-            f"`fleetfit install {' '.join(['horovod', *(frameworks if torch_too else ())])}` builds it.",
+            f"`fleetfit install {' '.join(['horovod', *(sorted(wanted_for) if torch_too else ())])}` builds it.",
         )
     extra = "[and-cuda]" if gpu else ""
     wanted = []
@@ -106,6 +110,7 @@ def of_environment(
         wanted=tuple(wanted),
         alone=tuple(alone),
         constraints=tuple(pin for pin in pins if not pin.startswith("fleetfit==")),
+        any_build=True,
         own=own,
     )
 
@@ -149,13 +154,12 @@ def fetch(wheels: Wheels, installation: Installation, *, on_detail: Callable[[st
         try:
             try:
                 _download(installation, wheels.wanted, wheels.constraints, staged, on_detail)
-            except ProvisionError:
-                # Not every index has the build that is installed here, of PyTorch without CUDA say.
+            except RequirementUnavailable:  # not every index has the build that is installed here
+                if not wheels.any_build:
+                    raise
                 wanted, constraints = (
                     [one.partition("+")[0] for one in of] for of in (wheels.wanted, wheels.constraints)
                 )
-                if wanted == list(wheels.wanted):
-                    raise
                 _download(installation, wanted, constraints, staged, on_detail)
             _download(installation, ["--no-deps", *wheels.alone] if wheels.alone else [], [], staged, on_detail)
             if wheels.own is not None:

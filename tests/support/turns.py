@@ -1,8 +1,8 @@
 """Which of the tests' processes runs what, and when.
 
 Tests of one engine run in one process, which starts it once. Those that train with TensorFlow or PyTorch use two
-cores, in containers as well: as many of these run at once as there are pairs of cores, and the others fill up. So do
-those of the training tests that mostly wait, and the documents', for the commands that they show.
+cores, in containers as well: as many of these run at once as there are pairs of cores, and the others fill up. Training
+tests that mostly wait fill up too, and so do the documents' tests, which wait for the commands that they show.
 """
 
 from __future__ import annotations

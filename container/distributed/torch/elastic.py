@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from container.contract import events
+from container.contract import events, variables
 from container.contract.detection import Surroundings
+from container.distributed.torch import threads
 from container.distributed.torch.cluster import Comparing, TorchCluster
 from container.distributed.torch.horovod import HorovodCollectives
 from container.distributed.torch.loader import Loader
@@ -30,6 +32,7 @@ class ElasticTorchCluster(TorchCluster):
         super().__init__(surroundings, collectives, device)
         self.saved = 0
         self._comparing: list[Comparing] = []
+        self._shares_machine = os.environ.get(variables.SHARED_MACHINE) == "1"
         events.rank = self.rank
         self._have_states_met()
 
@@ -73,6 +76,8 @@ class ElasticTorchCluster(TorchCluster):
                 handler.save()  # or a rank that has just come would go back to what it has begun with
             self.saved = self.broadcast_object(self.saved)
             events.rank = self.rank
+            if self._shares_machine:
+                threads.divide(self.size)
             for one in self._comparing:
                 one.begin()
 

@@ -11,14 +11,12 @@ from container.contract.detection import ClusterKind, Surroundings, detect
 from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core.deadline import deadline
 from container.distributed.core.elastic_place import take_place
+from container.distributed.torch import threads
 from container.distributed.torch.cluster import TorchCluster
 from container.distributed.torch.collectives import Alone, Collectives, TorchCollectives
 from container.distributed.torch.elastic import ElasticTorchCluster
 from container.distributed.torch.horovod import HorovodCollectives, load_horovod
-from container.system.host_machine import cpu_count
 
-#: Set by OpenMPI for a rank that it has bound to cores of its own.
-_BOUND = "OMPI_MCA_orte_bound_at_launch"
 _KINDS = (ClusterKind.NONE, ClusterKind.TORCH, ClusterKind.HOROVOD, ClusterKind.ELASTIC)
 
 
@@ -33,11 +31,8 @@ def join(timeout: float) -> TorchCluster:
         )
     torch = _import_torch()
     events.emit("phase", name="imported")
-    if surroundings.machine_size > 1 and not any(os.environ.get(name) for name in ("OMP_NUM_THREADS", _BOUND)):
-        # PyTorch's threads spin while they wait: four on two cores train at a quarter of the speed. A number that the
-        # script has set stays, if it is smaller.
-        share = max(1, cpu_count() // surroundings.machine_size)
-        torch.set_num_threads(min(torch.get_num_threads(), share))
+    if surroundings.machine_size > 1:
+        threads.divide(surroundings.machine_size)
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", surroundings.machine_rank % torch.cuda.device_count())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.machinery
 import os
-import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Sequence
@@ -152,7 +151,8 @@ def _fetch_from_s3(uri: str, code_dir: Path) -> None:
         bucket, key = client.split(uri)
         with tempfile.TemporaryDirectory(prefix=".code-", dir=code_dir.parent) as folder:
             target = Path(folder, os.path.basename(key) or "sourcedir.tar.gz")
-            client.call(uri, lambda: _download(client.client(), bucket, key, target))
+            s3 = client.client()
+            client.call(uri, lambda: _download(s3, bucket, key, target))
             _take_file(target, code_dir)
     except SourceError as error:
         raise CodeError(f"the code: {error}") from None
@@ -160,7 +160,12 @@ def _fetch_from_s3(uri: str, code_dir: Path) -> None:
 
 def _download(s3: Any, bucket: str, key: str, target: Path) -> None:
     with contextlib.closing(s3.get_object(Bucket=bucket, Key=key)["Body"]) as body, target.open("wb") as file:
-        shutil.copyfileobj(body, file, 1 << 20)
+        while chunk := body.read(1 << 20):
+            try:
+                file.write(chunk)
+                file.flush()
+            except OSError as error:  # no other try helps
+                raise CodeError(f"the code cannot be written to {target.parent}: {error.strerror}.") from None
 
 
 def _copy_folder(source: Path, code_dir: Path) -> None:

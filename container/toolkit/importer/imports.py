@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import dataclasses
 import importlib.util
 import re
@@ -64,6 +65,7 @@ _ON_USE = (
 )
 _MOST_BYTES = 1 << 20
 _MOST_MODULES = 64
+_MOST_FILES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Imports:
         statements: Import statements of the script's head, in its order.
         settings: Variables that the script sets first, as ``(name, value, whether only if it is not set)``.
         names: The modules and packages that lie in the script's folders, which are not to be imported.
-        on_use: Modules that its packages import when they are used. Nothing depends on whether they can be imported.
+        on_use: Modules that its packages import when they are used; one that fails is left to the ranks.
     """
 
     statements: tuple[str, ...]
@@ -118,13 +120,30 @@ def read(script: Path, folder: Path) -> Imports | None:
         reader.take(script)
     except (OSError, SyntaxError, ValueError, RecursionError, ImportError):
         return None
+    on_use: tuple[str, ...] = ()
+    with contextlib.suppress(OSError, ValueError):
+        on_use = tuple(_on_use(reader, folder))
+    return Imports(tuple(dict.fromkeys(reader.statements)), tuple(reader.settings), names, on_use)
+
+
+def _on_use(reader: _Reader, folder: Path) -> Iterator[str]:
+    """Yield what a script's packages will import when it uses them, unless a file of it has a word in that."""
     tops = {statement.split()[1].partition(".")[0] for statement in reader.statements}
-    on_use = [
-        module
-        for top, used, changed, module in _ON_USE
-        if top in tops and used.search(reader.text) and not changed.search(reader.text)
-    ]
-    return Imports(tuple(dict.fromkeys(reader.statements)), tuple(reader.settings), names, tuple(on_use))
+    for top, used, changed, module in _ON_USE:
+        if top in tops and used.search(reader.text) and not any(map(changed.search, _texts(folder))):
+            yield module
+
+
+def _texts(folder: Path) -> Iterator[bytes]:
+    """Yield what all Python files of a folder contain.
+
+    Raises:
+        ValueError: it is too much.
+    """
+    for number, file in enumerate(folder.rglob("*.py")):
+        if number == _MOST_FILES or file.stat().st_size > _MOST_BYTES:
+            raise ValueError("the project is too large to be read")
+        yield file.read_bytes()
 
 
 def _modules(folder: Path) -> Iterator[str]:

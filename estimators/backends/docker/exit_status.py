@@ -16,9 +16,9 @@ _LINKS = (
     "The above exception was the direct cause of the following exception:",
 )
 #: The last line of a traceback: ``ValueError: no data``, ``package.Error``.
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?")
-#: One that is nothing else, whatever comes before it.
-_SURE = re.compile(r"[A-Za-z_][\w.]*(?:: .*|Error|Exception)")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.<>]*(?:: .*)?")
+#: One whose name says that it is one.
+_SURE = re.compile(r"[A-Za-z_][\w.<>]*(?:Error|Exception|Exit|Interrupt|Warning)(?:: .*)?")
 #: An exception's name whose message was read as another piece.
 _TORN = re.compile(r"^([A-Za-z_][\w.]*)(?:\n+:|:\n)\s*(?=\S)", re.MULTILINE)
 #: Characters of an image's own ``output/failure`` that become part of the reason.
@@ -120,7 +120,7 @@ def _end(lines: list[str], start: int) -> int | None:
     ``process.py``, ``watch``).
     """
     of_source = False  # whether the line before names a place in a file, so that this one is its source
-    since = 0  # how many lines ago one did; a place has its source, marks below that, and one line of the other stream
+    since = 0  # lines since the last place: its source, its marks, and one line of the other stream may follow it
     for number in range(start + 1, len(lines)):
         line, following = lines[number], next((line for line in lines[number + 1 :] if line), "")
         if not line:

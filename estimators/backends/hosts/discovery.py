@@ -55,22 +55,30 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
 
 
 class Answers:
-    """Believes an answer that lacks a place only when it is asked for again: a file that is being written is short.
-
-    Attributes:
-        doubtful: Whether the last answer was not believed.
-    """
+    """Takes a place for gone when two answers in a row lack it: a file that is being written is short for a moment."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
-        self.doubtful = False
+        self._absent: set[str] = set()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the last answer lacked a place for the first time; what else it said is not taken either."""
+        return bool(self._absent)
 
     def take(self, found: Mapping[str, int]) -> dict[str, int]:
         """Return the places that there are after an answer."""
-        self.doubtful = not self.doubtful and not self._known.keys() <= found.keys()
-        if not self.doubtful:
+        absent = self._known.keys() - found.keys()
+        gone, self._absent = absent & self._absent, absent - self._absent
+        if self._absent:
+            self._known = {name: slots for name, slots in self._known.items() if name not in gone}
+        else:
             self._known = dict(found)
         return self._known
+
+    def fail(self) -> None:
+        """There was no answer, with which none follows the last one."""
+        self._absent = set()
 
 
 class Discovery:
@@ -202,5 +210,6 @@ class Discovery:
             self._news.places(self._answers.take(found))
 
     def _complain(self, text: str) -> None:
+        self._answers.fail()
         if self._news is not None:
             self._news.problem(text)

@@ -162,6 +162,14 @@ def _here() -> Installation:
     return Installation.of_venv(Path(sys.prefix))
 
 
+def is_here(package: str) -> bool:
+    """Return whether a package is among those that environments are made of."""
+    try:
+        return package in _here().installed()
+    except ProvisionError:
+        return False
+
+
 class Shell:
     """Runs scripts on a host, by a command line that takes one more word: ``ssh HOST``, say.
 

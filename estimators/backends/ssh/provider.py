@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any, ClassVar
 from container.contract.strategies import FRAMEWORKS, MPI, Elastic, ElasticHorovod
 from container.system.loop import Loop
 from estimators.backends.hosts import shipping
-from estimators.backends.hosts.environment import PythonEnvironment
+from estimators.backends.hosts.environment import PythonEnvironment, is_here
 from estimators.backends.hosts.membership import MembershipSource, Polled
 from estimators.backends.hosts.provider import Finding, Host, Placement
 from estimators.backends.hosts.remote import RemoteHost
@@ -349,7 +348,8 @@ class SshProvider:
         for larger in (*((name,) for name in FRAMEWORKS), tuple(FRAMEWORKS)):
             if mine < set(larger):
                 with contextlib.suppress(ProvisionError):  # there can be none
-                    found.append(PythonEnvironment.of(None, frameworks=larger, horovod=_needs_horovod(self._spec)).name)
+                    needed = _needs_horovod(self._spec, self._run_options)
+                    found.append(PythonEnvironment.of(None, frameworks=larger, horovod=needed).name)
         return found
 
     @property
@@ -519,17 +519,20 @@ def _discovers(spec: TrainingJobSpec) -> bool:
     return isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None
 
 
-def _needs_horovod(spec: TrainingJobSpec) -> bool:
-    return isinstance(spec.strategy, MPI | ElasticHorovod)
+def _needs_horovod(spec: TrainingJobSpec, options: RunOptions) -> bool:
+    """Return whether a host is to have Horovod; mpirun also starts ranks that meet by mpi4py."""
+    if isinstance(spec.strategy, MPI):
+        return "tensorflow" in options.frameworks
+    return isinstance(spec.strategy, ElasticHorovod)
 
 
 def _frameworks(options: RunOptions) -> list[str]:
     # A requirements.txt may bring the PyTorch that is not installed here.
-    return [name for name in options.frameworks if name != "torch" or importlib.util.find_spec(name) is not None]
+    return [name for name in options.frameworks if name != "torch" or is_here(name)]
 
 
 def _content(spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
-    return {"frameworks": _frameworks(options), "horovod": _needs_horovod(spec)}
+    return {"frameworks": _frameworks(options), "horovod": _needs_horovod(spec, options)}
 
 
 def _environment(given: SshOptions, spec: TrainingJobSpec, options: RunOptions) -> PythonEnvironment:

@@ -513,6 +513,11 @@ The above exception was the direct cause of the following exception:
     assert last_traceback(more) == TRACEBACK
     lost = f"{TRACEBACK.rpartition(chr(10))[0]}\nsomething else\n"
     assert last_traceback(lost) is None, "what it ends with is no exception's name"
+    assert last_traceback(f"{lost}INFO: done\n") is None
+    local = TRACEBACK.replace("ValueError", "__main__.main.<locals>.Bad")
+    assert last_traceback(f"{local}\nERROR: training failed") == local
+    epochs = TRACEBACK.replace("ValueError", "Epoch 3 of 5\nloss: 0.31\nValueError")
+    assert last_traceback(epochs) is None
 
 
 @given(st.data())

@@ -83,6 +83,8 @@ def test_what_a_package_imports_when_it_is_used_is_imported_once_for_all_ranks(
     """If the script uses it so, and has no word in how."""
     nets = "import torch\ndef made(of): return torch.optim.SGD(of)\n"
     assert read(tmp_path, script, {"nets.py": nets}).on_use == on_use
+    late = "import os\nos.environ['TORCH_COMPILE_DISABLE'] = '1'\n"
+    assert read(tmp_path, script, {"nets.py": nets, "pkg/settings.py": late}).on_use == ()
 
 
 #: What may change what is imported after it, or what that reads.

