@@ -580,7 +580,7 @@ class RunOptions:
             raise ConfigurationError(f"RunOptions(preemptible=…) must be True or False; got {shown(self.preemptible)}.")
         frameworks = bounds.items_of("RunOptions(frameworks=…)", self.frameworks, "['torch']")
         for framework in frameworks:
-            if framework not in FRAMEWORKS:
+            if not isinstance(framework, str) or framework not in FRAMEWORKS:
                 raise ConfigurationError(unknown("RunOptions(frameworks=…)", framework, FRAMEWORKS))
         object.__setattr__(self, "frameworks", tuple(frameworks))
         for name in ("priority", "needs", "preemptible"):

@@ -58,7 +58,6 @@ SAMPLE = frozenset(
 #: Likewise over ssh.
 SSH_SAMPLE = frozenset(
     {
-        "test_horovod_torch.test_ranks_of_mpirun_train_one_model",
         "test_functions.test_a_function_runs_on_every_host_and_its_value_comes_back",
         "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
         "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",

@@ -26,11 +26,7 @@ _LARGE = re.compile(
     r"|integration/containers/test_jobs\.py::test_(the_same_script_trains|four_ranks_of_horovod)"
 )
 #: Those that train, but use less than half a core.
-_WAITING = re.compile(
-    r"training/checkpoint/test_(keras|kills)\.py"
-    r"|training/cluster/test_elastic_members\.py"
-    r"|training/cluster/test_elastic\.py::test_(a_markets|a_training_with_too_few|hosts_that|the_first_hosts|too_few)"
-)
+_WAITING = re.compile(r"training/(checkpoint/test_(keras|kills)|cluster/test_elastic(_members)?)\.py")
 #: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
 _ENGINES = {
     "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher|_tune)?\.py|\[ray\b"),
@@ -76,6 +72,8 @@ def order(test: str) -> int:
         return 2 if is_large(test) else 1
     if is_large(test):
         return 0
+    if _WAITING.search(test) is not None:
+        return 1
     return 4 if "tests/unit/" in test else 3
 
 

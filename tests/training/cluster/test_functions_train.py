@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.horovod]
         pytest.param(2, CollectiveAllReduce(), marks=pytest.mark.soak),
         pytest.param(2, ParameterServer(), marks=pytest.mark.soak),
         pytest.param(1, Mirrored(devices=2), marks=pytest.mark.soak),
-        (2, ElasticHorovod(min_hosts=2, max_hosts=2)),
+        pytest.param(2, ElasticHorovod(min_hosts=2, max_hosts=2), marks=pytest.mark.soak),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
 )

@@ -122,7 +122,7 @@ def test_a_collective_that_is_stopped(make: clusters.Make) -> None:
 @pytest.mark.parametrize(
     "distribution",
     [
-        pytest.param(MPI(processes_per_host=1), marks=pytest.mark.horovod),
+        pytest.param(MPI(processes_per_host=1), marks=[pytest.mark.horovod, pytest.mark.soak]),
         pytest.param(COLLECTIVE, marks=pytest.mark.soak),
     ],
     ids=lambda it: it.name,

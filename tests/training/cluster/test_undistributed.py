@@ -135,7 +135,9 @@ model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=2)
             HOROVOD, MPI(), "joined each other (Horovod) and then exchanged nothing",
             marks=[pytest.mark.horovod, pytest.mark.soak],
         ),
-        pytest.param(KERAS_3, MPI(), "DistributedOptimizer reduced no gradient", marks=pytest.mark.horovod),
+        pytest.param(
+            KERAS_3, MPI(), "DistributedOptimizer reduced no gradient", marks=[pytest.mark.horovod, pytest.mark.soak]
+        ),
         (OUTSIDE, CollectiveAllReduce(), "exchanged nothing"),
     ],
     ids=["hvd.init", "Horovod's optimizer under Keras 3", "MultiWorkerMirrored, with the model outside"],

@@ -25,7 +25,7 @@ ALONE = {
 @pytest.mark.parametrize(
     ("legacy", "at_once"),
     [
-        ("1", "2"),
+        pytest.param("1", "2", marks=pytest.mark.soak),
         ("0", "1"),
         pytest.param("1", "1", marks=pytest.mark.soak),
         pytest.param("0", "2", marks=pytest.mark.soak),

@@ -12,7 +12,7 @@ SCRIPT = str(Path(__file__).with_name("going_on.py"))
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("legacy", "length"), [("1", "known"), ("0", "unknown")])
+@pytest.mark.parametrize(("legacy", "length"), [pytest.param("1", "known", marks=pytest.mark.soak), ("0", "unknown")])
 def test_each_record_counts_once_in_each_epoch_and_each_step_once(tmp_path: Path, legacy: str, length: str) -> None:
     killed = launching.alone([SCRIPT, str(tmp_path), "22", length], TF_USE_LEGACY_KERAS=legacy)
     assert killed.code == -9, killed.text

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.landing
-@pytest.mark.parametrize("legacy", ["1", "0"], ids=["tf_keras", "keras 3"])
+@pytest.mark.parametrize("legacy", [pytest.param("1", marks=pytest.mark.soak), "0"], ids=["tf_keras", "keras 3"])
 def test_four_devices_train_as_one_process(legacy: str, tmp_path: Path) -> None:
     ended = launching.alone(
         [str(Path(__file__).with_name("mirrored_checks.py")), str(tmp_path)],

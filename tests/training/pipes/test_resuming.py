@@ -18,7 +18,7 @@ STEPS = 7  # of an epoch, in batches of 5
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("shuffle", "legacy"), [(0, "1"), (100, "0")])
+@pytest.mark.parametrize(("shuffle", "legacy"), [pytest.param(0, "1", marks=pytest.mark.soak), (100, "0")])
 def test_each_remaining_record_is_seen_once(tmp_path: Path, shuffle: int, legacy: str) -> None:
     write_objects(tmp_path / "data", [20, 13])
     channels = {"train": {"uri": str(tmp_path / "data"), "shuffle_seed": 5}}

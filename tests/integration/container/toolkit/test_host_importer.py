@@ -28,7 +28,7 @@ def test_one_that_has_hung_up_and_does_not_end_is_killed_and_nobody_else(
     loop: Loop, run_until: Callable[..., None], tmp_path: Path
 ) -> None:
     env = {"PATH": os.environ["PATH"], variables.CODE_DIR: str(tmp_path), "PYTHONPATH": ""}
-    request = {"elastic": False, "settings": {}, "statements": []}
+    request = {"elastic": False, "settings": {}, "statements": [], "on_use": []}
     bystander = processes.spawn([sys.executable, "-c", "import signal; signal.pause()"], env=env)
     importer = Importer(
         loop, tmp_path, tmp_path / "socket", [sys.executable, "-c", _HANGS_UP], env, request, lambda message: None
