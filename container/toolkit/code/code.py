@@ -148,24 +148,29 @@ def _fetch_from_s3(uri: str, code_dir: Path) -> None:
     from container.agent.sources.base import SourceError
 
     try:
-        bucket, key = client.split(uri)
+        _, key = client.split(uri)
         with tempfile.TemporaryDirectory(prefix=".code-", dir=code_dir.parent) as folder:
             target = Path(folder, os.path.basename(key) or "sourcedir.tar.gz")
             s3 = client.client()
-            client.call(uri, lambda: _download(s3, bucket, key, target))
+            client.call(uri, lambda: _download(s3, uri, target))
             _take_file(target, code_dir)
     except SourceError as error:
         raise CodeError(f"the code: {error}") from None
 
 
-def _download(s3: Any, bucket: str, key: str, target: Path) -> None:
-    with contextlib.closing(s3.get_object(Bucket=bucket, Key=key)["Body"]) as body, target.open("wb") as file:
-        while chunk := body.read(1 << 20):
+def _download(s3: Any, uri: str, target: Path) -> None:
+    from container.agent.s3 import client
+    from container.agent.sources.base import SourceError
+
+    bucket, key = client.split(uri)
+    with contextlib.closing(s3.get_object(Bucket=bucket, Key=key)["Body"]) as body, target.open("wb", 0) as file:
+        while chunk := memoryview(body.read(1 << 20)):
             try:
-                file.write(chunk)
-                file.flush()
+                while chunk:
+                    chunk = chunk[file.write(chunk) :]
             except OSError as error:  # no other try helps
-                raise CodeError(f"the code cannot be written to {target.parent}: {error.strerror}.") from None
+                text = f"it cannot be written to {target.parent}: {error.strerror}"
+                raise SourceError(uri, text, "Make room there.") from None
 
 
 def _copy_folder(source: Path, code_dir: Path) -> None:

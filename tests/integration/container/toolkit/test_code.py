@@ -8,9 +8,12 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from container.agent.sources.base import SourceError
+from container.toolkit.code import code
 from container.toolkit.code.code import CodeError, entry_command, is_project, materialize
 
 
@@ -163,6 +166,11 @@ class TestMaterialize:
     def test_a_disk_that_cannot_be_written(self, source: Path) -> None:
         with pytest.raises(CodeError, match="/proc/nothing"):
             materialize(str(source), Path("/proc/nothing/code"), "train.py")
+
+    def test_a_disk_that_is_full(self) -> None:
+        s3 = SimpleNamespace(get_object=lambda **_: {"Body": io.BytesIO(bytes(3 << 20))})
+        with pytest.raises(SourceError, match=r"cannot be written to /dev: No space left on device. Make room there."):
+            code._download(s3, "s3://bucket/sourcedir.tar.gz", Path("/dev/full"))
 
     def test_it_imports_nothing_heavy(self, tmp_path: Path, code_dir: Path) -> None:
         many = tmp_path / "many"
