@@ -28,7 +28,7 @@ _REACH_S = 10.0
 _ORPHAN = 'exec 3<&0; "$@" <&3 3<&- &'
 
 
-def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -> tuple[socket.socket, str]:
+def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -> socket.socket:
     """Start the agent, whose standard input and output are a connection to the supervisor.
 
     Args:
@@ -38,13 +38,14 @@ def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -
         env: Its variables.
 
     Returns:
-        A socket that ends with the agent, and at whose end the agent ends; the version of its Python.
+        A socket that ends with the agent, and at whose end the agent ends.
 
     Raises:
         OSError: it cannot be started, with the reason.
     """
     python = asked["python"] or sys.executable
-    version = _version_of(python) if asked["python"] else ".".join(map(str, sys.version_info[:3]))
+    if asked["python"]:
+        _try(python)
     package = _unpack(asked["code"], code)
     connection = connect(asked["address"], asked["port"], asked["identity"], asked["key"])
     own, theirs = socket.socketpair()
@@ -66,13 +67,12 @@ def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -
     finally:
         connection.close()
         theirs.close()
-    return own, version
+    return own
 
 
-def _version_of(python: str) -> str:
+def _try(python: str) -> None:
     try:
-        words = [python, "-I", "-c", "import platform; print(platform.python_version())"]
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+        subprocess.run([python, "-I", "-c", ""], capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that is there") from None

@@ -2,20 +2,14 @@
 
     python -I driver.py
 
-It is a program of its own, as Ray brings a hundred modules and threads: the supervisor imports none of it. It needs
-Ray and the standard library alone. When its input ends, however the supervisor went, it leaves the cluster, and Ray
-takes back what the job had. What is asked of it comes as JSON lines, and so do its answers:
+It is a program of its own (:mod:`estimators.backends.hosts.cluster_program`), as Ray brings a hundred modules and
+threads: the supervisor imports none of it. What it is asked for, beside what all such programs are:
 
-* ``connect``: ``address``, ``cpus`` (of a cluster that is started here), ``code`` (the ``name`` of what runs on hosts,
-  and the descriptor ``fd`` of its archive); answered by ``connected`` with ``node_ip``, ``address``, ``started``
-  (whether it was started here) and ``version``, or ``refused`` with ``reason``;
-* ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), ``bundle``, ``strategy``, ``labels``, ``apart``
-  (whether hosts of other requests are to be on other nodes), ``node`` (an id), ``group`` (a placement group's),
-  ``runtime_env``, ``python``, ``address``, ``port``; answered by ``pending`` with ``reason``, and for each
-  host, by its identity, ``placed`` with ``node``, then ``started`` with ``ip``, ``python_version``, or ``failed`` with
-  ``reason``; later ``notice`` with ``seconds`` when its node is drained, and ``ended`` with ``reason`` where Ray knows
-  one;
-* ``release``: ``host`` (an identity), ``lost`` (whether its node is to be avoided for a time);
+* ``connect``: ``address``, ``cpus`` (of a cluster that is started here); ``connected`` has ``started`` (whether it was
+  started here), too;
+* ``acquire``: ``bundle``, ``strategy``, ``labels``, ``apart`` (whether hosts of other requests are to be on other
+  nodes), ``node`` (an id), ``group`` (a placement group's), ``runtime_env``; answered for each host by ``placed`` with
+  ``node``, then ``started`` with ``ip``, and later ``notice`` with ``seconds`` when its node is drained;
 * ``follow``: ``most``, ``bundle``, ``labels``: find room for so many hosts, each on a node of its own, the job's among
   them; answered by ``places`` with ``nodes`` (ids), at first and after each change. A node's room is kept for its host.
 
@@ -26,10 +20,7 @@ node only after fourteen seconds.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
-import signal
 import socket
 import sys
 import threading
@@ -39,10 +30,11 @@ from typing import Any
 if __name__ == "__main__":  # a program of its own
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     sys.path.append(os.path.join(os.path.dirname(sys.path[-1]), "hosts"))
+    import cluster_program  # type: ignore[import-not-found]
     import joining  # type: ignore[import-not-found]
     import shortage  # type: ignore[import-not-found]
 else:
-    from estimators.backends.hosts import joining
+    from estimators.backends.hosts import cluster_program, joining
     from estimators.backends.ray import shortage
 
 start_agent = joining.start_agent
@@ -51,8 +43,6 @@ start_agent = joining.start_agent
 _LOOK_S = 1.0
 #: How long an actor may take to find the way to the supervisor, in seconds.
 _REACH_S = 10.0
-#: How long a host may take to end by itself when it is released, and the cluster to be left, in seconds.
-_RELEASE_S, _LEAVE_S = 3.0, 3.0
 #: How long a node is avoided whose host was lost, and after how long a worker that starts is told of, in seconds.
 _AVOID_S, _SLOW_S = 20.0, 5.0
 #: From one look at the nodes to the next; the notice of a node that is drained without a deadline, in seconds.
@@ -79,17 +69,17 @@ class HostActor:
         """Start the agent, whose standard input and output are a connection to the supervisor.
 
         Returns:
-            ``error``, or ``ip``, ``python_version``.
+            ``error``, or ``ip``.
         """
         import ray
 
         rays = {name for name in os.environ if name.startswith("RAY_") or name in _RAYS} - {*asked["kept"]}
         env = {name: value for name, value in os.environ.items() if name not in rays}
         try:
-            self._agent, version = start_agent(asked, code, env)
+            self._agent = start_agent(asked, code, env)
         except OSError as error:
             return {"error": str(error)}
-        return {"ip": ray.util.get_node_ip_address(), "python_version": version}
+        return {"ip": ray.util.get_node_ip_address()}
 
     def wait(self) -> None:
         """Wait for the end of the agent, and end this actor then."""
@@ -118,17 +108,27 @@ class DrainWatch:
 # --- in the driver ---
 
 
-class Driver:
+class Host(cluster_program.Host):
+    """A host, whose place an actor holds."""
+
+    def __init__(self, wanted: dict[str, str]) -> None:
+        super().__init__(wanted)
+        self.node = ""
+        self.actor: Any = None
+        self.problem: str | None = None  # why the actor cannot start
+        self.group: Any = None
+
+
+class Driver(cluster_program.Program):
     """What is asked of Ray, and its answers."""
 
+    host_type = Host
+
     def __init__(self, output: int) -> None:
-        self._output = output
-        self._lock = threading.Lock()
+        super().__init__(output)
         self._placing = threading.Lock()  # hosts of an elastic job: each is to know where the others are
         self._rooms = threading.RLock()  # what is told of places, and kept there
-        self._hosts: dict[str, _Host] = {}  # by identity
         self._avoided: dict[str, float] = {}  # nodes that Ray may not know yet to be gone -> until when
-        self._code: dict[str, Any] = {}
         self._archive: Any = None
         self._client = False
         self._taken_at: dict[str, float] = {}  # of Ray's client: nodes that are drained -> when they go, by the clock
@@ -140,45 +140,17 @@ class Driver:
         self._told: list[str] | None = None
         self._lacks = ""
 
-    def say(self, event: str, **values: Any) -> None:
-        """Tell the supervisor."""
-        line = json.dumps({"event": event, **values}).encode() + b"\n"
-        with self._lock, contextlib.suppress(OSError):  # nobody hears it any more
-            while line:
-                line = line[os.write(self._output, line) :]
-
-    def take(self, asked: dict[str, Any]) -> None:
-        """Do what is asked, without holding up what follows."""
-        operation = asked.pop("op")
-        if operation == "connect":
-            self._connect(asked)
-        elif operation == "acquire":
-            hosts = [_Host(wanted) for wanted in asked["hosts"]]
-            self._hosts.update({host.identity: host for host in hosts})
-            self._begin(self._acquire, asked, hosts)
-        elif operation == "follow":
-            self._follow_nodes(asked)
-        elif operation == "release":
-            released = self._hosts.pop(asked["host"], None)
-            if released is not None:
-                if asked["lost"] and released.node:
-                    self._avoided[released.node] = time.monotonic() + _AVOID_S
-                released.released.set()
-                self._begin(self._release, released)
-
-    def _begin(self, target: Any, *arguments: Any) -> None:
-        threading.Thread(target=target, args=arguments, daemon=True).start()
-
     # --- the cluster ---
 
-    def _connect(self, asked: dict[str, Any]) -> None:
+    def connect(self, asked: dict[str, Any]) -> None:
+        """Join the cluster, or start one."""
         try:
             import ray
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it
             self.say("refused", reason=f"Ray cannot be imported: {error}")
             return
         ray.cloudpickle.register_pickle_by_value(joining)  # nodes have it not
-        given, self._code = asked["address"], asked["code"]
+        given = asked["address"]
         address = given or os.environ.get("RAY_ADDRESS") or "auto"
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         started = False
@@ -187,12 +159,12 @@ class Driver:
             try:
                 if address == "local":
                     raise ConnectionError
-                context = ray.init(address, **options)
+                ray.init(address, **options)
             except ConnectionError:
                 if address != "local" and (given or os.environ.get("RAY_ADDRESS")):
                     raise
                 started = True
-                context = ray.init("local", num_cpus=asked["cpus"], include_dashboard=False, **options)
+                ray.init("local", num_cpus=asked["cpus"], include_dashboard=False, **options)
         except Exception as error:  # noqa: BLE001 - Ray raises a dozen kinds, some of them its own
             remedy = ""
             if isinstance(error, ConnectionError) and error.errno is None:  # something listens there
@@ -200,14 +172,13 @@ class Driver:
                 remedy = f"; {server} to be at that port, and RAY_AUTH_MODE=token where it asks for Ray's token"
             self.say("refused", reason=f"there is no Ray at {address!r}: {shortage.line_of(error)}{remedy}")
             return
-        with open(self._code["fd"], "rb") as file:
-            self._archive = ray.put(file.read())
+        self._archive = ray.put(self.code)
         self._client = address.startswith("ray://")
         own = _own_address(address) if self._client else ray.util.get_node_ip_address()
-        self.say("connected", node_ip=own, address=_address(context, address), started=started, version=ray.__version__)
-        self._begin(self._watch)
+        self.say("connected", address=own, started=started)
+        self.begin(self._watch)
         if self._client:
-            self._begin(self._watch_from_within)
+            self.begin(self._watch_from_within)
 
     def _watch_from_within(self) -> None:
         """Have an actor tell of drained nodes."""
@@ -237,7 +208,7 @@ class Driver:
             began = time.monotonic()
             with contextlib.suppress(Exception):  # a head that is restarted answers later
                 drained = self._drained()
-                for host in list(self._hosts.values()):
+                for host in list(self.hosts.values()):
                     if host.node in drained and host.identity not in noticed:
                         noticed.add(host.identity)
                         self.say("notice", host=host.identity, seconds=drained[host.node])
@@ -248,7 +219,8 @@ class Driver:
 
     # --- nodes that come and go ---
 
-    def _follow_nodes(self, asked: dict[str, Any]) -> None:
+    def other(self, operation: str, asked: dict[str, Any]) -> None:
+        """Follow the nodes."""
         with self._rooms:
             self._followed = asked
             taken = self._taken
@@ -302,7 +274,8 @@ class Driver:
 
     # --- hosts ---
 
-    def _acquire(self, asked: dict[str, Any], hosts: list[_Host]) -> None:
+    def acquire(self, asked: dict[str, Any], hosts: list[Host]) -> None:
+        """Find room, and start actors there."""
         try:
             with self._placing if asked["apart"] and not asked["node"] else contextlib.nullcontext():
                 placed = self._place(asked, hosts)
@@ -312,7 +285,7 @@ class Driver:
             for host in hosts:
                 self.say("failed", host=host.identity, reason=shortage.line_of(error))
 
-    def _place(self, asked: dict[str, Any], hosts: list[_Host]) -> tuple[Any, list[int]] | None:
+    def _place(self, asked: dict[str, Any], hosts: list[Host]) -> tuple[Any, list[int]] | None:
         """Have Ray find room.
 
         Returns:
@@ -352,7 +325,7 @@ class Driver:
         for host, index in zip(hosts, indexes, strict=True):
             host.node = nodes[index]
             if not given:
-                host.group, host.shares = group, hosts
+                host.group = group
             self.say("placed", host=host.identity, node=host.node)
         return group, indexes
 
@@ -376,7 +349,7 @@ class Driver:
     @property
     def _taken(self) -> set[str]:
         """The nodes that the job has."""
-        return {host.node for host in list(self._hosts.values()) if host.node}
+        return {host.node for host in list(self.hosts.values()) if host.node}
 
     def _suspects(self) -> set[str]:
         """Nodes whose host was lost just now: it takes Ray a quarter of a minute to see that a node is gone."""
@@ -397,7 +370,7 @@ class Driver:
             )
         return group, list(range(len(bundles) - count, len(bundles))), bundles
 
-    def _start(self, asked: dict[str, Any], hosts: list[_Host], group: Any, indexes: list[int]) -> None:
+    def _start(self, asked: dict[str, Any], hosts: list[Host], group: Any, indexes: list[int]) -> None:
         """Start an actor in each bundle, and have it start the agent."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -420,21 +393,21 @@ class Driver:
         for host, index in zip(hosts, indexes, strict=True):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
             host.actor = actor_class.options(scheduling_strategy=strategy, resources=bundle, **options).remote()
-            own = {**common, "code": self._code["name"], "identity": host.identity, "key": host.key}
+            own = {**common, "code": self.code_name, "identity": host.identity, "key": host.key}
             waiting[host.actor.start.remote(own, self._archive)] = host
         since, told = time.monotonic(), False
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
             for ref in done:
-                self._begin(self._follow, waiting.pop(ref), ref)
+                self.begin(self._follow, waiting.pop(ref), ref)
             if waiting and not told and time.monotonic() - since > _SLOW_S:
                 told = True
                 names = ", ".join(host.name for host in waiting.values())
                 self.say("pending", reason=f"Ray starts a worker for {names}, or makes its runtime environment")
                 for host in waiting.values():
-                    self._begin(self._check_python, host, asked["runtime_env"])
+                    self.begin(self._check_python, host, asked["runtime_env"])
 
-    def _check_python(self, host: _Host, runtime_env: dict[str, Any]) -> None:
+    def _check_python(self, host: Host, runtime_env: dict[str, Any]) -> None:
         """Give a host up whose node cannot start a worker with the runtime environment."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -445,7 +418,7 @@ class Driver:
         if host.problem is not None:
             ray.kill(host.actor)
 
-    def _follow(self, host: _Host, ref: Any) -> None:
+    def _follow(self, host: Host, ref: Any) -> None:
         """Tell how a host has started, and how it ends."""
         import ray
 
@@ -469,12 +442,18 @@ class Driver:
         finally:
             host.over.set()
 
-    def _release(self, host: _Host) -> None:
-        """Give a host back: the agent ends with its connection, and the actor with the agent."""
+    def release(self, host: Host, lost: bool) -> None:
+        """Give a host back, and avoid its node for a time where it was lost."""
+        if lost and host.node:
+            self._avoided[host.node] = time.monotonic() + _AVOID_S
+        self.begin(self._give_back, host)
+
+    def _give_back(self, host: Host) -> None:
+        """Have the actor end: the agent does with its connection, and the actor with the agent."""
         import ray
         from ray.util.placement_group import remove_placement_group
 
-        if host.actor is not None and not host.over.wait(_RELEASE_S):
+        if host.actor is not None and not host.over.wait(cluster_program.RELEASE_S):
             with contextlib.suppress(Exception):
                 ray.kill(host.actor)
         if host.group is not None and all(other.released.is_set() for other in host.shares):
@@ -505,29 +484,12 @@ class Driver:
         found: dict[str, dict[str, float]] = available_resources_per_node()
         return found
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Leave the cluster: Ray takes back what the job had, and ends a cluster that was started here."""
-        threading.Timer(_LEAVE_S, os._exit, [1]).start()
         if "ray" in sys.modules:
             import ray
 
-            with contextlib.suppress(Exception):
-                ray.shutdown()
-        os._exit(0)
-
-
-class _Host:
-    """A host of the job."""
-
-    def __init__(self, wanted: dict[str, str]) -> None:
-        self.name, self.identity, self.key = wanted["name"], wanted["identity"], wanted["key"]
-        self.node = ""
-        self.actor: Any = None
-        self.problem: str | None = None  # why the actor cannot start
-        self.group: Any = None
-        self.shares: list[_Host] = []  # hosts of the same placement group
-        self.released = threading.Event()
-        self.over = threading.Event()
+            ray.shutdown()
 
 
 def _drained() -> dict[str, float]:
@@ -574,39 +536,8 @@ def _own_address(address: str) -> str:
         return str(sock.getsockname()[0])
 
 
-def _address(context: Any, address: str) -> str:
-    info = getattr(context, "address_info", None) or {}
-    return str(info.get("address") or info.get("gcs_address") or address)
-
-
-def main() -> int:
-    """Serve until the input ends.
-
-    Returns:
-        0.
-    """
-    output = os.dup(1)
-    os.dup2(2, 1)  # what Ray prints must not get among the answers
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+if __name__ == "__main__":
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # A thread that asks for something when the cluster has been left already must not start a Ray for it.
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
-    driver = Driver(output)
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def read() -> None:
-        for line in sys.stdin.buffer:
-            lines.put(line)
-        threading.Timer(_LEAVE_S + 1.0, os._exit, [1]).start()  # also when Ray holds up what is asked
-        lines.put(b"")
-
-    threading.Thread(target=read, daemon=True).start()
-    while line := lines.get():
-        driver.take(json.loads(line))
-    driver.leave()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    cluster_program.serve(Driver)

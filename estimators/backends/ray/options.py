@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from container.contract.names import shown
-from estimators.backends.hosts.remote import SILENCE_S
-from estimators.backends.option_rules import above_0, boolean, interpreter, one_of, option, read, refuse, text
+from estimators.backends.hosts.arriving import ArrivingOptions
+from estimators.backends.option_rules import boolean, one_of, option, refuse, text
 from estimators.job.errors import ConfigurationError
 
 #: Ray's ways to place hosts on nodes; the first is ours where nobody says.
@@ -68,15 +67,8 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _ip(where: str, value: Any) -> str:
-    try:
-        return str(ipaddress.IPv4Address(value))
-    except ValueError:
-        raise refuse(where, "an IPv4 address", value) from None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RayOptions:
+class RayOptions(ArrivingOptions):
     """Options of the backend.
 
     Attributes:
@@ -90,11 +82,9 @@ class RayOptions:
         follow_nodes: Whether an elastic job has a host at every node that has room, up to ``max_hosts``; else as many
             as it is told to.
         runtime_env: Ray's ``runtime_env`` of the hosts.
-        python: The interpreter on the nodes; None: that of Ray's workers.
-        caller_address: Where the nodes reach this machine; None: where Ray reaches it.
-        silence: After how many seconds without a sign of life a host is lost.
     """
 
+    instance_type: ClassVar[str] = "ray"
     address: str | None = option(_LINE)
     strategy: str | None = option(_strategy)
     resources_per_host: Mapping[str, float] | None = option(_resources)
@@ -103,19 +93,6 @@ class RayOptions:
     placement_group: str | None = option(_group)
     follow_nodes: bool = option(boolean, True)
     runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata={"rule": _runtime_env})
-    python: str | None = option(interpreter)
-    caller_address: str | None = option(_ip)
-    silence: float = option(above_0("seconds, more than 0"), SILENCE_S)
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RayOptions:
-        """Read the options.
-
-        Raises:
-            ConfigurationError: one of them is not known, or of another type.
-        """
-        made: RayOptions = read(cls, given, what="option of instance_type 'ray'")
-        return made
 
     def bundle(self, processes: int) -> dict[str, float]:
         """Return what a host of so many processes asks of Ray."""

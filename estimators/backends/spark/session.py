@@ -12,22 +12,30 @@ import os
 import sys
 from typing import Any
 
-from estimators.backends.spark.options import DYNAMIC, dynamic_refusal
+#: What would have executors come and go.
+_DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
 def refusal() -> str | None:
-    """Return why the session of this process cannot have jobs on its executors; None if it can, or if there is none."""
+    """Return why there is no session in this process that can have hosts on its executors; None if there is one."""
     context = _context()
     if context is not None:
-        conf = context.getConf()
-        return dynamic_refusal() if str(conf.get(DYNAMIC, "false")).lower() == "true" else None
+        if str(context.getConf().get(_DYNAMIC, "false")).lower() != "true":
+            return None
+        return (
+            f"{_DYNAMIC} is true, with which Spark has no barrier stages, and takes executors for idle as it likes; "
+            "set it to false, and spark.executor.instances to the number of hosts."
+        )
     connect = sys.modules.get("pyspark.sql.connect.session")
     if connect is not None and connect.SparkSession.getActiveSession() is not None:
         return (
             "this process has a session of Spark Connect, which has no executors to start hosts on; call fit() where a "
-            "classic session is, or name the cluster with backend_options={'master': …}."
+            "classic session is."
         )
-    return None
+    return (
+        "the hosts are executors of the Spark session of the process that calls fit(), and there is none; make it "
+        "first: SparkSession.builder.master('spark://head:7077').getOrCreate()."
+    )
 
 
 def found() -> dict[str, Any] | None:
@@ -35,12 +43,14 @@ def found() -> dict[str, Any] | None:
     context = _context()
     if context is None:
         return None
-    return {"path": f"/proc/{os.getpid()}/fd/{_kept(_way(context))}", "application": context.applicationId}
-
-
-def exists() -> bool:
-    """Return whether this process has a session."""
-    return _context() is not None
+    gateway = context._gateway
+    way = {
+        "port": gateway.gateway_parameters.port,
+        "secret": gateway.gateway_parameters.auth_token,
+        "pinned": type(gateway).__name__ == "ClientServer",
+        "python": context.pythonExec,
+    }
+    return {"path": f"/proc/{os.getpid()}/fd/{_kept(json.dumps(way))}", "application": context.applicationId}
 
 
 def _context() -> Any:
@@ -48,19 +58,6 @@ def _context() -> Any:
     spark = sys.modules.get("pyspark")
     context = getattr(getattr(spark, "SparkContext", None), "_active_spark_context", None)
     return context if context is not None and getattr(context, "_jsc", None) is not None else None
-
-
-def _way(context: Any) -> str:
-    parameters = context._gateway.gateway_parameters
-    pinned = type(context._gateway).__name__ == "ClientServer"
-    return json.dumps(
-        {
-            "port": parameters.port,
-            "secret": parameters.auth_token,
-            "pinned": pinned,
-            "python": context.pythonExec,
-        }
-    )
 
 
 @functools.lru_cache(maxsize=8)

@@ -145,6 +145,18 @@ def test_what_cannot_be_had_of_an_executor_is_said(make: clusters.Make) -> None:
     assert "/nonexistent/python cannot be run there: No such file" in job.describe()["FailureReason"]
 
 
+def test_what_cannot_be_meant_is_refused(make: clusters.Make) -> None:
+    with pytest.raises(UnsupportedError, match="Did you mean 'python'"):
+        make("pass", options={"backend_options": {"pyton": "/usr/bin/python3"}}).fit()
+
+
+def test_a_process_without_a_session_is_told_to_make_one(tmp_path: Path, home: Path) -> None:
+    make = clusters.Make(tmp_path, instance_type="spark")
+    words = [sys.executable, "-m", "estimators.cli", "train", str(Path(make("pass").source_dir) / "train.py")]
+    done = subprocess.run([*words, "--instance-type", "spark"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode and "there is none; make it first: SparkSession.builder" in done.stderr
+
+
 def test_what_has_no_barrier_stages_is_refused_before_anything_starts(
     make: clusters.Make, spark: sparks.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
