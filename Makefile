@@ -30,7 +30,7 @@ LANDING = tests/unit $(shell grep -rl --include='test_*.py' 'pytest\.mark\.landi
 PROVISION := "$(PYTHON)" estimators/provision --venv "$(VENV)"
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-all test-spark newest lock torture soak lint bench provision clean
+.PHONY: help train test test-all newest lock torture soak lint bench provision clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,8 +44,8 @@ test: ## make the environment with what the tests need, then run the landing set
 	@$(PROVISION) --extras $(EXTRAS) --small-torch
 	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
-test-all: ## run all tests but the long counts and Spark's: about 25 minutes
-	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
+test-all: ## run all tests but the long counts: about 25 minutes; Spark's need Java 17 or newer
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch,spark
 	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) $(PYTEST)
 
 newest: ## run the landing set on the newest of everything, in an environment of its own
@@ -59,13 +59,9 @@ torture: ## run TEST a hundred times (N=…), half of them under load, and say h
 	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
 	@$(BIN)/python tests/support/torture.py "$(N)" "$(TEST)" $(PYTEST)
 
-test-spark: ## run the tests on Spark's executors, which need Java 17 or newer
-	@$(PROVISION) --extras test,torch,spark
-	@$(BIN)/python -m pytest -m "spark and not soak" $(PYTEST)
-
 soak: ## run the long counts: random kills, fuzzing, resizes
-	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch,ray-tune
-	@$(BIN)/python -m pytest -m "soak and not spark" --timeout=7200 $(SOAK)
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch,ray-tune,spark
+	@$(BIN)/python -m pytest -m soak --timeout=7200 $(SOAK)
 
 lint: ## check style, form and types
 	@$(PROVISION) --extras test --no-horovod

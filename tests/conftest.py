@@ -73,9 +73,14 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of PyTorch where `make test` has left it out."""
+    """Skip tests of what is large, and is missing: `make test` has left it out."""
     if item.get_closest_marker("torch") and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed; `make test-all` installs it")
+    if item.get_closest_marker("spark"):
+        if importlib.util.find_spec("pyspark") is None:
+            pytest.skip("PySpark is not installed; `make test-all` installs it")
+        if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+            pytest.skip("Spark needs Java 17 or newer: apt install openjdk-17-jre-headless")
 
 
 def _refuse_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -1,8 +1,7 @@
 """Where the tests of clusters run: as processes of this machine, and on machines with files of their own.
 
 Tests that make their jobs with ``make`` run in all places, on machines under the mark ``soak`` but for a sample. On
-those the jobs come by a provider of the tests' own, by ssh, by Slurm, and by Ray; on Spark's executors by
-``make test-spark``, all of them by ``make test-spark PYTEST="-m spark"``.
+those the jobs come by a provider of the tests' own, by ssh, by Slurm, by Ray, and by Spark.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ SSH_SAMPLE = frozenset(
 SLURM_SAMPLE = frozenset({"test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks"})
 #: Likewise on Ray.
 RAY_SAMPLE = SLURM_SAMPLE
-#: Likewise on Spark, in the runs that have it.
+#: Likewise on Spark's executors.
 SPARK_SAMPLE = frozenset(
     {
         "test_functions.test_a_function_runs_on_every_host_and_its_value_comes_back",

@@ -32,6 +32,7 @@ _ENGINES = {
     "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher|_tune)?\.py|\[ray\b"),
     "machines": re.compile(r"/test_(slurm|ssh|elastic_ssh|machines|dispatcher|chaos)\.py|\[(machines|ssh|slurm)\b"),
     "ec2": re.compile(r"/test_(elastic_)?ec2\.py|/test_spot_fleet\.py|/backends/ec2/"),
+    "spark": re.compile(r"/test_(elastic_)?spark\.py|\[spark\b"),
     "s3": re.compile(r"integration/data/"),
     "endpoint": re.compile(r"integration/service/"),
     "containers": re.compile(r"integration/containers/"),

@@ -51,7 +51,7 @@ def write(frame: Any, file_format: str, shards: int | None, path: str | os.PathL
         digest, rows = _digest(frame, file_format, shards)
         manifest = folder / f"{digest}.manifest"
         if not manifest.exists():
-            # Each writer has a folder of its own; which of them counts the manifest says.
+            # Each writer has a folder of its own; which of them counts the manifest says, and that is the first one's.
             files = folder / f"{digest}-{uuid.uuid4().hex[:8]}"
             _write_files(frame if shards is None else frame.repartition(shards), file_format, files, rows)
             _write_manifest(manifest, files)
@@ -159,10 +159,18 @@ def _write_files(frame: Any, file_format: str, folder: Path, rows: int) -> None:
 
 
 def _write_manifest(manifest: Path, folder: Path) -> None:
+    """Have a folder counted, or removed where another writer was quicker."""
     entries = [{"prefix": f"{folder.as_uri()}/"}, *sorted(file.name for file in folder.iterdir())]
     part = manifest.with_name(f".{manifest.name}-{uuid.uuid4().hex}")
     part.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
-    part.replace(manifest)
+    try:
+        os.link(part, manifest)
+    except FileExistsError:
+        shutil.rmtree(folder)
+    except OSError:  # there are file systems without links, on which the last one counts
+        os.replace(part, manifest)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _digest(frame: Any, file_format: str, shards: int | None) -> tuple[str, int]:

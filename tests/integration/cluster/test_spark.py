@@ -1,6 +1,6 @@
 """Jobs on Spark's executors: what only Spark has. What all clusters hold, they hold here too (:mod:`places`).
 
-They are run by ``make test-spark``.
+Java and PySpark are not part of what ``make test`` needs, so that they are run by ``make test-all`` alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import clusters
@@ -205,6 +206,20 @@ def test_a_data_frame_is_a_channel_that_is_written_once(make: clusters.Make, spa
     assert set(frames.iterdir()) == {folder, written}, "nothing is left of a try"
     clusters.fit(make(READS, hosts=1), {"train": again.where("id < 50")})
     assert len(list(frames.iterdir())) == 4
+
+
+def test_of_two_writers_of_one_frame_one_counts_and_nothing_is_left_of_the_other(
+    spark: sparks.Session, tmp_path: Path
+) -> None:
+    frame = spark.spark.range(20, numPartitions=2)
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(TrainingInput.from_spark, frame, path=tmp_path / "store") for _ in range(2)]
+        uris = {one.result().uri for one in both}
+    [manifest] = (tmp_path / "store").glob("*.manifest")
+    assert len(uris) == 1 and manifest.name in uris.pop()
+    [folder] = (path for path in (tmp_path / "store").iterdir() if path != manifest)
+    assert json.loads(manifest.read_text())[0] == {"prefix": f"file://{folder}/"}
+    assert sum(1 for path in folder.iterdir() for _ in tfrecord.read(path)) == 20
 
 
 def test_parquet_has_its_files_and_nothing_else(make: clusters.Make, spark: sparks.Session, tmp_path: Path) -> None:
