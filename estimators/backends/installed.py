@@ -1,4 +1,4 @@
-"""Whether the package of an engine is installed here; nothing of it is imported for that."""
+"""Look for an engine's package without importing it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from estimators.backends.hosts.provider import Finding
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """An engine by its package.
+    """Name an engine's package.
 
     Attributes:
-        title: What it is called.
-        package: Its distribution.
-        oldest: The oldest version that will do.
-        extra: Ours that installs it.
-        note: What is said with the version that is needed.
+        title: The engine's name in messages.
+        package: The distribution's name.
+        oldest: The oldest version that is supported.
+        extra: The extra of fleetfit that installs it.
+        note: Addition to the required version, in messages.
     """
 
     title: str
@@ -28,19 +28,19 @@ class Engine:
 
     @property
     def remedy(self) -> str:
-        """How it is installed."""
+        """Return the command that installs the package."""
         return f"pip install 'fleetfit[{self.extra}]'"
 
     @property
     def version(self) -> str | None:
-        """Its version; None where it is not installed."""
+        """Return the installed version; None if there is none."""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
             return None
 
     def refusal(self) -> str | None:
-        """Return why it cannot be used in this environment, with the remedy; None if it can."""
+        """Return why the engine cannot be used here, with the remedy; None if it can."""
         if self.version is None:
             return f"{self.title} is not installed here; {self.remedy}."
         if tuple(int(part) for part in self.version.split(".")[:2] if part.isdecimal()) < self.oldest:
@@ -49,12 +49,12 @@ class Engine:
         return None
 
     def finding(self, name: str, purpose: str, where: str = "") -> Finding:
-        """Return what ``fleetfit doctor`` says of it.
+        """Return the line of ``fleetfit doctor``.
 
         Args:
-            name: What the line is called.
-            purpose: What it is for.
-            where: What else there is to say where it can be used.
+            name: The line's name.
+            purpose: What the engine is for.
+            where: Addition to the version, if the engine can be used.
         """
         if self.version is None:
             return Finding(name=name, ok=True, text=f"not installed; {self.remedy} for {purpose}")

@@ -1,7 +1,7 @@
-"""Hosts that a cluster's own workers start, and that connect back: what the providers of Ray and of Spark share.
+"""The common part of providers whose hosts are started by a cluster's workers (Ray, Spark) and connect back.
 
-A program of its own speaks with the cluster (:mod:`.cluster_client`): it has workers start our agent, and says what
-becomes of them. The agents' connections arrive at a port of this machine (:mod:`.arrivals`).
+A separate program talks to the cluster (:mod:`.cluster_client`): it has the workers start our agent, and reports each
+host's fate. The agents connect to a port of this machine (:mod:`.arrivals`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def _ip(where: str, value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArrivingOptions:
-    """``RunOptions(backend_options={…})`` that all such backends have.
+    """Hold the ``RunOptions(backend_options={…})`` that all such backends share.
 
     Attributes:
-        python: The hosts' interpreter; None: that of the cluster's workers.
-        caller_address: Where the hosts reach this machine; None: where the cluster reaches it.
-        silence: After how many seconds without a sign of life a host is lost.
+        python: Path of the hosts' interpreter; None: that of the cluster's workers.
+        caller_address: IPv4 address at which the hosts reach this machine; None: the one that the cluster uses.
+        silence: Seconds without a message after which a host is lost.
     """
 
     instance_type: ClassVar[str]
@@ -69,15 +69,15 @@ class ArrivingOptions:
 
 
 class ArrivingProvider:
-    """Base class of such providers; see :class:`estimators.backends.hosts.provider.HostProvider`."""
+    """Implement :class:`estimators.backends.hosts.provider.HostProvider` but for what differs by cluster."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(heartbeats=True, elastic=True)
-    #: What the cluster is called.
+    #: The engine's name in messages.
     title: ClassVar[str]
-    #: The program that speaks with it, and what stands before a message in a line of its log.
+    #: The program that talks to the cluster, and the prefix of a message in its log.
     program: ClassVar[Path]
     logged: ClassVar[re.Pattern[str]]
-    #: How long the cluster's own word for why a host is gone is waited for, in seconds.
+    #: Seconds to wait for the cluster's own reason when a host's connection ends.
     why_s: ClassVar[float]
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions, given: ArrivingOptions) -> None:
@@ -89,50 +89,50 @@ class ArrivingProvider:
         self._connection: ClusterConnection | None = None
         self._wanted: list[ExpectedHost] = []
         self._starts: Counter[str] = Counter()
-        self._there: dict[str, ExpectedHost] = {}  # host -> what it came by
+        self._there: dict[str, ExpectedHost] = {}  # by the host's name
 
-    # --- what only one cluster has ---
+    # --- what differs by cluster ---
 
     def connecting(self) -> dict[str, Any]:
-        """Return with what the program is asked to ``connect``."""
+        """Return the cluster's own arguments of ``connect``."""
         raise NotImplementedError
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
-        """Return with what it is asked to ``acquire`` hosts, beside themselves and the way here."""
+        """Return the cluster's own arguments of ``acquire``."""
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """Return the program's variables."""
+        """Return the program's environment."""
         return os.environ
 
     def connected(self, event: Event) -> None:
-        """The program has joined the cluster."""
+        """Handle that the program has joined the cluster."""
 
     def disconnected(self, reason: str) -> None:
-        """It has not, or has ended."""
+        """Handle that the program could not join, or has ended."""
 
     def told(self, event: Event) -> None:
-        """The program says something of no host."""
+        """Handle an event that concerns no single host."""
 
     def told_of(self, host: ExpectedHost, event: Event) -> None:
-        """The program says something of a host."""
+        """Handle a host's event."""
 
     def arrived(self, host: ExpectedHost) -> None:
-        """A host's connection is there."""
+        """Handle that a host has connected."""
         host.begin()
 
     def where(self, host: ExpectedHost) -> str:
-        """Return what stands before the reason for which a host does not come."""
+        """Return the prefix of a host's failure reason: its machine, if known."""
         return ""
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """A host that was there is lost."""
+        """Handle the loss of a host that had been ready."""
 
     @classmethod
     def placement(
         cls, spec: TrainingJobSpec, given: ArrivingOptions, note: str, *, cpus: int = 1, gpus: int = 0
     ) -> Placement:
-        """Say where the job would run: on machines that are not known before."""
+        """Describe where the job would run, on machines that are not known in advance."""
         return Placement(
             base_dir=lambda host: f"/tmp/fleetfit-hosts-{os.getuid()}/{spec.name}/hosts/{host}/ml",
             python=given.python or "python",
@@ -147,22 +147,22 @@ class ArrivingProvider:
 
     @property
     def connection(self) -> ClusterConnection:
-        """What speaks with the cluster; another one where it has ended."""
+        """Return the connection to the cluster; a new one if the last has ended."""
         if self._connection is None or self._connection.over:
             self._connection = ClusterConnection(self)
         return self._connection
 
     @property
     def elastic(self) -> bool:
-        """Whether hosts come and go one by one: what is asked for at once comes together otherwise."""
+        """Return whether each host is acquired by itself; otherwise those that are asked for at once form a gang."""
         return isinstance(self.spec.strategy, Elastic)
 
     def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
-        """Ask for a host."""
+        """Ask the cluster for a host."""
         self.submit(ExpectedHost(self, name, ready, failed))
 
     def submit(self, host: ExpectedHost) -> None:
-        """Ask for a host, together with the others that are asked for at once."""
+        """Ask for a host at the end of this turn of the loop, together with others of the same turn."""
         self._wanted.append(host)
         if len(self._wanted) == 1:
             self.loop.call_later(0, self._ask)
@@ -173,27 +173,27 @@ class ArrivingProvider:
             self.connection.acquire(group)
 
     def root(self, host: str) -> str:
-        """Return a folder for a host that no agent has had: one that is cut off may still remove its own."""
+        """Return an unused folder for a host: an agent that was cut off may still be removing its own."""
         self._starts[host] += 1
         count = self._starts[host]
         return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{host}"
 
     def came(self, host: ExpectedHost, remote: Host) -> None:
-        """A host is there."""
+        """Hand a ready host to the job."""
         self._there[host.name] = host
         host.ready(remote)
 
     def refuse_mixed(self, hosts: Sequence[ExpectedHost], machines: Sequence[str], remedy: str) -> None:
-        """Refuse hosts of MPI, which knows machines by name, that are neither on one nor each on its own."""
+        """Refuse MPI hosts that share some of their machines: mpirun identifies hosts by machine."""
         if isinstance(self.spec.strategy, MPI) and 1 < len(set(machines)) < len(hosts):
             for host in list(hosts):
                 host.fail(
-                    f"{self.title} has put some hosts on one machine and some on others, with which MPI cannot do; "
-                    f"{remedy}"
+                    f"{self.title} has put some hosts on one machine and others on different ones, and MPI does not "
+                    f"support mixed placement; {remedy}"
                 )
 
     def release(self, host: Host) -> None:
-        """Let the cluster have what the host had."""
+        """Give a host's resources back to the cluster."""
         expected = self._there.pop(host.name, None)
         if expected is not None:
             expected.release()
@@ -205,16 +205,16 @@ class ArrivingProvider:
 
 
 class ExpectedHost:
-    """A host that is asked for, and then there.
+    """Follow a host from its request to its end.
 
     Attributes:
-        name: Its name in the job.
-        identity: By which the program knows it; "" before that was asked.
-        group: The hosts that were asked for together with it, and itself.
-        place: By what the cluster knows the machine that it has for it; "" before it has.
-        address: Of its machine; "" before it is known.
-        remote: The host, when its agent is spoken with.
-        lost: Whether its connection has ended by itself.
+        name: The host's name in the job.
+        identity: Its name in the messages to the program; "" until the program was asked.
+        group: The gang with which it was requested, itself included.
+        place: The cluster's name for its machine; "" until one was found.
+        address: Its machine's IP address; "" until known.
+        remote: The connection to its agent; None until then.
+        lost: Whether that connection has ended unexpectedly.
     """
 
     def __init__(self, provider: ArrivingProvider, name: str, ready: Ready, failed: Failed) -> None:
@@ -228,16 +228,16 @@ class ExpectedHost:
         self.lost = False
         self._connection: ClusterConnection | None = None
         self._fd = -1
-        self._reason: str | None = None  # the cluster's
+        self._reason: str | None = None  # the cluster's, for its end
         self._over = False
         self._waiting: Callable[[], None] | None = None
 
     def asked(self, connection: ClusterConnection, identity: str, group: list[ExpectedHost]) -> None:
-        """The program has been asked for it."""
+        """Note that the program was asked for the host."""
         self._connection, self.identity, self.group = connection, identity, group
 
     def arrived(self, fd: int) -> None:
-        """Its connection is there."""
+        """Take the host's connection."""
         if self._over:
             os.close(fd)
             return
@@ -246,12 +246,12 @@ class ExpectedHost:
 
     @property
     def over(self) -> bool:
-        """Whether it is not waited for any more: it is there, or not needed."""
+        """Return whether the host is no longer waited for: it has arrived, failed or was released."""
         return self._over
 
     @property
     def peer(self) -> str:
-        """The address from which it has connected; "" if it has not."""
+        """Return the address from which the host has connected; "" if it has not."""
         if self._fd < 0:
             return ""
         with socket.socket(fileno=os.dup(self._fd)) as connection:
@@ -261,7 +261,7 @@ class ExpectedHost:
                 return "127.0.0.1"
 
     def told(self, event: Event) -> None:
-        """The program says something of it."""
+        """Handle an event of the host."""
         if event["event"] == "failed":
             self.fail(event["reason"])
         elif event["event"] == "ended":
@@ -273,7 +273,7 @@ class ExpectedHost:
             self._provider.told_of(self, event)
 
     def begin(self) -> None:
-        """Speak with its agent, if it has arrived."""
+        """Start talking to the agent, if the host has connected."""
         if self._fd < 0 or self._over:
             return
         fd, self._fd = self._fd, -1
@@ -306,7 +306,7 @@ class ExpectedHost:
         )
 
     def fail(self, reason: str) -> None:
-        """It does not come."""
+        """Give up a host that has not arrived."""
         if not self._over:
             self._refuse(reason)
 
@@ -315,7 +315,7 @@ class ExpectedHost:
         self._failed(f"{where}: {reason}" if (where := self._provider.where(self)) else reason)
 
     def release(self) -> None:
-        """It is not needed any more."""
+        """Give the host back."""
         self._over = True
         self.remote = None
         if self._fd >= 0:
@@ -325,7 +325,7 @@ class ExpectedHost:
             self._connection.release(self)
 
     def _why(self, reason: str, then: Callable[[str], None]) -> None:
-        """Find out why the connection has ended: the cluster may have a word for it."""
+        """Wait a moment for the cluster's reason before the loss is reported."""
         self.lost = True
 
         def told() -> None:
@@ -339,7 +339,7 @@ class ExpectedHost:
         timer = self._provider.loop.call_later(0.0 if self._reason is not None else self._provider.why_s, told)
 
     def end(self, reason: str) -> None:
-        """Have it lost, for a reason that is known."""
+        """Report the host as lost, for a known reason."""
         if self._waiting is not None:
             self._waiting()
         elif self.remote is not None:
@@ -349,14 +349,14 @@ class ExpectedHost:
 
 
 class _ArrivedHost(RemoteHost):
-    """A host whose place a worker of the cluster holds: its end may be why the host is lost."""
+    """Report a loss only after the cluster was asked for its reason."""
 
     def __init__(self, *arguments: object, why: Callable[[str, Callable[[str], None]], None], **more: object) -> None:
         self._why = why
         super().__init__(*arguments, **more)  # type: ignore[arg-type]
 
     def end(self, reason: str) -> None:
-        """It is lost, for a reason that is known."""
+        """Report the loss."""
         super()._lost(reason)
 
     def _lost(self, reason: str) -> None:
@@ -364,10 +364,10 @@ class _ArrivedHost(RemoteHost):
 
 
 class ClusterConnection:
-    """The program that speaks with the cluster, and the port at which hosts arrive.
+    """Talk to the program, and listen for the hosts.
 
     Attributes:
-        caller_address: Where the hosts reach this machine.
+        caller_address: IP address at which the hosts reach this machine; "" until the cluster was joined.
     """
 
     def __init__(self, provider: ArrivingProvider) -> None:
@@ -389,25 +389,25 @@ class ClusterConnection:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, or could not join the cluster."""
+        """Return whether the program has ended, or could not join the cluster."""
         return self._program.over
 
     @property
     def hosts(self) -> list[ExpectedHost]:
-        """The hosts that it has been asked for, and that have not been released."""
+        """Return the hosts that were requested and not released."""
         return list(self._hosts.values())
 
     @property
     def joined(self) -> bool:
-        """Whether it has joined the cluster."""
+        """Return whether the program has joined the cluster."""
         return self._arrivals is not None
 
     def send(self, **message: Any) -> None:
-        """Ask the program for something."""
+        """Send a request to the program."""
         self._program.send(**message)
 
     def acquire(self, group: list[ExpectedHost]) -> None:
-        """Ask for hosts that are to be had together, when the cluster has been joined."""
+        """Request a gang, as soon as the cluster has been joined."""
         if self._arrivals is None:
             self._queued.append(group)
             return
@@ -430,14 +430,14 @@ class ClusterConnection:
         )
 
     def release(self, host: ExpectedHost) -> None:
-        """A host is not needed any more."""
+        """Give a host back."""
         if self._hosts.pop(host.identity, None) is not None:
             if self._arrivals is not None:
                 self._arrivals.forget(base64.b64decode(host.identity))
             self._program.send(op="release", host=host.identity, lost=host.lost)
 
     def close(self) -> None:
-        """Have it leave the cluster; it does so by itself, and nobody has to wait."""
+        """Let the program leave the cluster, without waiting for it."""
         self._program.close()
         if self._arrivals is not None:
             self._arrivals.close()
@@ -461,7 +461,7 @@ class ClusterConnection:
         except OSError as error:
             self._fail(
                 f"nothing can listen at {self.caller_address}, where hosts are to reach this machine "
-                f"({error.strerror}); name another address of its with backend_options={{'caller_address': …}}"
+                f"({error.strerror}); name another of its addresses with backend_options={{'caller_address': …}}"
             )
             return
         self._provider.connected(event)
@@ -471,7 +471,7 @@ class ClusterConnection:
 
     def _ended(self, said: str) -> None:
         self._fail(
-            f"the process that speaks with {self._provider.title} has ended unexpectedly{f': {said}' if said else ''}"
+            f"the process that talks to {self._provider.title} has ended unexpectedly{f': {said}' if said else ''}"
         )
 
     def _fail(self, reason: str) -> None:

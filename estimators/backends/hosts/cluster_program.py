@@ -1,17 +1,17 @@
-"""The frame of a program that speaks with a cluster for a job's supervisor, and has hosts started there.
+"""The frame of a program that talks to a cluster for a job's supervisor, and has hosts started there.
 
-The supervisor's side is :mod:`.cluster_client` and :mod:`.arriving`. It needs the standard library alone. What is asked
-of it comes as JSON lines, and so do its answers:
+The supervisor's side is :mod:`.cluster_client` and :mod:`.arriving`. Only the standard library is needed. Requests and
+events are JSON lines:
 
-* ``connect``: ``code`` (the ``name`` of what runs on hosts, and the descriptor ``fd`` of its archive), and what the
-  cluster needs; answered by ``connected`` with ``address`` (where hosts reach this machine), or ``refused`` with
-  ``reason``;
-* ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), ``python``, ``address``, ``port``, and what the
-  cluster needs; answered by ``pending`` with ``reason``, and for a host, by its identity, ``failed`` or ``ended`` with
-  ``reason``;
-* ``release``: ``host`` (an identity), ``lost`` (whether its connection has ended by itself).
+* ``connect``: ``code`` (the ``name`` of the code that runs on hosts, and the descriptor ``fd`` of its archive), and the
+  cluster's own arguments; answered by ``connected`` with ``address`` (at which hosts reach this machine), or
+  ``refused`` with ``reason``;
+* ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), ``python``, ``address``, ``port``, and the
+  cluster's own arguments; answered by ``pending`` with ``reason`` while room is lacking, and for a ``host`` (an
+  identity) by ``failed`` or ``ended`` with ``reason``;
+* ``release``: ``host`` (an identity), ``lost`` (whether its connection has ended unexpectedly).
 
-When its input ends, however the supervisor went, it leaves the cluster.
+When its input ends, for whatever reason, the program leaves the cluster.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ import sys
 import threading
 from typing import Any
 
-#: How long a host may take to end by itself when it is released, and the cluster to be left, in seconds.
+#: Seconds for a released host to end by itself, and for leaving the cluster.
 RELEASE_S, LEAVE_S = 3.0, 3.0
 
 
 class Host:
-    """A host of the job.
+    """Hold what is known of a host.
 
     Attributes:
-        shares: The hosts that came together with it, and itself.
-        released: Whether it is not needed any more.
-        over: Whether what held its place has ended.
+        shares: The gang with which it was requested, itself included.
+        released: Set when the job has given it back.
+        over: Set when the worker that held its place has ended.
     """
 
     def __init__(self, wanted: dict[str, str]) -> None:
@@ -46,12 +46,12 @@ class Host:
 
 
 class Program:
-    """What is asked of a cluster, and its answers.
+    """Serve a supervisor's requests.
 
     Attributes:
-        hosts: Those that have been asked for and not been released, by identity.
-        code_name: Of the code that runs on hosts.
-        code: Its archive.
+        hosts: The hosts that were requested and not released, by identity.
+        code_name: Name of the code that runs on hosts.
+        code: The code's archive.
     """
 
     host_type: type[Host] = Host
@@ -63,11 +63,11 @@ class Program:
         self.code_name, self.code = "", b""
 
     def connect(self, asked: dict[str, Any]) -> None:
-        """Join the cluster."""
+        """Join the cluster, and say ``connected`` or ``refused``."""
         raise NotImplementedError
 
     def acquire(self, asked: dict[str, Any], hosts: list[Any]) -> None:
-        """Have hosts started, and tell what becomes of them."""
+        """Have hosts started, and report their fate; runs in a thread of its own."""
         raise NotImplementedError
 
     def release(self, host: Any, lost: bool) -> None:
@@ -75,7 +75,7 @@ class Program:
         raise NotImplementedError
 
     def other(self, operation: str, asked: dict[str, Any]) -> None:
-        """Do what only this cluster is asked for."""
+        """Serve a request that only this cluster knows."""
         raise NotImplementedError
 
     def disconnect(self) -> None:
@@ -83,18 +83,18 @@ class Program:
         raise NotImplementedError
 
     def say(self, event: str, **values: Any) -> None:
-        """Tell the supervisor."""
+        """Send an event to the supervisor."""
         line = json.dumps({"event": event, **values}).encode() + b"\n"
-        with self._lock, contextlib.suppress(OSError):  # nobody hears it any more
+        with self._lock, contextlib.suppress(OSError):  # nobody is listening any more
             while line:
                 line = line[os.write(self._output, line) :]
 
     def begin(self, target: Any, *arguments: Any) -> None:
-        """Run something without holding up what follows."""
+        """Run a function in a thread of its own."""
         threading.Thread(target=target, args=arguments, daemon=True).start()
 
     def take(self, asked: dict[str, Any]) -> None:
-        """Do what is asked."""
+        """Serve a request."""
         operation = asked.pop("op")
         if operation == "connect":
             self.code_name = asked["code"]["name"]
@@ -126,7 +126,7 @@ class Program:
 def serve(kind: type[Program]) -> None:
     """Serve until the input ends."""
     output = os.dup(1)
-    os.dup2(2, 1)  # what the cluster's client prints must not get among the answers
+    os.dup2(2, 1)  # the client's own output must not mix with the events
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     program = kind(output)
@@ -135,7 +135,7 @@ def serve(kind: type[Program]) -> None:
     def read() -> None:
         for line in sys.stdin.buffer:
             lines.put(line)
-        threading.Timer(LEAVE_S + 1.0, os._exit, [1]).start()  # also when the cluster holds up what is asked
+        threading.Timer(LEAVE_S + 1.0, os._exit, [1]).start()  # also when a request hangs
         lines.put(b"")
 
     threading.Thread(target=read, daemon=True).start()

@@ -29,7 +29,7 @@ _OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "PY
 
 
 class RayProvider(ArrivingProvider):
-    """Nodes of a Ray cluster."""
+    """Provide hosts on the nodes of a Ray cluster."""
 
     name: ClassVar[str] = "ray"
     title = "Ray"
@@ -93,16 +93,16 @@ class RayProvider(ArrivingProvider):
     # --- the program that speaks with Ray (:mod:`.driver`) ---
 
     def environment(self) -> Mapping[str, str]:
-        """Return the program's variables."""
+        """Return the program's environment, without that of a Ray worker."""
         return {name: value for name, value in os.environ.items() if name not in _OF_A_WORKER}
 
     def connecting(self) -> dict[str, Any]:
-        """Return with what the program is asked to ``connect``."""
+        """Return Ray's own arguments of ``connect``."""
         cpus = max(os.cpu_count() or 1, int(self.bundle.get("CPU", 0) * len(self.spec.hosts) + 0.999))
         return {"address": self.address, "cpus": cpus}
 
     def connected(self, event: Event) -> None:
-        """The program has joined the cluster."""
+        """Note whether the cluster was started for this job, and follow its nodes."""
         self._local = event["started"]
         if self._local:
             self.tell("No Ray cluster is known here (RAY_ADDRESS), so one was started on this machine, for this job.")
@@ -110,7 +110,7 @@ class RayProvider(ArrivingProvider):
             self.follow()
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
-        """Return with what it is asked to ``acquire`` hosts."""
+        """Return Ray's own arguments of ``acquire``."""
         options = self.options
         strategy = options.strategy or ("PACK" if self._local else STRATEGIES[0])
         return {
@@ -124,7 +124,7 @@ class RayProvider(ArrivingProvider):
         }
 
     def follow(self) -> None:
-        """Have told which nodes there are for the job's hosts, when the cluster has been joined."""
+        """Ask for the nodes that have room for the job's hosts, once the cluster was joined."""
         strategy, connection = self.spec.strategy, self.connection
         assert isinstance(strategy, Elastic)
         if connection.joined:
@@ -132,22 +132,22 @@ class RayProvider(ArrivingProvider):
             connection.send(op="follow", most=most, bundle=self.bundle, labels=dict(self.options.labels))
 
     def told(self, event: Event) -> None:
-        """The program says which nodes there are."""
+        """Take the list of nodes."""
         if self._nodes is not None:
             self._nodes.told(event["nodes"])
 
     def disconnected(self, reason: str) -> None:
-        """The program has not joined the cluster, or has ended."""
+        """Let the node table start another program."""
         if self._nodes is not None:
             self._nodes.failed(reason)
 
     def told_of(self, host: ExpectedHost, event: Event) -> None:
-        """The program says something of a host."""
+        """Handle a host's placement, start or preemption notice."""
         if event["event"] == "placed":
             host.place = event["node"]
             others = self.connection.hosts
             if all(other.place for other in others):
-                remedy = "take backend_options={'strategy': 'STRICT_SPREAD'}, or 'STRICT_PACK'"
+                remedy = "set backend_options={'strategy': 'STRICT_SPREAD'} or 'STRICT_PACK'"
                 self.refuse_mixed(others, [other.place for other in others], remedy)
         elif event["event"] == "started":
             host.address = event["ip"]
@@ -156,16 +156,16 @@ class RayProvider(ArrivingProvider):
             host.remote.on_notice(max(0.0, event["seconds"] - _MARGIN_S))
 
     def arrived(self, host: ExpectedHost) -> None:
-        """A host's connection is there; its address may not be."""
+        """Begin, if the host's address is known already."""
         if host.address:
             host.begin()
 
     def where(self, host: ExpectedHost) -> str:
-        """Return what stands before the reason for which a host does not come."""
+        """Return the prefix of a host's failure reason: its node, if known."""
         return f"node {host.place[:12]}" if host.place else ""
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """A host was lost, and perhaps its node."""
+        """Take the host's node out of the table until Ray confirms it."""
         if self._nodes is not None:
             self._nodes.lost(host.place)
 
@@ -239,14 +239,14 @@ class _NodeTable:
         self._news = None
 
     def told(self, nodes: list[str]) -> None:
-        """The program says which nodes there are."""
+        """Pass the list of nodes on."""
         if self._news is not None:
             self._pause = _AGAIN_S
             self._known = nodes
             self._news.places(dict.fromkeys(nodes))
 
     def failed(self, reason: str) -> None:
-        """The program is gone."""
+        """Report that Ray is out of reach, and try again after a pause."""
         if self._news is not None:
             self._news.problem(reason)
             self._provider.loop.call_later(self._pause, self._again)

@@ -1,15 +1,15 @@
-"""Speaks with Spark for a job's supervisor: joins its caller's session, and holds hosts' places by its tasks.
+"""Talks to Spark for a job's supervisor: joins the caller's session, whose tasks hold the hosts' places.
 
     python -I driver.py
 
-It is a program of its own (:mod:`estimators.backends.hosts.cluster_program`), as Spark brings its own modules and
-threads: the supervisor imports none of it. What it is asked for, beside what all such programs are:
+It is a program of its own (:mod:`estimators.backends.hosts.cluster_program`), since Spark brings its own modules and
+threads. Its own arguments:
 
-* ``connect``: ``session`` (``path``, where its secret lies, and ``application``);
+* ``connect``: ``session`` (``path`` of the file with the session's secret, and ``application``);
 * ``acquire``: ``together`` (whether the hosts are one barrier stage).
 
-Everything of one host goes over a connection of its own, from its executor's machine to the supervisor. Where it is
-there it is known by that, so that the barrier stage has no need to gather addresses, which takes a second.
+Each host's agent connects to the supervisor from its executor's machine. The supervisor reads the host's address from
+that connection: the barrier stage's ``allGather`` would take a second.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ else:
 
 start_agent = joining.start_agent
 
-#: From one look at executors and stages to the next, in seconds.
+#: Seconds between two looks at executors and stages.
 _LOOK_S = 0.25
-#: After how long without another executor there are too few: where no more are expected, and where some are.
+#: Seconds without a new executor after which there are too few: if no more are expected, and if some are.
 _ENOUGH_S, _EXPECTED_S = 10.0, 60.0
-#: After how long executors that are busy with something else are told of, in seconds.
+#: Seconds after which busy executors are reported.
 _SLOW_S = 5.0
-#: What Spark sets for its Python workers, which a script would take for something else.
+#: Variables of Spark's Python workers, which are not for the script.
 _SPARKS = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_")
 _OF_WORKERS = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
 
@@ -50,13 +50,13 @@ _OF_WORKERS = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
 
 
 def holding(asked: dict[str, Any], code: bytes) -> Callable[[Iterable[int]], list[int]]:
-    """Return what a task does: it starts a host's agent, and ends with it; each ends with the other."""
+    """Return a task's function: it starts the host's agent; each ends with the other."""
 
     def hold(_: Iterable[int]) -> list[int]:
         from pyspark import TaskContext
 
         context: Any = TaskContext.get()
-        if context.attemptNumber():  # the host of the first is lost, and its place was for once
+        if context.attemptNumber():  # a retry: the first attempt's host is lost already
             return []
         added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and not is_sparks(path)]
         env = {name: value for name, value in os.environ.items() if not name.startswith(_SPARKS)}
@@ -70,7 +70,7 @@ def holding(asked: dict[str, Any], code: bytes) -> Callable[[Iterable[int]], lis
         parent = os.getppid()
         with agent:
             while not select.select([agent], [], [], 1.0)[0]:
-                if os.getppid() != parent:  # the executor is gone, and whoever started this worker
+                if os.getppid() != parent:  # the executor is gone
                     break
         return []
 
@@ -87,16 +87,16 @@ def is_sparks(path: str) -> bool:
 
 
 class Host(cluster_program.Host):
-    """A host, whose place a task holds."""
+    """Hold what is known of a host and of its task."""
 
     def __init__(self, wanted: dict[str, str]) -> None:
         super().__init__(wanted)
-        self.stage = ""  # the group of Spark's jobs in which its task is
-        self.told = False  # whether its end was
+        self.stage = ""  # the job group of its task
+        self.told = False  # whether its end was reported
 
 
 class Driver(cluster_program.Program):
-    """What is asked of Spark, and its answers."""
+    """Serve a supervisor's requests."""
 
     host_type = Host
 
@@ -108,7 +108,7 @@ class Driver(cluster_program.Program):
 
     def connect(self, asked: dict[str, Any]) -> None:
         """Join the session."""
-        warnings.simplefilter("ignore")  # what PySpark thinks of other packages is not why something fails
+        warnings.simplefilter("ignore")  # a warning must not be taken for the reason of a failure
         try:
             self._join(asked["session"])
             from pyspark import cloudpickle
@@ -126,7 +126,7 @@ class Driver(cluster_program.Program):
         self.say("connected", address=address)
 
     def _join(self, session: dict[str, str]) -> None:
-        """Join the session of the process that has called ``fit()``, as a second client of its Java virtual machine."""
+        """Connect to the caller's Java virtual machine as a second client."""
         try:
             with open(session["path"], encoding="utf-8") as file:
                 way = json.load(file)
@@ -152,7 +152,7 @@ class Driver(cluster_program.Program):
     # --- hosts ---
 
     def acquire(self, asked: dict[str, Any], hosts: list[Host]) -> None:
-        """Have Spark hold the hosts' places until they are released, or lost."""
+        """Hold the hosts' places by a Spark job until they are released or lost."""
         stage = f"fleetfit-{hosts[0].identity}"
         reason = ""
         over = threading.Event()
@@ -166,7 +166,7 @@ class Driver(cluster_program.Program):
             self.begin(self._watch, stage, hosts, over)
             names = ", ".join(host.name for host in hosts)
             self._context.setJobGroup(stage, f"fleetfit: {names}", interruptOnCancel=True)
-            # A list: a range would be made by another Python worker before ours.
+            # A list: for a range Spark would start another Python worker first.
             rows = self._context.parallelize(list(range(len(hosts))), len(hosts))
             if not self._local:
                 rows = rows.withResources(self._profile(cores))
@@ -183,14 +183,14 @@ class Driver(cluster_program.Program):
             self._tell(hosts, reason)
 
     def _tell(self, hosts: list[Host], reason: str) -> None:
-        """Tell of the end of hosts' tasks, once."""
+        """Report the end of hosts' tasks, once each."""
         for host in hosts:
             if not host.told:
                 host.told = True
                 self.say("ended", host=host.identity, reason=reason)
 
     def _profile(self, cores: int) -> Any:
-        """Return what each task has: all of its executor."""
+        """Return the resource profile by which each task takes a whole executor."""
         from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
         requests = TaskResourceRequests().cpus(cores)
@@ -203,14 +203,14 @@ class Driver(cluster_program.Program):
         """Wait until there is an executor for each host.
 
         Args:
-            hosts: The hosts.
-            wait: Whether executors are waited for however long it takes.
+            hosts: The requested hosts.
+            wait: Whether to wait without a limit.
 
         Returns:
-            How many cores each has; None if they are not needed any more.
+            The cores of each host; None if the hosts were released meanwhile.
 
         Raises:
-            ValueError: there are too few, and no more come.
+            ValueError: There are too few executors, and no more come.
         """
         said, known, since = "", -1, time.monotonic()
         wanted = len(hosts) + sum(not host.over.is_set() for host in list(self.hosts.values()) if host not in hosts)
@@ -234,7 +234,7 @@ class Driver(cluster_program.Program):
         return None
 
     def _patience(self, room: int) -> float:
-        """Return for how many seconds more executors are waited for."""
+        """Return for how many seconds to wait for another executor."""
         if self._local:
             return 0.0
         planned = self._context.getConf().get("spark.executor.instances")
@@ -247,16 +247,18 @@ class Driver(cluster_program.Program):
         return _EXPECTED_S if lost or not room else _ENOUGH_S
 
     def _cores(self) -> list[int]:
-        """Return the cores of each executor that there is."""
+        """Return the number of cores of each live executor."""
         listed = self._context._jsc.sc().statusStore().executorList(True)
         found = [listed.apply(index) for index in range(listed.size())]
         return [int(one.totalCores()) for one in found if self._local or one.id() != "driver"]
 
     def _watch(self, stage: str, hosts: list[Host], over: threading.Event) -> None:
-        """Cancel a stage that Spark would try again, as its places were for once, and tell why it has failed."""
+        """Report why a stage has failed, and cancel it before Spark retries it."""
         began, told = time.monotonic(), False
         while not over.wait(_LOOK_S):
-            with contextlib.suppress(Exception):  # what is over is not found, and a session that ends says so itself
+            with contextlib.suppress(
+                Exception
+            ):  # a finished stage is not found; the end of the session is reported by collect()
                 reason, running = self._state(stage, len(hosts))
                 if reason is not None:
                     self._tell(hosts, reason)
@@ -267,7 +269,7 @@ class Driver(cluster_program.Program):
                     self.say("pending", reason=f"Spark's executors are busy: {len(hosts)} hosts wait for their tasks")
 
     def _state(self, stage: str, count: int) -> tuple[str | None, bool]:
-        """Return why a stage has failed (None: it has not), and whether its tasks run."""
+        """Return why a stage has failed (None if it has not), and whether all its tasks run."""
         tracker = self._context.statusTracker()
         jobs = [info for job in tracker.getJobIdsForGroup(stage) if (info := tracker.getJobInfo(job)) is not None]
         states = [(one, state) for info in jobs for one in info.stageIds if (state := tracker.getStageInfo(one))]
@@ -293,7 +295,7 @@ class Driver(cluster_program.Program):
         return "its task has failed"
 
     def release(self, host: Host, lost: bool) -> None:
-        """Give a host back: the agent ends with its connection, and the task with the agent."""
+        """Wait for the task to end with its agent; cancel the stage if it does not."""
         self.begin(self._give_back, host)
 
     def _give_back(self, host: Host) -> None:
@@ -305,13 +307,13 @@ class Driver(cluster_program.Program):
             self._context.cancelJobGroup(stage)
 
     def disconnect(self) -> None:
-        """Cancel what there is; the session is its owner's."""
+        """Cancel the job's stages; the session is its owner's."""
         for stage in list(self._stages):
             self._cancel(stage)
 
 
 def line_of(error: BaseException | str) -> str:
-    """Return what is wrong as one line: the last of a Python worker's traceback, else the first of Spark's words."""
+    """Return an error as one line: the last line of a Python traceback, else Spark's first reason."""
     lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith(("at ", "SQLSTATE", ")"))]
     if not lines:
@@ -320,7 +322,7 @@ def line_of(error: BaseException | str) -> str:
         if "Traceback (most recent call last)" in line:
             ends = [one for one in lines[index:] if not one.startswith(("File ", "Traceback")) and ": " in one]
             return (ends[-1] if ends else lines[-1])[:500]
-    reasons = [line for line in lines if line.startswith("ExecutorLost")]  # says which one, below Spark's own words
+    reasons = [line for line in lines if line.startswith("ExecutorLost")]  # names the executor
     reasons += [line for line in lines if "failure" in line.lower() or "Exception: " in line]
     return (reasons[0] if reasons else lines[0])[:500]
 

@@ -1,4 +1,4 @@
-"""The provider: a barrier stage of the caller's Spark session, whose tasks hold hosts' places on its executors."""
+"""Hosts on Spark's executors: each task of a barrier stage of the caller's session holds a host's place."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PYSPARK = installed.Engine("PySpark", "pyspark", (4, 0), extra="spark")
 
 
 class SparkOptions(ArrivingOptions):
-    """``RunOptions(backend_options={…})``."""
+    """Hold the ``RunOptions(backend_options={…})``."""
 
     instance_type: ClassVar[str] = "spark"
 
 
 class SparkProvider(ArrivingProvider):
-    """Executors of Spark."""
+    """Provide hosts on Spark's executors."""
 
     name: ClassVar[str] = "spark"
     title = "Spark"
@@ -41,7 +41,7 @@ class SparkProvider(ArrivingProvider):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-        """Refuse options that are wrong, an environment without Spark, and a session that has no barrier stages."""
+        """Refuse wrong options, an environment without PySpark, and a process without a usable session."""
         try:
             SparkOptions.of(options.backend_options)
         except ConfigurationError as error:
@@ -53,45 +53,45 @@ class SparkProvider(ArrivingProvider):
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
-        """Say where the job would run."""
+        """Describe where the job would run."""
         stage = "tasks" if isinstance(spec.strategy, Elastic) else "a barrier stage of tasks"
         note = f"Spark: {stage}, {spec.instance_count} executors of this process's session"
         return cls.placement(spec, SparkOptions.of(options.backend_options), note)
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return where the session of the caller is found."""
+        """Return where the supervisor finds the caller's session."""
         return session.found()
 
     def heed(self, found: Mapping[str, Any]) -> None:
-        """Run the job on its caller's session."""
+        """Take the caller's session."""
         self._session = found
 
     def connecting(self) -> dict[str, Any]:
-        """Return with what the program is asked to ``connect``."""
+        """Return Spark's own arguments of ``connect``."""
         return {"session": dict(self._session)}
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
-        """Return with what it is asked to ``acquire`` hosts."""
+        """Return Spark's own arguments of ``acquire``."""
         return {"together": not self.elastic}
 
     def arrived(self, host: ExpectedHost) -> None:
-        """A host's connection is there; they begin when all of their stage are."""
+        """Begin when all hosts of the stage have connected: their placement is known then."""
         host.address = host.peer
         machines = [other.address for other in host.group]
         if all(machines):
-            remedy = "have one executor a machine (spark.executor.cores), or as many hosts as machines"
+            remedy = "set spark.executor.cores so that each machine has one executor, or take as many hosts as machines"
             self.refuse_mixed(host.group, machines, remedy)
             for other in host.group:
                 other.begin()
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """A host is lost, with which Spark ends its stage: at once, or the next attempt would find the others there."""
+        """End the stage's other hosts, as Spark does, so that the next attempt does not reuse them."""
         for other in host.group:
             if other is not host:
                 other.end(f"its barrier stage has ended with {host.name}, which was lost: {reason}")
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Say whether there is Spark."""
+        """Say whether PySpark is installed."""
         return [_PYSPARK.finding("spark", "jobs on Spark's executors")]

@@ -1,7 +1,7 @@
-"""The session of the process that calls ``fit()``: how the job's supervisor finds it.
+"""Let the job's supervisor find the Spark session of the process that calls ``fit()``.
 
-A session's Java virtual machine takes connections of this machine that know its secret. That stands in no record: it
-lies in this process's memory, in a file without a name that only the same user can open while this process lives.
+The session's Java virtual machine accepts local clients that know its secret. The secret is in no record: it is in an
+unnamed file in this process's memory, which only the same user can open, while this process lives.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import sys
 from typing import Any
 
-#: What would have executors come and go.
+#: The setting under which executors come and go by themselves.
 _DYNAMIC = "spark.dynamicAllocation.enabled"
 
 
 def refusal() -> str | None:
-    """Return why there is no session in this process that can have hosts on its executors; None if there is one."""
+    """Return why this process has no session whose executors can be hosts; None if it has one."""
     context = _context()
     if context is not None:
         if str(context.getConf().get(_DYNAMIC, "false")).lower() != "true":
@@ -39,7 +39,7 @@ def refusal() -> str | None:
 
 
 def found() -> dict[str, Any] | None:
-    """Return where the session of this process is found; None if there is none."""
+    """Return where the supervisor finds this process's session; None if there is none."""
     context = _context()
     if context is None:
         return None
@@ -54,7 +54,7 @@ def found() -> dict[str, Any] | None:
 
 
 def _context() -> Any:
-    """Return the active SparkContext of this process; None if there is none. Nothing of Spark is imported for it."""
+    """Return this process's active SparkContext, without importing Spark; None if there is none."""
     spark = sys.modules.get("pyspark")
     context = getattr(getattr(spark, "SparkContext", None), "_active_spark_context", None)
     return context if context is not None and getattr(context, "_jsc", None) is not None else None
@@ -62,7 +62,7 @@ def _context() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _kept(way: str) -> int:
-    """Return the descriptor of a file without a name."""
+    """Return the descriptor of an unnamed file with the given content."""
     fd = os.memfd_create("fleetfit-spark", os.MFD_CLOEXEC)
     os.write(fd, way.encode())
     os.fchmod(fd, 0o600)
