@@ -56,7 +56,7 @@ lock: ## write the newest versions that fit together into constraints.txt
 	@"$(PYTHON)" estimators/provision --lock
 
 torture: ## run TEST a hundred times (N=…), half of them under load, and say how often it failed and how
-	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch
+	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch,spark
 	@$(BIN)/python tests/support/torture.py "$(N)" "$(TEST)" $(PYTEST)
 
 soak: ## run the long counts: random kills, fuzzing, resizes

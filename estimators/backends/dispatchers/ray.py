@@ -144,7 +144,7 @@ class RayDispatcher(Dispatcher):
             return options
         return {**options, "address": next(filter(None, map(os.environ.get, _ADDRESSES)), _DEFAULT_ADDRESS)}
 
-    # --- what speaks with Ray ---
+    # --- what talks to Ray ---
 
     def _ask(self, taker: Callable[[Message], None], **message: Any) -> int:
         """Have something done, and what is said of it taken."""
@@ -173,7 +173,7 @@ class RayDispatcher(Dispatcher):
             taker(event)
 
     def _ended(self, said: str) -> None:
-        reason = f"the process that speaks with Ray has ended unexpectedly{f': {said}' if said else ''}"
+        reason = f"the process that talks to Ray has ended unexpectedly{f': {said}' if said else ''}"
         takers, self._takers = self._takers, {}
         for taker in takers.values():
             taker({"event": "unreached", "reason": reason})

@@ -85,7 +85,7 @@ class ArrivingProvider:
         self.protected: set[int] = set()
         self.loop = loop
         self.spec = spec
-        self.given = given
+        self.options = given
         self._connection: ClusterConnection | None = None
         self._wanted: list[ExpectedHost] = []
         self._starts: Counter[str] = Counter()
@@ -126,7 +126,7 @@ class ArrivingProvider:
         return ""
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """Handle the loss of a host that had been ready."""
+        """Handle the loss of a host that had connected."""
 
     @classmethod
     def placement(
@@ -212,6 +212,7 @@ class ExpectedHost:
         identity: Its name in the messages to the program; "" until the program was asked.
         group: The gang with which it was requested, itself included.
         place: The cluster's name for its machine; "" until one was found.
+        wish: The machine that is requested, in the cluster's words; None for any.
         address: Its machine's IP address; "" until known.
         remote: The connection to its agent; None until then.
         lost: Whether that connection has ended unexpectedly.
@@ -223,13 +224,14 @@ class ExpectedHost:
         self.ready = ready
         self._failed = failed
         self.identity = self.place = self.address = ""
+        self.wish: str | None = None
         self.group: list[ExpectedHost] = [self]
         self.remote: _ArrivedHost | None = None
         self.lost = False
         self._connection: ClusterConnection | None = None
         self._fd = -1
         self._reason: str | None = None  # the cluster's, for its end
-        self._over = False
+        self._settled = False  # whether it has arrived, failed or was released
         self._waiting: Callable[[], None] | None = None
 
     def asked(self, connection: ClusterConnection, identity: str, group: list[ExpectedHost]) -> None:
@@ -238,16 +240,11 @@ class ExpectedHost:
 
     def arrived(self, fd: int) -> None:
         """Take the host's connection."""
-        if self._over:
+        if self._settled:
             os.close(fd)
             return
         self._fd = fd
         self._provider.arrived(self)
-
-    @property
-    def over(self) -> bool:
-        """Return whether the host is no longer waited for: it has arrived, failed or was released."""
-        return self._over
 
     @property
     def peer(self) -> str:
@@ -274,10 +271,10 @@ class ExpectedHost:
 
     def begin(self) -> None:
         """Start talking to the agent, if the host has connected."""
-        if self._fd < 0 or self._over:
+        if self._fd < 0 or self._settled:
             return
         fd, self._fd = self._fd, -1
-        self._over = True
+        self._settled = True
         assert self._connection is not None
         self.remote = _ArrivedHost(
             self._provider.loop,
@@ -289,25 +286,14 @@ class ExpectedHost:
             address=self.address,
             caller_address=self._connection.caller_address,
             interface="",
-            ready=self._came,
+            ready=lambda remote: self._provider.came(self, remote),
             failed=self._refuse,
-            silence=self._provider.given.silence,
-        )
-
-    def _came(self, remote: RemoteHost) -> None:
-        theirs, ours = remote.facts.python_version.split(".")[:2], [str(number) for number in sys.version_info[:2]]
-        if theirs == ours:
-            self._provider.came(self, remote)
-            return
-        remote.close()
-        self._refuse(
-            f"its Python is {'.'.join(theirs)}, and this is {'.'.join(ours)}; name another one with "
-            "backend_options={'python': …}"
+            silence=self._provider.options.silence,
         )
 
     def fail(self, reason: str) -> None:
         """Give up a host that has not arrived."""
-        if not self._over:
+        if not self._settled:
             self._refuse(reason)
 
     def _refuse(self, reason: str) -> None:
@@ -316,7 +302,7 @@ class ExpectedHost:
 
     def release(self) -> None:
         """Give the host back."""
-        self._over = True
+        self._settled = True
         self.remote = None
         if self._fd >= 0:
             os.close(self._fd)
@@ -328,15 +314,15 @@ class ExpectedHost:
         """Wait a moment for the cluster's reason before the loss is reported."""
         self.lost = True
 
-        def told() -> None:
+        def report() -> None:
             timer.cancel()
             self._waiting = self.remote = None
             why = f"{reason} ({self._reason})" if self._reason else reason
             then(why)
             self._provider.lost(self, why)
 
-        self._waiting = told
-        timer = self._provider.loop.call_later(0.0 if self._reason is not None else self._provider.why_s, told)
+        self._waiting = report
+        timer = self._provider.loop.call_later(0.0 if self._reason is not None else self._provider.why_s, report)
 
     def end(self, reason: str) -> None:
         """Report the host as lost, for a known reason."""
@@ -411,9 +397,6 @@ class ClusterConnection:
         if self._arrivals is None:
             self._queued.append(group)
             return
-        group = [one for one in group if not one.over]  # some were released while the cluster was joined
-        if not group:
-            return
         hosts = []
         for one in group:
             identity, key = self._arrivals.expect(one.arrived)
@@ -423,7 +406,8 @@ class ClusterConnection:
         self._program.send(
             op="acquire",
             hosts=hosts,
-            python=self._provider.given.python,
+            python=self._provider.options.python,
+            version="{}.{}".format(*sys.version_info),
             address=self.caller_address,
             port=self._arrivals.port,
             **self._provider.acquiring(group),
@@ -455,7 +439,7 @@ class ClusterConnection:
             host.told(event)
 
     def _connected(self, event: Event) -> None:
-        self.caller_address = self._provider.given.caller_address or event["address"]
+        self.caller_address = self._provider.options.caller_address or event["address"]
         try:
             self._arrivals = Arrivals(self._provider.loop, self.caller_address)
         except OSError as error:

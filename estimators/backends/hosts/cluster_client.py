@@ -1,4 +1,4 @@
-"""A program that speaks with a cluster for a job's supervisor: JSON lines go in, and come out.
+"""A program that talks to a cluster for a job's supervisor: JSON lines go in, and come out.
 
 It is a process of its own, as a cluster's client brings a hundred modules and threads: the supervisor imports none of
 it. Its input ends with the supervisor, however that went.

@@ -6,8 +6,8 @@ events are JSON lines:
 * ``connect``: ``code`` (the ``name`` of the code that runs on hosts, and the descriptor ``fd`` of its archive), and the
   cluster's own arguments; answered by ``connected`` with ``address`` (at which hosts reach this machine), or
   ``refused`` with ``reason``;
-* ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), ``python``, ``address``, ``port``, and the
-  cluster's own arguments; answered by ``pending`` with ``reason`` while room is lacking, and for a ``host`` (an
+* ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), the arguments of :func:`.joining.start_agent`, and
+  the cluster's own ones; answered by ``pending`` with ``reason`` while room is lacking, and for a ``host`` (an
   identity) by ``failed`` or ``ended`` with ``reason``;
 * ``release``: ``host`` (an identity), ``lost`` (whether its connection has ended unexpectedly).
 
@@ -89,7 +89,7 @@ class Program:
             while line:
                 line = line[os.write(self._output, line) :]
 
-    def begin(self, target: Any, *arguments: Any) -> None:
+    def in_thread(self, target: Any, *arguments: Any) -> None:
         """Run a function in a thread of its own."""
         threading.Thread(target=target, args=arguments, daemon=True).start()
 
@@ -106,7 +106,7 @@ class Program:
             for host in hosts:
                 host.shares = hosts
             self.hosts.update({host.identity: host for host in hosts})
-            self.begin(self.acquire, asked, hosts)
+            self.in_thread(self.acquire, asked, hosts)
         elif operation == "release":
             released = self.hosts.pop(asked["host"], None)
             if released is not None:

@@ -32,8 +32,8 @@ def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -
     """Start the agent, whose standard input and output are a connection to the supervisor.
 
     Args:
-        asked: ``python`` (its interpreter; None: this one), ``code`` (its name), ``address``, ``port``, ``identity``
-            and ``key``.
+        asked: ``python`` (its interpreter; None: this one), ``version`` (that it must be of), ``code`` (its name),
+            ``address``, ``port``, ``identity`` and ``key``.
         code: The archive of our code.
         env: Its variables.
 
@@ -44,8 +44,12 @@ def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -
         OSError: it cannot be started, with the reason.
     """
     python = asked["python"] or sys.executable
-    if asked["python"]:
-        _try(python)
+    version = _version_of(python) if asked["python"] else "{}.{}".format(*sys.version_info)
+    if version != asked["version"]:
+        raise OSError(
+            f"its Python is {version}, and this is {asked['version']}; name another one with "
+            "backend_options={'python': …}"
+        )
     package = _unpack(asked["code"], code)
     connection = connect(asked["address"], asked["port"], asked["identity"], asked["key"])
     own, theirs = socket.socketpair()
@@ -70,9 +74,10 @@ def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -
     return own
 
 
-def _try(python: str) -> None:
+def _version_of(python: str) -> str:
     try:
-        subprocess.run([python, "-I", "-c", ""], capture_output=True, text=True, check=True, timeout=30)
+        words = [python, "-I", "-c", "import sys; print(*sys.version_info[:2], sep='.')"]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OSError(f"{python} cannot be run there: {reason}; name an interpreter that is there") from None

@@ -176,9 +176,9 @@ class Driver(cluster_program.Program):
         self._client = address.startswith("ray://")
         own = _own_address(address) if self._client else ray.util.get_node_ip_address()
         self.say("connected", address=own, started=started)
-        self.begin(self._watch)
+        self.in_thread(self._watch)
         if self._client:
-            self.begin(self._watch_from_within)
+            self.in_thread(self._watch_from_within)
 
     def _watch_from_within(self) -> None:
         """Have an actor tell of drained nodes."""
@@ -386,7 +386,7 @@ class Driver(cluster_program.Program):
             options["memory"] = bundle.pop("memory")
         if asked["runtime_env"]:
             options["runtime_env"] = asked["runtime_env"]
-        common = {name: asked[name] for name in ("address", "port", "python")}
+        common = {name: asked[name] for name in ("address", "port", "python", "version")}
         common["kept"] = list(asked["runtime_env"].get("env_vars", ()))
         actor_class = ray.remote(HostActor)
         waiting = {}
@@ -399,13 +399,13 @@ class Driver(cluster_program.Program):
         while waiting:
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_S)
             for ref in done:
-                self.begin(self._follow, waiting.pop(ref), ref)
+                self.in_thread(self._follow, waiting.pop(ref), ref)
             if waiting and not told and time.monotonic() - since > _SLOW_S:
                 told = True
                 names = ", ".join(host.name for host in waiting.values())
                 self.say("pending", reason=f"Ray starts a worker for {names}, or makes its runtime environment")
                 for host in waiting.values():
-                    self.begin(self._check_python, host, asked["runtime_env"])
+                    self.in_thread(self._check_python, host, asked["runtime_env"])
 
     def _check_python(self, host: Host, runtime_env: dict[str, Any]) -> None:
         """Give a host up whose node cannot start a worker with the runtime environment."""
@@ -446,7 +446,7 @@ class Driver(cluster_program.Program):
         """Give a host back, and avoid its node for a time where it was lost."""
         if lost and host.node:
             self._avoided[host.node] = time.monotonic() + _AVOID_S
-        self.begin(self._give_back, host)
+        self.in_thread(self._give_back, host)
 
     def _give_back(self, host: Host) -> None:
         """Have the actor end: the agent does with its connection, and the actor with the agent."""

@@ -31,6 +31,7 @@ _OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "PY
 class RayProvider(ArrivingProvider):
     """Provide hosts on the nodes of a Ray cluster."""
 
+    options: RayOptions
     name: ClassVar[str] = "ray"
     title = "Ray"
     program = Path(__file__).with_name("driver.py")
@@ -40,14 +41,14 @@ class RayProvider(ArrivingProvider):
     why_s = 0.1  # of a worker it comes at once
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        self.options = RayOptions.of(options.backend_options)
-        super().__init__(loop, spec, options, self.options)
+        super().__init__(loop, spec, options, RayOptions.of(options.backend_options))
         self.group = self.options.placement_group
         self.address = self.options.address
         self._local = False  # whether the cluster was started for this job
         self._places: dict[str, str] = {}  # host -> the node that it is said to have
         self._unplaced: dict[str, ExpectedHost] = {}  # hosts that wait until that is said
         self._nodes: _NodeTable | None = None
+        self._follows = False  # whether to ask for the nodes when the cluster was joined
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -90,7 +91,7 @@ class RayProvider(ArrivingProvider):
             self.address = found["address"]
             self.group = self.group or found.get("placement_group")
 
-    # --- the program that speaks with Ray (:mod:`.driver`) ---
+    # --- the program that talks to Ray (:mod:`.driver`) ---
 
     def environment(self) -> Mapping[str, str]:
         """Return the program's environment, without that of a Ray worker."""
@@ -106,7 +107,7 @@ class RayProvider(ArrivingProvider):
         self._local = event["started"]
         if self._local:
             self.tell("No Ray cluster is known here (RAY_ADDRESS), so one was started on this machine, for this job.")
-        if self._nodes is not None:
+        if self._follows:
             self.follow()
 
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class RayProvider(ArrivingProvider):
             "strategy": strategy if len(group) > 1 else "PACK",
             "labels": dict(options.labels),
             "apart": strategy == "STRICT_SPREAD",
-            "node": self._places.pop(group[0].name, None),
+            "node": group[0].wish,
             "group": self.group,
             "runtime_env": dict(options.runtime_env),
         }
@@ -127,6 +128,7 @@ class RayProvider(ArrivingProvider):
         """Ask for the nodes that have room for the job's hosts, once the cluster was joined."""
         strategy, connection = self.spec.strategy, self.connection
         assert isinstance(strategy, Elastic)
+        self._follows = not connection.joined
         if connection.joined:
             most = strategy.most_hosts(len(self.spec.hosts))
             connection.send(op="follow", most=most, bundle=self.bundle, labels=dict(self.options.labels))
@@ -138,6 +140,7 @@ class RayProvider(ArrivingProvider):
 
     def disconnected(self, reason: str) -> None:
         """Let the node table start another program."""
+        self._follows = False
         if self._nodes is not None:
             self._nodes.failed(reason)
 
@@ -174,15 +177,19 @@ class RayProvider(ArrivingProvider):
     def acquire(self, name: str, ready: Ready, failed: Failed) -> None:
         """Ask for room; what is asked for at once comes in one placement group, unless the job is elastic."""
         host = ExpectedHost(self, name, ready, failed)
-        if self.placed and name not in self._places:
+        host.wish = self._places.pop(name, None)
+        if self.placed and host.wish is None:
             self._unplaced[name] = host
         else:
             self.submit(host)
 
     def locate(self, name: str, place: str) -> None:
         """Say which node is to be a host's."""
-        self._places[name] = place
-        if (host := self._unplaced.pop(name, None)) is not None:
+        host = self._unplaced.pop(name, None)
+        if host is None:
+            self._places[name] = place
+        else:
+            host.wish = place
             self.submit(host)
 
     def membership(self) -> MembershipSource | None:

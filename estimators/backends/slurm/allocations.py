@@ -174,7 +174,7 @@ class Queue:
         self._forget()
         waiting, self._answers = self._answers, {}
         for answer in waiting.values():
-            answer({"event": "refused", "reason": "the process that speaks with Slurm was killed", "state": ""})
+            answer({"event": "refused", "reason": "the process that talks to Slurm was killed", "state": ""})
         if not self._closed and self._jobs:
             self._start()
 

@@ -130,7 +130,7 @@ class Driver(cluster_program.Program):
         try:
             with open(session["path"], encoding="utf-8") as file:
                 way = json.load(file)
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError):
             raise ValueError("the process with the Spark session, in which fit() was called, has ended") from None
         os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(way["port"]), way["secret"]
         os.environ["PYSPARK_PIN_THREAD"] = str(way["pinned"]).lower()
@@ -163,7 +163,7 @@ class Driver(cluster_program.Program):
             for host in hosts:
                 host.stage = stage
             self._stages.add(stage)
-            self.begin(self._watch, stage, hosts, over)
+            self.in_thread(self._watch, stage, hosts, over)
             names = ", ".join(host.name for host in hosts)
             self._context.setJobGroup(stage, f"fleetfit: {names}", interruptOnCancel=True)
             # A list: for a range Spark would start another Python worker first.
@@ -215,10 +215,10 @@ class Driver(cluster_program.Program):
         said, known, since = "", -1, time.monotonic()
         wanted = len(hosts) + sum(not host.over.is_set() for host in list(self.hosts.values()) if host not in hosts)
         while not all(host.released.is_set() for host in hosts):
-            cores = self._cores()
+            cores = sorted(self._cores(), reverse=True)
             room = sum(cores) if self._local else len(cores)
             if room >= wanted:
-                return 1 if self._local else sorted(cores, reverse=True)[wanted - 1]
+                return 1 if self._local else cores[wanted - 1]
             of = f" of {'/'.join(map(str, cores))} cores" if cores else ""
             reason = f"Spark has {room} executor{'s' * (room != 1)}{of} for {wanted} hosts, an executor each"
             if self._local:
@@ -235,7 +235,7 @@ class Driver(cluster_program.Program):
 
     def _patience(self, room: int) -> float:
         """Return for how many seconds to wait for another executor."""
-        if self._local:
+        if self._local and room:
             return 0.0
         planned = self._context.getConf().get("spark.executor.instances")
         if str(self._context.master).startswith("local-cluster["):
@@ -256,9 +256,8 @@ class Driver(cluster_program.Program):
         """Report why a stage has failed, and cancel it before Spark retries it."""
         began, told = time.monotonic(), False
         while not over.wait(_LOOK_S):
-            with contextlib.suppress(
-                Exception
-            ):  # a finished stage is not found; the end of the session is reported by collect()
+            # A finished stage is not found; the end of the session is reported by collect().
+            with contextlib.suppress(Exception):
                 reason, running = self._state(stage, len(hosts))
                 if reason is not None:
                     self._tell(hosts, reason)
@@ -296,7 +295,7 @@ class Driver(cluster_program.Program):
 
     def release(self, host: Host, lost: bool) -> None:
         """Wait for the task to end with its agent; cancel the stage if it does not."""
-        self.begin(self._give_back, host)
+        self.in_thread(self._give_back, host)
 
     def _give_back(self, host: Host) -> None:
         if not host.over.wait(cluster_program.RELEASE_S) and all(other.released.is_set() for other in host.shares):

@@ -166,7 +166,8 @@ def _write_manifest(manifest: Path, folder: Path) -> None:
     try:
         os.link(part, manifest)
     except FileExistsError:
-        shutil.rmtree(folder)
+        if not os.path.samefile(part, manifest):  # on NFS a link that was made may be reported as an error
+            shutil.rmtree(folder)
     except OSError:  # there are file systems without links, on which the last one counts
         os.replace(part, manifest)
     finally:

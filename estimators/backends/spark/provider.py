@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
 from container.system.loop import Loop
-from estimators.backends import installed
+from estimators.backends.engine import Engine
 from estimators.backends.hosts.arriving import ArrivingOptions, ArrivingProvider, ExpectedHost
 from estimators.backends.hosts.provider import Finding, Placement
 from estimators.backends.spark import session
-from estimators.job.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: The oldest PySpark whose tasks may ask for whole executors on all cluster managers.
-_PYSPARK = installed.Engine("PySpark", "pyspark", (4, 0), extra="spark")
+#: Tasks may ask for whole executors on all cluster managers from 4.0 on.
+_PYSPARK = Engine("PySpark", "pyspark", (4, 0), extra="spark")
 
 
 class SparkOptions(ArrivingOptions):
@@ -57,6 +57,11 @@ class SparkProvider(ArrivingProvider):
         stage = "tasks" if isinstance(spec.strategy, Elastic) else "a barrier stage of tasks"
         note = f"Spark: {stage}, {spec.instance_count} executors of this process's session"
         return cls.placement(spec, SparkOptions.of(options.backend_options), note)
+
+    @classmethod
+    def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
+        """Refuse dispatchers."""
+        raise UnsupportedError("A dispatcher does not reach this process's Spark session; leave dispatcher out.")
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:

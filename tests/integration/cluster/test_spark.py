@@ -151,9 +151,14 @@ def test_what_cannot_be_meant_is_refused(make: clusters.Make) -> None:
         make("pass", options={"backend_options": {"pyton": "/usr/bin/python3"}}).fit()
 
 
+def test_a_dispatcher_is_refused_as_it_has_no_session(make: clusters.Make) -> None:
+    with pytest.raises(UnsupportedError, match="does not reach this process's Spark session"):
+        make("pass", options={"dispatcher": "head.example"}).fit()
+
+
 def test_a_process_without_a_session_is_told_to_make_one(tmp_path: Path, home: Path) -> None:
     make = clusters.Make(tmp_path, instance_type="spark")
-    words = [sys.executable, "-m", "estimators.cli", "train", str(Path(make("pass").source_dir) / "train.py")]
+    words = [sys.executable, "-m", "estimators.cli.main", "train", str(Path(make("pass").source_dir) / "train.py")]
     done = subprocess.run([*words, "--instance-type", "spark"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode and "there is none; make it first: SparkSession.builder" in done.stderr
 
@@ -208,6 +213,7 @@ def test_a_data_frame_is_a_channel_that_is_written_once(make: clusters.Make, spa
     assert len(list(frames.iterdir())) == 4
 
 
+@pytest.mark.tensorflow
 def test_of_two_writers_of_one_frame_one_counts_and_nothing_is_left_of_the_other(
     spark: sparks.Session, tmp_path: Path
 ) -> None:

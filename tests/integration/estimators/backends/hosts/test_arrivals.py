@@ -6,6 +6,7 @@ import base64
 import contextlib
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -101,3 +102,9 @@ def test_what_says_nothing_or_too_little_holds_nobody_up(arrivals: Arrivals, run
     silent.close()
     os.close(came[0])
     said[0].close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("python", [None, sys.executable])
+def test_another_python_than_the_callers_is_refused_before_anything_is_sent_there(python: str | None) -> None:
+    with pytest.raises(OSError, match=r"its Python is 3\.\d+, and this is 2\.7; name another one"):
+        joining.start_agent({"python": python, "version": "2.7"}, b"", {})

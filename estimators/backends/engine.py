@@ -41,11 +41,12 @@ class Engine:
 
     def refusal(self) -> str | None:
         """Return why the engine cannot be used here, with the remedy; None if it can."""
-        if self.version is None:
+        version = self.version
+        if version is None:
             return f"{self.title} is not installed here; {self.remedy}."
-        if tuple(int(part) for part in self.version.split(".")[:2] if part.isdecimal()) < self.oldest:
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < self.oldest:
             needed = f"{'.'.join(map(str, self.oldest))} or newer is needed{self.note}"
-            return f"{self.title} {self.version} is installed here, and {needed}: {self.remedy}."
+            return f"{self.title} {version} is installed here, and {needed}: {self.remedy}."
         return None
 
     def finding(self, name: str, purpose: str, where: str = "") -> Finding:
