@@ -35,9 +35,8 @@ class RayProvider(ArrivingProvider):
     name: ClassVar[str] = "ray"
     title = "Ray"
     program = Path(__file__).with_name("driver.py")
-    logged = re.compile(
-        r"^\[[^\]]* [A-Z] [^\]*\] (?:\([^)]*\) )?\S+\.\w+:\d+: ", re.MULTILINE
-    )  # time, level, process, file
+    # Time, level, process, file.
+    logged = re.compile(r"^\[[^\]]* [A-Z] [^\]]*\] (?:\([^)]*\) )?\S+\.\w+:\d+: ", re.MULTILINE)
     why_s = 0.1  # of a worker it comes at once
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:

@@ -220,7 +220,7 @@ def test_of_two_writers_of_one_frame_one_counts_and_nothing_is_left_of_the_other
     frame = spark.spark.range(20, numPartitions=2)
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(TrainingInput.from_spark, frame, path=tmp_path / "store") for _ in range(2)]
-        uris = {one.result().uri for one in both}
+        uris = {one.result().config["DataSource"]["S3DataSource"]["S3Uri"] for one in both}
     [manifest] = (tmp_path / "store").glob("*.manifest")
     assert len(uris) == 1 and manifest.name in uris.pop()
     [folder] = (path for path in (tmp_path / "store").iterdir() if path != manifest)
