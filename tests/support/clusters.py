@@ -476,10 +476,12 @@ class Snapshot:
         return found[0]
 
     def left(self, *, with_supervisor: bool = False) -> list[Process]:
-        """What is still alive."""
+        """What is still alive; the supervisor's client of a cluster ends by itself with it."""
         everything = {*self.members, *marked(self.job.name)}
         if with_supervisor:
             everything.add(self.supervisor)
+        else:
+            everything = {one for one in everything if not "".join(one.argv[-1:]).endswith("/driver.py")}
         return [one for one in everything if one.alive]
 
     def await_end(self) -> None:

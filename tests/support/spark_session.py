@@ -104,14 +104,18 @@ class Session:
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:
         """What executors have of a test's environment: no folders of its, and a mark."""
-        before = dict(os.environ)
+        before, temporary = dict(os.environ), tempfile.tempdir
+        tempfile.tempdir = str(self._folder)
         for name in ("FLEETFIT_HOME", "TMPDIR"):
             os.environ.pop(name, None)
         work = str(self._folder / "work")
         os.environ.update({MARK: str(os.getpid()), "SPARK_WORKER_DIR": work, "PYSPARK_PYTHON": sys.executable})
-        yield
-        os.environ.clear()
-        os.environ.update(before)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            tempfile.tempdir = temporary
 
     def close(self) -> None:
         """End everything, once."""
