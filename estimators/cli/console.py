@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from estimators.job import strict_json
-from estimators.job.text import columns_of, fit_columns, padded, visible
+from estimators.job.text import columns_of, visible
+from estimators.results.tables import terminal_width
 
-_STATUS_COLOURS = {"Completed": "32", "Failed": "31", "Stopped": "33", "Stopping": "33", "InProgress": "36"}
+_STATUS_STYLES = {
+    "Completed": "green", "Failed": "red", "Stopped": "yellow", "Stopping": "yellow", "InProgress": "cyan",
+}  # fmt: skip
+#: Seconds from which on a time is told in minutes, hours and days; after the last it is told as a date.
+_UNITS = ((60.0, "min"), (3600.0, "h"), (86_400.0, "d"))
+_DATE_FROM_S = 30 * 86_400.0
 
 
 def say(text: str) -> None:
@@ -57,39 +63,73 @@ def coloured() -> bool:
     return wants_colour(sys.stdout)
 
 
-def paint_status(text: str, status: str, colour: bool) -> str:
-    """Return a status in its colour."""
-    code = _STATUS_COLOURS.get(status)
-    return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    status_column: int | None = None,
+    optional: Sequence[int] = (),
+    paragraphs: bool = False,
+) -> str:
+    """Return columns for people, as wide as the terminal at most; in a pipe they are whole.
 
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, status_column: int | None = None) -> str:
-    """Columns for people; on a terminal the last one is cut to the width, in a pipe nothing is.
+    On a terminal that is too narrow, optional columns are left out; then the first column, the names, is folded,
+    and others are cut with an ellipsis.
 
     Args:
         header: Titles.
         rows: Texts, as many as titles.
         status_column: The column whose text begins with a job's status, to be coloured.
+        optional: Columns that may be left out, the least useful first.
+        paragraphs: Whether the last column has sentences, which are wrapped at their words.
     """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    width, shown = terminal_width(), list(range(len(header)))
+    for place in optional:
+        wanted = sum(2 + max(columns_of(row[one]) for row in (header, *rows)) for one in shown) - 2
+        if width is not None and wanted > width:
+            shown.remove(place)
+    made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for place in shown:
+        made.add_column(
+            Text(header[place]),
+            no_wrap=place != shown[0] and not (paragraphs and place == shown[-1]),
+            overflow="fold" if place == shown[0] else "ellipsis",
+            min_width=4,
+        )
+    for row in rows:
+        cells = [Text(visible(row[place])) for place in shown]
+        if status_column is not None:
+            cells[shown.index(status_column)].stylize(_STATUS_STYLES.get(row[status_column].split(" ", 1)[0], ""))
+        made.add_row(*cells)
     colour = coloured()
-    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    lines: list[str] = []
-    for number, cells in enumerate(padded((header, *rows))):
-        line = "  ".join(cells).rstrip()
-        if limit is not None and columns_of(line) > limit:
-            line = fit_columns(line, limit - 1) + "…"
-        if number == 0:
-            line = f"\x1b[1m{line}\x1b[0m" if colour else line
-        elif status_column is not None and colour:
-            text = cells[status_column].rstrip()
-            line = line.replace(text, paint_status(text, text.split(" ", 1)[0], True), 1)
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+    console = Console(
+        file=io.StringIO(), width=width or 100_000, force_terminal=colour, color_system="standard" if colour else None
+    )
+    with console.capture() as captured:
+        console.print(made)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def when(seconds: float | None) -> str:
     """Return a time of day in the local zone: ``2026-11-21 06:17:00``; ``-`` for None."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
+
+
+def ago(seconds: float | None) -> str:
+    """Return a time of the past as people say it: ``3 min ago``, a date after a month; ``-`` for None."""
+    if not seconds:
+        return "-"
+    since = time.time() - seconds
+    if since >= _DATE_FROM_S:
+        return time.strftime("%Y-%m-%d", time.localtime(seconds))
+    for unit, name in reversed(_UNITS):
+        if since >= unit:
+            return f"{since // unit:.0f} {name} ago"
+    return "just now"
 
 
 def confirm(question: str) -> bool:

@@ -160,12 +160,13 @@ def run_list(args: argparse.Namespace) -> int:
                 _status_text(job),
                 job["strategy"],
                 str(job["hosts"]),
-                console.when(job["created"]),
+                console.ago(job["created"]),
                 _took(job),
             ]
             for job in jobs
         ]
-        console.out(console.table(("NAME", "STATUS", "STRATEGY", "HOSTS", "CREATED", "TOOK"), rows, status_column=1))
+        header = ("NAME", "STATUS", "STRATEGY", "HOSTS", "CREATED", "TOOK")
+        console.out(console.table(header, rows, status_column=1, optional=(3, 2, 5, 4)))
     if not (args.json or args.quiet):
         _say_what_is_kept()
     return Exit.OK

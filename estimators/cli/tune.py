@@ -167,7 +167,8 @@ def run_tuning(args: argparse.Namespace) -> int:
     if (held_up := held_up_by(record)) is not None:
         console.say(held_up)
     head, rows = cells(record, sorted_rows(record))
-    console.out(console.table([title.upper() for title in head], rows))
+    optional = [head.index(title) for title in ("job", "reports", "time")]
+    console.out(console.table([title.upper() for title in head], rows, optional=optional))
     return Exit.OK
 
 
@@ -239,7 +240,9 @@ class _Live:
         more = f", and {len(rows) - _LIVE_ROWS} more" if len(rows) > _LIVE_ROWS else ""
         table = Table(title=Text(visible(f"{self._record.name}: {summary(self._record)}{more}")), title_justify="left")
         for place, title in enumerate(head):
-            table.add_column(Text(visible(title)), justify="left" if place < 2 else "right")
+            table.add_column(
+                Text(visible(title)), justify="right" if 1 < place < len(head) - 1 else "left", no_wrap=True
+            )
         for row, line in zip(rows, texts, strict=False):
             style = {"Completed": "", "Running": "cyan", "Failed": "red"}.get(row["state"], "dim")
             table.add_row(*(Text(visible(text)) for text in line), style=style)
@@ -322,7 +325,7 @@ def _list(*, as_json: bool) -> int:
         console.out_json([{"name": one.name, **one.status()} for one in records])
         return Exit.OK
     rows = [[one.name, one.status()["HyperParameterTuningJobStatus"], summary(one)] for one in records]
-    console.out(console.table(["NAME", "STATUS", "TRIALS"], rows, status_column=1))
+    console.out(console.table(["NAME", "STATUS", "TRIALS"], rows, status_column=1, paragraphs=True))
     return Exit.OK
 
 

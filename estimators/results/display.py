@@ -11,6 +11,7 @@ from estimators.job import fleets
 from estimators.job.secrets import mask_value
 from estimators.job.text import columns_of, visible
 from estimators.results.html import render
+from estimators.results.summary import number_text
 
 if TYPE_CHECKING:
     from estimators.job.settings import Settings
@@ -45,13 +46,6 @@ def seconds_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def number_text(value: float) -> str:
-    """At most six significant digits, whole numbers whole: ``0.974``, ``5321``, ``1.5e-07``."""
-    if abs(value) < 1e15 and value == int(value):
-        return str(int(value))
-    return f"{value:.6g}"
-
-
 def rows(result: Result) -> list[tuple[str, list[str]]]:
     """Return the table as data: a label, and its lines."""
     table: list[tuple[str, list[str]]] = []
@@ -74,9 +68,9 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
     if result.endings:
         table.append(("attempts", list(result.endings)))
     if result.samples_per_second is not None:
-        speed = [f"{_rate_text(result.samples_per_second)} samples/s"]
+        speed = [f"{number_text(result.samples_per_second)} samples/s"]
         if result.steps_per_second is not None:
-            speed.insert(0, f"{_rate_text(result.steps_per_second)} steps/s")
+            speed.insert(0, f"{number_text(result.steps_per_second)} steps/s")
         if result.global_batch_size is not None:
             speed.append(f"global batch {result.global_batch_size}")
         table.append(("speed", speed))
@@ -148,11 +142,6 @@ def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
     if job is not None:
         shown.append(("latest job", [job]))
     return render("results/templates/estimator", kind=kind, rows=shown)
-
-
-def _rate_text(value: float) -> str:
-    """Return a measured rate: more than four digits would be noise."""
-    return number_text(float(f"{value:.4g}"))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ def summary(result: Result) -> dict[str, Any]:
         "straggler": straggler.rank if straggler is not None else None,
         **{f"metric_{name}": value for name, value in result.metrics.items()},
     }
+
+
+def number_text(value: float | None) -> str:
+    """``0.974``, ``12.3``, ``7,758``, ``1.5e-07``: four digits, more before the decimal point. ``–`` for None."""
+    if value is None:
+        return "–"
+    if math.isfinite(value) and abs(value) < 1e15 and (abs(value) >= 999.95 or value == int(value)):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def bytes_text(count: float | None) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimators.job.text import visible
-from estimators.results.display import number_text, seconds_text
+from estimators.results.display import seconds_text
 from estimators.results.html import render
+from estimators.results.summary import number_text
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
 
@@ -87,16 +88,16 @@ def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[st
     spec = record.spec
     names = list(spec.ranges)
     shared = ["hosts"] if spec.fleet is not None else []
-    head = ["trial", "state", spec.objective, *names, *shared, "reports", "time"]
+    head = ["trial", "state", spec.objective, *names, *shared, "reports", "time", "job"]
     found = []
     for row in rows:
         value = row["value"] if row["value"] is not None else row["last"]
         took = seconds_text(row["ended"] - row["created"]) if row["ended"] is not None else ""
         found.append(
             [
-                row["job"], row["state"], number_text(value) if value is not None else "–",
+                str(row["number"] + 1), row["state"], number_text(value) if value is not None else "–",
                 *(_value(row["values"].get(name, "")) for name in names),
-                *(str(row.get("hosts") or "–") for _ in shared), str(row["reports"] or "–"), took,
+                *(str(row.get("hosts") or "–") for _ in shared), str(row["reports"] or "–"), took, row["job"],
             ]
         )  # fmt: skip
     return head, found
@@ -124,8 +125,8 @@ def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
         colour=_COLOURS.get(state, "inherit"),
         why=status.get("FailureReason") or status.get("Fleetfit", {}).get("ended_because") or "",
         summary=summary(record),
-        head=head,
-        rows=table,
+        head=[head[-1], *head[:-1]],
+        rows=[[job, *others] for *others, job in table],
         faint=[place for place, row in enumerate(rows[:_MOST_ROWS]) if row["state"] not in ("Completed", "Running")],
         notes=notes,
         plots=[plot.svg() for plot in draw_all(record) if not plot.empty] if plots else [],
@@ -166,4 +167,4 @@ def _value(text: str) -> str:
         number = float(text)
     except ValueError:
         return text.strip('"')
-    return number_text(float(f"{number:.4g}"))
+    return text if number == int(number) else f"{number:.4g}"

@@ -40,13 +40,14 @@ def history(record: TuningRecord) -> Plot:
             [number for number, _ in best] + [last], [value for _, value in best] + [best[-1][1]],
             where="post", color=style.colour(2), linewidth=1.7, label="best so far",
         )  # fmt: skip
+    style.whole_numbers(axes)
     style.label(axes, x="trial", y=spec.objective, title="Trials")
     style.legend(made, axes)
     return Plot(made, "Trials")
 
 
 def parallel(record: TuningRecord) -> Plot:
-    """Draw every trial as a line across its hyperparameters to its value; the better, the darker."""
+    """Draw every trial as a line across its hyperparameters to its value; the better, the more opaque."""
     spec = record.spec
     rows = [row for row in record.trials() if row["value"] is not None and row["state"] in ("Completed", "Pruned")]
     if len(rows) < 2:
@@ -84,7 +85,7 @@ def parallel(record: TuningRecord) -> Plot:
         for height, text in ((-0.09, low_text), (1.06, high_text)):
             axes.text(place, height, style.short(text, 12), ha="center", color=INK, fontsize=7)
     axes.grid(False)
-    style.label(axes, title="Parallel coordinates (dark: the best fifth)")
+    style.label(axes, title="Parallel coordinates (blue: the best fifth)")
     return Plot(made, "Parallel coordinates")
 
 
@@ -123,6 +124,7 @@ def curves(record: TuningRecord) -> Plot:
         else:
             pruned = row["state"] == "Pruned"
             axes.plot(x, y, color=style.colour(1 if pruned else 0), linewidth=0.9, alpha=0.6)
+    style.whole_numbers(axes)
     style.label(axes, x="values reported", y=spec.metric, title="Learning curves")
     style.legend(made, axes)
     return Plot(made, "Learning curves")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from estimators.job import fleets as table
 
 if TYPE_CHECKING:
     import ec2_machines
+    from playwright.sync_api import Browser
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,6 +135,20 @@ def spark(executors: sparks.Session, home: Path, monkeypatch: pytest.MonkeyPatch
     clusters.kill_everything_of(home)
     clusters.until(lambda: not executors.pids())
     executors.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A real browser."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
 
 
 @pytest.fixture(scope="module")

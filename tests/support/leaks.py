@@ -18,7 +18,9 @@ _ENDING_S = 10.0
 #: Libraries keep some of their own files open, such as fonts.
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 #: Fixtures of several tests, whose clients in this process connect as they need to, and stay connected.
-_ENGINES = frozenset({"cloud", "engine", "executors", "kernel", "raylets", "region", "s3_process", "served", "sm"})
+_ENGINES = frozenset(
+    {"browser", "cloud", "engine", "executors", "kernel", "raylets", "region", "s3_process", "served", "sm"}
+)
 #: What fixtures of several tests have opened, which stays open.
 _kept: dict[str, str] = {}
 

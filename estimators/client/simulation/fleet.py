@@ -14,7 +14,7 @@ from estimators.job import instances
 from estimators.job.bounds import MAX_HOSTS
 from estimators.job.errors import ConfigurationError
 from estimators.job.spot_market import SpotMarket
-from estimators.job.text import padded
+from estimators.results import tables
 from estimators.results.advice import recommending
 from estimators.results.advice.calibration import Calibration
 from estimators.results.advice.model import CPU, GPU, Constants
@@ -90,8 +90,9 @@ class FleetRecommendation:
         return found
 
     def __str__(self) -> str:
-        lines = ["  ".join(cells).rstrip() for cells in padded(self.rows())]
-        return "\n".join([f"take {_title(self)}", *(f"  {reason}" for reason in self.reasons), "", *lines])
+        width, (head, *rows) = tables.terminal_width(), self.rows()
+        reasons = tables.paragraphs(self.reasons, width, indent="  ")
+        return "\n".join([f"take {_title(self)}", *reasons, "", tables.numbers(head, rows, width)])
 
     def __repr__(self) -> str:
         return str(self)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from container.contract.names import unknown
 from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
-from estimators.job.text import padded
+from estimators.results import tables
 from estimators.results.advice import calibration as calibrations
 from estimators.results.advice.model import CPU, GPU, Constants, Hardware, Prediction, Workload, predict
 from estimators.results.advice.published import MODELS, KnownModel
 from estimators.results.result import Result
-from estimators.results.summary import bytes_text, dollars_text, percent_text, time_text
+from estimators.results.summary import bytes_text, dollars_text, number_text, percent_text, time_text
 
 if TYPE_CHECKING:
     from estimators.results.plots import Plot
@@ -97,15 +97,16 @@ class Recommendation:
             found.append(
                 [
                     option.title, time_text(one.step_s), time_text(one.waiting_s), time_text(one.exchange_s),
-                    f"{one.samples_per_second:,.4g}", percent_text(one.efficiency), one.limit,
+                    number_text(one.samples_per_second), percent_text(one.efficiency), one.limit,
                     dollars_text(option.dollars_per_million),
                 ]
             )  # fmt: skip
         return found
 
     def __str__(self) -> str:
-        lines = ["  ".join(cells).rstrip() for cells in padded(self.rows())]
-        return "\n".join([f"take {self.choice.title}", *(f"  {reason}" for reason in self.reasons), "", *lines])
+        width, (head, *rows) = tables.terminal_width(), self.rows()
+        reasons = tables.paragraphs(self.reasons, width, indent="  ")
+        return "\n".join([f"take {self.choice.title}", *reasons, "", tables.numbers(head, rows, width)])
 
     def plot(self) -> Plot:
         """Return a bar for each option: what its step is made of.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import unknown
-from estimators.job.text import columns_of, padded
+from estimators.results import tables
 from estimators.results.result import Result
-from estimators.results.summary import bytes_text, count_text, dollars_text, percent_text, time_text
+from estimators.results.summary import bytes_text, count_text, dollars_text, number_text, percent_text, time_text
 
 if TYPE_CHECKING:
     import pandas
@@ -106,10 +106,6 @@ class Column:
     title: str
     value: Callable[[Result], float | None]
     show: Callable[[float], str]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _step(share: float) -> Callable[[Result], float | None]:
@@ -209,10 +205,10 @@ class Comparison:
                 if name not in ("epoch", "samples_per_second"):
                     metrics[name] = None
         all_columns = [
-            Column("samples/s", lambda result: result.samples_per_second, _number),
-            *(Column(name, _metric(name), lambda value: f"{value:.4g}") for name in list(metrics)[:4]),
+            Column("samples/s", lambda result: result.samples_per_second, number_text),
+            *(Column(name, _metric(name), number_text) for name in list(metrics)[:4]),
             Column("total", lambda result: result.seconds, time_text),
-            Column("steps/s", lambda result: result.steps_per_second, _number),
+            Column("steps/s", lambda result: result.steps_per_second, number_text),
             Column("step, median", _step(0.5), time_text),
             Column("step, p95", _step(0.95), time_text),
             Column("to first step", lambda result: result.to_first_step_s, time_text),
@@ -332,10 +328,11 @@ class Comparison:
     def __str__(self) -> str:
         if not self.groups:
             return "nothing to compare"
-        head, rows = self.rows()
-        lines = ["  ".join(cells).rstrip() for cells in padded((head, *rows), right=True)]
-        lines.insert(1, "─" * max(map(columns_of, lines)))
-        return "\n".join([*lines, *(["", *self.notes()] if self.notes() else [])])
+        width = tables.terminal_width()
+        lines = [tables.numbers(*self.rows(), width)]
+        if self.notes():
+            lines += ["", *tables.paragraphs(self.notes(), width)]
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         from estimators.results.html import render

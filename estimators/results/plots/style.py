@@ -51,6 +51,13 @@ def dress(axes: Axes) -> None:
     axes.patch.set_alpha(0.0)
 
 
+def whole_numbers(axes: Axes) -> None:
+    """Have only whole numbers below the axes, which count something."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
     """Name what the axes show, with units."""
     axes.set_xlabel(x, color=INK, fontsize=9)

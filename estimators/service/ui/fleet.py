@@ -49,8 +49,8 @@ def study_html(record: TuningRecord) -> str:
         status=str(status["HyperParameterTuningJobStatus"]),
         why=status.get("FailureReason") or own.get("ended_because") or "",
         summary=summary(record),
-        head=head,
-        rows=[(row["job"], cell[1:], row["reason"] or "") for row, cell in zip(rows, table, strict=True)],
+        head=["job", *head[:-1]],
+        rows=[(row["job"], cell[:-1], row["reason"] or "") for row, cell in zip(rows, table, strict=True)],
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -14,7 +13,7 @@ from pathlib import Path
 import clusters
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import APIResponse, Browser, BrowserContext, expect, sync_playwright
+from playwright.sync_api import APIResponse, Browser, BrowserContext, expect
 from playwright.sync_api import Page as Tab
 
 from container.checkpoint.manifest import Progress
@@ -54,17 +53,6 @@ print("it was told", flush=True)
 
 #: Waits to be ended.
 ENDLESS = "import signal; print('it waits', flush=True); signal.pause()"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("chromium is not installed")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import pytest
 
 from container.contract.durations import Durations
 from estimators import MPI, TensorFlow
-from estimators.results.display import job_html, job_table, number_text, seconds_text
+from estimators.results.display import job_html, job_table, seconds_text
 from estimators.results.result import Result
+from estimators.results.summary import number_text
 
 RESULT = Result(
     job_name="digits-1",
@@ -31,7 +32,7 @@ def test_the_table() -> None:
         "digits-1  Completed\n"
         "  phases   launch 0.21 s · training 12.3 s · first step 1.00 s\n"
         "  total    17.4 s\n"
-        "  metrics  val_accuracy 0.974322 · samples/s 5321\n"
+        "  metrics  val_accuracy 0.9743 · samples/s 5,321\n"
         "  model    /out/model.tar.gz\n"
         "  logs     /home/jobs/digits-1/hosts\n"
         f"{rule}\n"
@@ -88,7 +89,9 @@ def test_seconds(seconds: float, text: str) -> None:
     ("value", "text"),
     [
         (1.0, "1"),
-        (0.1234567, "0.123457"),
+        (0.1234567, "0.1235"),
+        (7758.2, "7,758"),
+        (17100.0, "17,100"),
         (1e-9, "1e-09"),
         (float("nan"), "nan"),
         (float("inf"), "inf"),

@@ -1,0 +1,68 @@
+"""Tables as text: whole in a pipe, and no wider than the terminal on one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from estimators.job.text import columns_of, padded
+
+#: The narrowest terminal that tables are made for, in columns.
+_LEAST = 60
+_GAP = 2
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal that standard output is, in columns; None for a pipe or a file."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    return max(_LEAST, shutil.get_terminal_size().columns)
+
+
+def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """Return a table of numbers under titles, whose first column has the rows' names.
+
+    Args:
+        head: The titles.
+        rows: Texts, as many in each row as there are titles.
+        width: The most columns of a terminal that the table may take; None for any number. A table that would be wider
+            is transposed, and if need be divided into several, so that no number is cut.
+    """
+    if width is None or _width((head, *rows)) <= width:
+        return _set(head, rows)
+    parts: list[list[Sequence[str]]] = []
+    for row in rows:
+        if not parts or _width(_transposed(head, [*parts[-1], row])) > width:
+            parts.append([])
+        parts[-1].append(row)
+    return "\n\n".join(_set(*_split(_transposed(head, part))) for part in parts)
+
+
+def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> list[str]:
+    """Return the lines of some texts, each wrapped at its words to a width; None for whole texts."""
+    if width is None:
+        return [indent + text for text in texts]
+    more = indent + "  "
+    return [
+        line for text in texts for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=more)
+    ]
+
+
+def _set(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [(" " * _GAP).join(cells).rstrip() for cells in padded((head, *rows), right=True)]
+    return "\n".join([lines[0], "─" * max(map(columns_of, lines)), *lines[1:]])
+
+
+def _width(rows: Sequence[Sequence[str]]) -> int:
+    columns = list(zip(*rows, strict=True))
+    return sum(max(map(columns_of, column)) for column in columns) + _GAP * (len(columns) - 1)
+
+
+def _transposed(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [list(row) for row in zip(head, *rows, strict=True)]
+
+
+def _split(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    return rows[0], rows[1:]
