@@ -1,4 +1,4 @@
-"""Packaging of fleetfit: the ``estimators`` and ``container`` packages, nothing else of this repository.
+"""Packaging of fleetfit: the packages ``estimators`` and ``container`` and the module ``fleetfit``, nothing else.
 
 ``entrypoints/`` must never be packaged: a top-level module of that name on PyPI is imported by Jupyter tools.
 """
@@ -128,6 +128,7 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=PACKAGES,
+    py_modules=["fleetfit"],
     package_data={
         "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
     },

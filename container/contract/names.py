@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Marks where a text was cut, for readers and for those who hide secrets: what is left of one stands beside it.
 CUT = "…"
@@ -54,3 +57,34 @@ def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
     guess = nearest(value, names) if isinstance(value, str) and len(value) <= _SHOWN else None
     hint = f" Did you mean {guess!r}?" if guess is not None else ""
     return f"unknown {what} {shown(value)}.{hint} Allowed: {', '.join(repr(name) for name in names)}."
+
+
+def suggesting(
+    title: str, advice: Callable[[str, Any], str] = lambda name, value: ""
+) -> Callable[[_Function], _Function]:
+    """Decorate a function to refuse unknown keyword arguments with the nearest name.
+
+    Args:
+        title: The function's name in the message.
+        advice: Returns a sentence for an unknown name and its value that has no nearest name; "" for none.
+
+    Returns:
+        The decorator. The function raises a TypeError, as Python itself would.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        code = function.__code__
+        known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            for name, value in kwargs.items():
+                if name not in known:
+                    names = [one for one in known if one != "self"]
+                    more = "" if nearest(name, names) is not None else advice(name, value)
+                    raise TypeError(f"{unknown(f'argument of {title}', name, names)}{more and f' {more}'}")
+            return function(*args, **kwargs)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate

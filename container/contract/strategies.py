@@ -87,6 +87,14 @@ class Distribution:
             raise OptionError(f"{what} {name!r} is of TensorFlow 1's time: {cls.former[name]}.")
         raise OptionError(unknown(what, name, allowed))
 
+    def __repr__(self) -> str:
+        given = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, field.name) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
     @property
     def ranks_per_host(self) -> int:
         """How many ranks run on each host."""
@@ -118,7 +126,7 @@ class Distribution:
         return {self.key: {"enabled": True, **options}}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ParameterServer(Distribution):
     """TensorFlow parameter servers: asynchronous updates of variables that ``ps`` processes hold.
 
@@ -165,7 +173,7 @@ class ParameterServer(Distribution):
         return self.cluster_spec == "coordinator"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class MPI(Distribution):
     """Horovod's ring all-reduce, or any MPI program: one ``mpirun`` for hosts x ``processes_per_host`` ranks.
 
@@ -226,7 +234,7 @@ class MPI(Distribution):
         return values
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class CollectiveAllReduce(Distribution):
     """TensorFlow's ``MultiWorkerMirroredStrategy``: every rank runs the script with its TF_CONFIG.
 
@@ -278,7 +286,7 @@ class CollectiveAllReduce(Distribution):
 MultiWorkerMirrored = CollectiveAllReduce
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Mirrored(Distribution):
     """TensorFlow's ``MirroredStrategy``: one host and one process, with a copy of the model on each device.
 
@@ -321,7 +329,7 @@ class Mirrored(Distribution):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class TorchDistributed(Distribution):
     """PyTorch's ``torch.distributed``: every rank runs the script with the variables that torchrun would give it.
 
@@ -352,7 +360,7 @@ class TorchDistributed(Distribution):
 DISCOVERED_BY_CALLER = "@caller"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Elastic(Distribution):
     """Base of the strategies whose hosts may come and go while they train. They start at ``instance_count`` hosts.
 
@@ -497,7 +505,7 @@ class Elastic(Distribution):
 _ELASTIC = {field.name: f"fleetfit_elastic_{field.name}" for field in dataclasses.fields(Elastic)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticHorovod(Elastic):
     """Elastic Horovod: hosts may come and go while it trains. Starts at ``instance_count`` hosts.
 
@@ -522,7 +530,7 @@ class ElasticHorovod(Elastic):
         _flag("ElasticHorovod(warm=…)", self.warm)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticTorchDistributed(Elastic):
     """``torch.distributed`` whose hosts may come and go: every rank starts again when they do, as under torchrun.
 

@@ -58,7 +58,7 @@ class Engine:
             where: Addition to the version, if the engine can be used.
         """
         if self.version is None:
-            return Finding(name=name, ok=True, text=f"not installed; {self.remedy} for {purpose}")
+            return Finding(name=name, ok=None, text=f"not installed; {self.remedy} for {purpose}")
         if (reason := self.refusal()) is not None:
             return Finding(name=name, ok=False, text=reason, remedy=self.remedy)
         return Finding(name=name, ok=True, text=f"{self.title} {self.version}{where and f'; {where}'}")

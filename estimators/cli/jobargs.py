@@ -63,6 +63,37 @@ class DescribedJob:
         return self.document.located()
 
 
+#: Arguments of Python, as messages name them -> the options that stand for them here.
+_OPTIONS = {
+    "backend_options": "--backend-option", "base_job_name": "--base-name", "chaos": "--chaos",
+    "checkpoint_s3_uri": "--checkpoints", "dependencies": "--dependency", "dispatcher": "--dispatcher",
+    "dispatcher_options": "--dispatcher-option", "distribution": "--strategy", "entry_point": "SCRIPT",
+    "environment": "--env", "failure_policy": "--failure-policy", "hang_timeout": "--hang-timeout",
+    "hyperparameters": "--hyperparameters", "image_uri": "--image", "input_mode": "--input-mode",
+    "instance_count": "--hosts", "instance_type": "--instance-type", "job_name": "--name", "max_retry_attempts":
+    "--max-retry-attempts", "max_run": "--max-run", "max_wait": "--max-wait", "metric_definitions": "--metric",
+    "model_dir": "--model-dir", "needs": "--needs", "on_nan": "--on-nan", "on_undistributed": "--on-undistributed",
+    "output_path": "--output-path", "preemptible": "--preemptible", "priority": "--priority",
+    "processes_per_host": "--processes", "queue": "--queue", "role": "--role", "source_dir": "--source-dir",
+    "spot_market": "--spot-market", "stop_grace": "--stop-grace", "use_spot_instances": "--spot",
+}  # fmt: skip
+#: Where a message names one: with a value, at its beginning, or by a name that is no word.
+_ARGUMENT = re.compile(rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})(?:(=True\b)|(=)(?=[^\s=])|(?=:)|(?![\w'\"`/=-]|\.\w))")
+_CALL = re.compile(r"\b(?:RunOptions|fit|plan)\((\w+=[^()]*)\)")
+
+
+def in_options(message: str) -> str:
+    """Return a message of Python's interface in words of the command line: ``--hosts 2`` for ``instance_count=2``."""
+
+    def option(match: re.Match[str]) -> str:
+        name, true, value = match.groups()
+        if not (true or value or "_" in name or match.start() == 0):
+            return match[0]  # a word
+        return _OPTIONS[name] + (" " if value else "")
+
+    return _ARGUMENT.sub(option, _CALL.sub(r"\1", message))
+
+
 def add(parser: argparse.ArgumentParser) -> None:
     """Add them to a command's parser."""
     parser.add_argument(

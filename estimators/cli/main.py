@@ -21,6 +21,7 @@ from estimators.cli import (
     elastic,
     hosts,
     image,
+    jobargs,
     jobs,
     queue,
     report,
@@ -51,10 +52,9 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors as ours: one line that ends with the nearest match or where to look."""
+    """Say what is wrong in one line, which ends with the nearest match or where to look."""
 
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
         hint = _hint(message)
         stop = "" if message.endswith(("?", ".")) else "."
         self.exit(Exit.USAGE, f"fleetfit: {message}{stop}{hint} See `{self.prog} --help`.\n")
@@ -135,6 +135,7 @@ def _run(args: argparse.Namespace) -> int:
         JobExistsError,
         JobNotFoundError,
         TrainingJobError,
+        TuningJobError,
     )
 
     try:
@@ -151,7 +152,7 @@ def _run(args: argparse.Namespace) -> int:
         console.close_output()
         console.say(f"the output cannot be written: {error.strerror}.")
         return Exit.UNABLE
-    except TrainingJobError as error:
+    except (TrainingJobError, TuningJobError) as error:
         _say_error(args, error)
         return Exit.FAILED
     except JobNotFoundError as error:
@@ -236,7 +237,7 @@ def _say_error(args: argparse.Namespace, error: Exception) -> None:
         import traceback
 
         traceback.print_exception(error)
-    console.say(str(error))
+    console.say(jobargs.in_options(str(error)))
 
 
 def _show_warning(
@@ -249,7 +250,7 @@ def _show_warning(
 ) -> None:
     if issubclass(category, DeprecationWarning) and os.sep + "estimators" + os.sep not in filename:
         return  # of a library: nothing that the user of a command could change
-    console.say(f"warning: {message}")
+    console.say(f"warning: {jobargs.in_options(str(message))}")
 
 
 if __name__ == "__main__":

@@ -34,18 +34,19 @@ def duration(text: str) -> int:
 
 def count(text: str) -> int:
     """Return a whole number, 1 or more; for argparse's ``type``."""
-    number = whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: it must be 1 or more.")
-    return number
+    return _from(text, 1)
 
 
 def whole(text: str) -> int:
     """Return a whole number, 0 or more; for argparse's ``type``."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number, 0 or more.")
-    if len(text) > _MOST_DIGITS:
+    return _from(text, 0)
+
+
+def _from(text: str, least: int) -> int:
+    if len(text) > _MOST_DIGITS and text.isdigit():
         raise argparse.ArgumentTypeError(f"it has {len(text):,} digits; at most {_MOST_DIGITS} are possible.")
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"it must be a whole number, {least} or more; got {shown(text)}.")
     return int(text)
 
 

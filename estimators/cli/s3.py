@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
         "s3", help="serve a folder as S3", epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Serves a folder of this machine as an S3 server, to try jobs whose data is in S3.",
     )  # fmt: skip
-    command.add_argument("folder", metavar="DIR", help="the folder of the buckets; made if it does not exist")
+    command.add_argument("folder", metavar="DIR", help="the folder of the buckets")
     command.add_argument("--port", type=parsing.port, default=0, metavar="N", help="the port; default: a free one")
     command.add_argument("--env", action="store_true", help="leave it running and print the variables for eval")
     command.set_defaults(run=run)
@@ -48,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
     from estimators.service.s3.server import S3Server
 
     folder = Path(args.folder).expanduser()
-    if folder.exists() and not folder.is_dir():
+    if not folder.exists():
+        raise ConfigurationError(
+            f"there is no folder {str(folder)!r}; make it first: mkdir -p {shlex.quote(str(folder))}"
+        )
+    if not folder.is_dir():
         raise ConfigurationError(f"{str(folder)!r} is not a folder; a bucket is a folder in the one that is served.")
     key, secret = os.environ.get(KEY) or None, os.environ.get(SECRET) or None
     if (key is None) != (secret is None):

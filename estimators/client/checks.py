@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,26 @@ def check_local(spec: TrainingJobSpec) -> None:
                 f"of one machine share its paths. Leave it out, and let the script write to os.environ"
                 f"['SM_CHECKPOINT_DIR'], which is {_CHECKPOINTS!r} on SageMaker."
             )
+
+
+def check_syntax(source: Source) -> None:
+    """Refuse a Python script that this Python cannot compile: no rank could start.
+
+    Args:
+        source: The job's code.
+
+    Raises:
+        ConfigurationError: with the file, the line and the place in it.
+    """
+    if not source.program.endswith(".py"):
+        return
+    try:
+        compile(source.entry_text(), source.program, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        shown = "".join(traceback.format_exception_only(error)).rstrip()
+        raise ConfigurationError(f"the script does not compile, so nothing was started:\n{shown}") from None
+    except ValueError as error:  # null bytes
+        raise ConfigurationError(f"{source.program} is no Python script: {error}.") from None
 
 
 def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, python: str) -> None:

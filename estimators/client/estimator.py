@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from container.contract import hyperparameters as codec
-from container.contract.names import shown, unknown
+from container.contract.names import shown, suggesting, unknown
 from container.contract.strategies import framework_problem
 from estimators.client import request_builder
 from estimators.client.callbacks import check_callbacks
@@ -73,6 +73,14 @@ def _signature(cls: type[Estimator]) -> inspect.Signature:
             for name in ordered
         ]
     )
+
+
+def _is_script(value: Any) -> bool:
+    return callable(value) or (isinstance(value, str) and value.endswith((".py", ".sh")))
+
+
+def _is_hyperparameter(name: str, value: Any) -> str:
+    return f"Arguments of the script are hyperparameters={{{name!r}: {shown(value)}}} of the estimator."
 
 
 class Estimator:
@@ -145,6 +153,11 @@ class Estimator:
             if argument in arguments:
                 raise TypeError(f"{name}() got {argument} twice: without a name ({shown(value)}) and with it.")
             arguments[argument] = value
+        if args and "entry_point" not in arguments and _is_script(args[0]):
+            raise TypeError(
+                f"{name}({shown(args[0])}): without a name this is {self._positional[0]}, as in SageMaker's SDK; write "
+                f"{name}(entry_point={shown(args[0])})."
+            )
         values = read_arguments(arguments, constructor=name, owners=self._owners)
         self._settings = self._fitting(Settings(**values))
         self.latest_training_job = None
@@ -242,6 +255,7 @@ class Estimator:
 
     # --- training ---
 
+    @suggesting("fit()", _is_hyperparameter)
     def fit(
         self,
         inputs: Any = None,
@@ -292,6 +306,7 @@ class Estimator:
             job.wait(logs=show_logs, callbacks=checked)
         return job
 
+    @suggesting("plan()")
     def plan(self, inputs: Any = None, job_name: str | None = None) -> ClusterPlan:
         """Show what :meth:`fit` would start, without starting anything.
 

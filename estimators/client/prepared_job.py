@@ -216,6 +216,8 @@ class Draft:
             checks.check_local(self.spec)
             checks.check_disturbances(self.spec, options)
             if self.settings.capabilities.this_python and self.source is not None:
+                if options.python in (None, sys.executable):
+                    checks.check_syntax(self.source)
                 checks.check_horovod(self.spec, self.source, self.framework, options.python or sys.executable)
         else:
             checks.refuse_disturbances(instance_type, options)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from container.contract import hyperparameters as codec
-from container.contract.names import shown, unknown
+from container.contract.names import shown, suggesting, unknown
 from container.contract.strategies import FRAMEWORKS, Distribution, strategy_from_hyperparameters
 from estimators.job import bounds, fleets, queueing
 from estimators.job.errors import ConfigurationError
@@ -655,3 +655,6 @@ class RunOptions:
             if name not in known:
                 raise ConfigurationError(unknown("run option", name, known))
         return cls(**{name: _OPTION_READERS.get(name, lambda value: value)(value) for name, value in values.items()})
+
+
+RunOptions.__init__ = suggesting("RunOptions")(RunOptions.__init__)  # type: ignore[method-assign]

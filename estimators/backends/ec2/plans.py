@@ -121,7 +121,7 @@ def findings() -> list[Finding]:
     except (BotoCoreError, ClientError, ConfigurationError) as error:
         failure = failure_of(error)
         text = str(failure) if failure is not None else str(error)
-        return [Finding(name="ec2", ok=True, text=f"not set up: {text.rstrip('.')}")]
+        return [Finding(name="ec2", ok=None, text=f"not set up: {text.rstrip('.')}")]
     count = sum(len(fleet.instances) for fleet in there)
     text = f"region {api.region}; {count} instances of fleetfit's jobs run" if there else f"region {api.region}"
     return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes what nobody uses")]

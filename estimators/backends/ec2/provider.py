@@ -26,6 +26,7 @@ from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.membership import MembershipSource
 from estimators.backends.hosts.provider import Finding, Host, Placement
+from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.ssh.command import Destination, SshSettings
 from estimators.backends.ssh.connection import Connections, Finished, SshConnection
 from estimators.backends.ssh.machines import Machine
@@ -102,6 +103,7 @@ class Ec2Provider(SshProvider):
         try:
             given = Ec2Options.of(options.backend_options)
             types = instance_types(spec, given)
+            Aws(region=given.region, profile=given.profile)  # refuses a missing region
         except ConfigurationError as error:
             return [str(error)]
         found = []

