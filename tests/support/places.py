@@ -67,13 +67,7 @@ SLURM_SAMPLE = frozenset({"test_ranks.test_two_hosts_with_three_processes_are_si
 #: Likewise on Ray.
 RAY_SAMPLE = SLURM_SAMPLE
 #: Likewise on Spark's executors.
-SPARK_SAMPLE = frozenset(
-    {
-        "test_functions.test_a_function_runs_on_every_host_and_its_value_comes_back",
-        "test_failures.test_what_a_script_prints_is_never_taken_for_ours",
-        "test_ranks.test_two_hosts_with_three_processes_are_six_real_ranks",
-    }
-)
+SPARK_SAMPLE = SLURM_SAMPLE
 #: Those in which a job has as many hosts as it asks for: an elastic one on Ray has all nodes that there are.
 NOT_ON_RAY = frozenset(
     {

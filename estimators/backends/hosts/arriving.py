@@ -122,7 +122,7 @@ class ArrivingProvider:
         host.begin()
 
     def where(self, host: ExpectedHost) -> str:
-        """Return the prefix of a host's failure reason: its machine, if known."""
+        """Return where a host is, for the reason of its failure; "" if that is not known."""
         return ""
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
@@ -317,7 +317,8 @@ class ExpectedHost:
         def report() -> None:
             timer.cancel()
             self._waiting = self.remote = None
-            why = f"{reason} ({self._reason})" if self._reason else reason
+            more = self._reason or self._provider.where(self)
+            why = f"{reason} ({more})" if more else reason
             then(why)
             self._provider.lost(self, why)
 

@@ -92,7 +92,7 @@ class Host(cluster_program.Host):
     def __init__(self, wanted: dict[str, str]) -> None:
         super().__init__(wanted)
         self.stage = ""  # the job group of its task
-        self.told = False  # whether its end was reported
+        self.placed = self.told = False  # whether its executor and its end were reported
 
 
 class Driver(cluster_program.Program):
@@ -258,24 +258,37 @@ class Driver(cluster_program.Program):
         while not over.wait(_LOOK_S):
             # A finished stage is not found; the end of the session is reported by collect().
             with contextlib.suppress(Exception):
-                reason, running = self._state(stage, len(hosts))
+                reason = self._failure(stage)
                 if reason is not None:
                     self._tell(hosts, reason)
                     self._cancel(stage)
                     return
+                running = self._place(stage, hosts)
                 if not told and not running and time.monotonic() - began > _SLOW_S:
                     told = True
                     self.say("pending", reason=f"Spark's executors are busy: {len(hosts)} hosts wait for their tasks")
 
-    def _state(self, stage: str, count: int) -> tuple[str | None, bool]:
-        """Return why a stage has failed (None if it has not), and whether all its tasks run."""
+    def _states(self, stage: str) -> list[Any]:
         tracker = self._context.statusTracker()
         jobs = [info for job in tracker.getJobIdsForGroup(stage) if (info := tracker.getJobInfo(job)) is not None]
-        states = [(one, state) for info in jobs for one in info.stageIds if (state := tracker.getStageInfo(one))]
-        for one, state in states:
+        return [state for info in jobs for one in info.stageIds if (state := tracker.getStageInfo(one))]
+
+    def _failure(self, stage: str) -> str | None:
+        """Return why a stage has failed; None if it has not."""
+        for state in self._states(stage):
             if state.currentAttemptId > 0 or state.numFailedTasks > 0:
-                return self._why(one), True
-        return None, any(state.numActiveTasks + state.numCompletedTasks >= count for _, state in states)
+                return self._why(state.stageId)
+        return None
+
+    def _place(self, stage: str, hosts: list[Host]) -> bool:
+        """Report each host's executor, once; return whether all have one."""
+        for state in self._states(stage) if not all(host.placed for host in hosts) else ():
+            tasks = self._context._jsc.sc().statusStore().taskList(state.stageId, 0, len(hosts))
+            for task in map(tasks.apply, range(tasks.size())):
+                if not (host := hosts[task.index()]).placed:
+                    host.placed = True
+                    self.say("placed", host=host.identity, place=f"executor {task.executorId()} on {task.host()}")
+        return all(host.placed for host in hosts)
 
     def _why(self, stage: int) -> str:
         """Return the reason for which the first attempt of a stage has failed."""
