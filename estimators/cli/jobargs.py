@@ -79,6 +79,8 @@ _OPTIONS = {
 }  # fmt: skip
 #: Where a message names one: with a value, at its beginning, or by a name that is no word.
 _ARGUMENT = re.compile(rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})(?:(=True\b)|(=)(?=[^\s=])|(?=:)|(?![\w'\"`/=-]|\.\w))")
+#: A message about a line of a job file, which has Python's names.
+_IN_FILE = re.compile(r"\S+:\d+: ")
 _CALL = re.compile(r"\b(?:RunOptions|fit|plan)\((\w+=[^()]*)\)")
 
 
@@ -91,6 +93,8 @@ def in_options(message: str) -> str:
             return match[0]  # a word
         return _OPTIONS[name] + (" " if value else "")
 
+    if _IN_FILE.match(message):
+        return message
     return _ARGUMENT.sub(option, _CALL.sub(r"\1", message))
 
 

@@ -186,7 +186,7 @@ def _status_text(job: dict[str, Any]) -> str:
 
 
 def _took(job: dict[str, Any]) -> str:
-    from estimators.results.display import seconds_text
+    from estimators.results.summary import seconds_text
 
     if job["created"] is None:
         return "-"

@@ -75,6 +75,6 @@ def _placed(entries: list[Entry], waiting: list[Entry]) -> list[tuple[int | None
 
 
 def _since(entry: Entry) -> str:
-    from estimators.results.display import seconds_text
+    from estimators.results.summary import seconds_text
 
     return seconds_text(max(0.0, time.time() - entry.since))

@@ -11,7 +11,7 @@ from estimators.job import fleets
 from estimators.job.secrets import mask_value
 from estimators.job.text import columns_of, visible
 from estimators.results.html import render
-from estimators.results.summary import number_text
+from estimators.results.summary import number_text, seconds_text
 
 if TYPE_CHECKING:
     from estimators.job.settings import Settings
@@ -31,19 +31,6 @@ _NOT_SHOWN = ("sagemaker_session",)
 
 #: More metrics than this are counted, not listed.
 _METRICS_SHOWN = 12
-
-
-def seconds_text(seconds: float) -> str:
-    """``0.21 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 03 min``."""
-    if seconds < 9.995:
-        return f"{seconds:.2f} s"
-    if seconds < 99.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def rows(result: Result) -> list[tuple[str, list[str]]]:

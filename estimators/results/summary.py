@@ -78,6 +78,19 @@ def count_text(count: float | None) -> str:
     return f"{count:.3g} T"
 
 
+def seconds_text(seconds: float) -> str:
+    """``0.21 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 03 min``."""
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 def time_text(seconds: float | None) -> str:
     """``850 µs``, ``12.3 ms``, ``1.5 s``, ``4 min 05 s``. ``–`` for None."""
     if seconds is None:
@@ -86,8 +99,6 @@ def time_text(seconds: float | None) -> str:
         return f"{seconds * 1e6:.3g} µs"
     if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
-    from estimators.results.display import seconds_text
-
     return seconds_text(seconds)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimators.job.text import visible
-from estimators.results.display import seconds_text
 from estimators.results.html import render
-from estimators.results.summary import number_text
+from estimators.results.summary import number_text, seconds_text
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
 

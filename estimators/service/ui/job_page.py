@@ -17,10 +17,9 @@ from estimators.records import status as statuses
 from estimators.records.elastic_events import Restores, number, restored
 from estimators.records.record import JobRecord
 from estimators.results import page, saving
-from estimators.results.display import seconds_text
 from estimators.results.html import render
 from estimators.results.result import Result
-from estimators.results.summary import bytes_text, number_text
+from estimators.results.summary import bytes_text, number_text, seconds_text
 from estimators.service.ui import files, timeline
 from estimators.service.ui.following import LEVELS
 from estimators.service.ui.text import when

@@ -18,9 +18,8 @@ from estimators.job.metrics import FinalMetrics
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord, job_names, jobs_folder
 from estimators.results import listing
-from estimators.results.display import seconds_text
 from estimators.results.html import render
-from estimators.results.summary import dollars_text, number_text
+from estimators.results.summary import dollars_text, number_text, seconds_text
 from estimators.service.ui.text import when
 
 #: Rows of the list on one page.

@@ -8,9 +8,9 @@ import pytest
 
 from container.contract.durations import Durations
 from estimators import MPI, TensorFlow
-from estimators.results.display import job_html, job_table, seconds_text
+from estimators.results.display import job_html, job_table
 from estimators.results.result import Result
-from estimators.results.summary import number_text
+from estimators.results.summary import number_text, seconds_text
 
 RESULT = Result(
     job_name="digits-1",
