@@ -29,7 +29,7 @@ class Engine:
     @property
     def remedy(self) -> str:
         """Return the command that installs the package."""
-        return f"pip install 'fleetfit[{self.extra}]'"
+        return f"`fleetfit install {self.extra}`"
 
     @property
     def version(self) -> str | None:

@@ -73,7 +73,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="role",
         treatment=_CHANGED,
-        note="optional: a placeholder locally; on SageMaker it is found as get_execution_role() finds it",
+        note="optional: locally a placeholder is used; on SageMaker fleetfit finds the role in the same way as "
+        "get_execution_role()",
     ),
     Argument(
         name="instance_count", treatment=_CHANGED, v1_name="train_instance_count", note="the default is 1, not an error"
@@ -211,7 +212,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="max_retry_attempts",
         treatment=_CHANGED,
-        note="locally also after a failure of the script, but for one that would only repeat; "
+        note="locally also after a failure of the script, except a failure that would only repeat; "
         "`RunOptions(failure_policy=FailurePolicy(…))` says more",
     ),
     Argument(
@@ -239,7 +240,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="tensorboard_output_config",
         treatment=_REFUSED,
-        note="SageMaker syncs event files to S3 by it; write them below SM_OUTPUT_DATA_DIR",
+        note="SageMaker uses it to sync event files to S3; write these files below SM_OUTPUT_DATA_DIR",
     ),
     Argument(
         name="profiler_config",
@@ -248,8 +249,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     ),
     Argument(
         name="disable_profiler",
-        treatment=_REFUSED,
-        note="True, False and None are taken and change nothing: nothing profiles",
+        treatment=_CHANGED,
+        note="True, False and None are accepted without effect: nothing profiles",
         neutral=(None, True, False),
     ),
     Argument(

@@ -146,7 +146,7 @@ def read(path: str) -> Document:
     try:
         import yaml
     except ImportError:
-        raise ConfigurationError("job files need PyYAML: pip install 'fleetfit[jobfiles]'.") from None
+        raise ConfigurationError("job files need PyYAML: `fleetfit install jobfiles`.") from None
     text, name = _text(path)
     try:
         root = yaml.compose(text, Loader=_loader())

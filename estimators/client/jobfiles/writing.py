@@ -72,7 +72,7 @@ def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
     try:
         import yaml
     except ImportError:
-        raise ConfigurationError("job files need PyYAML: pip install 'fleetfit[jobfiles]'.") from None
+        raise ConfigurationError("job files need PyYAML: `fleetfit install jobfiles`.") from None
 
     class Dumper(yaml.SafeDumper):
         """Quotes texts that would be read as something else, by YAML 1.1 or 1.2; writes nothing by reference."""

@@ -39,9 +39,7 @@ def run(job: SimulatedJob, market: SpotMarket, limits: Limits, limit_s: float) -
     try:
         import simpy
     except ImportError as error:
-        raise ConfigurationError(
-            "simulate() of an elastic job needs SimPy: pip install 'fleetfit[simulation]'."
-        ) from error
+        raise ConfigurationError("simulate() of an elastic job needs SimPy: `fleetfit install simulation`.") from error
     return _ElasticRun(simpy.Environment(), job, market, limits).run(limit_s)
 
 

@@ -103,7 +103,7 @@ class Tracker(Callback, abc.ABC):
         if not bounds.is_seconds(patience):
             raise ConfigurationError(f"{kind}(patience=…) must be a number of seconds, {bounds.range_text(patience)}.")
         if importlib.util.find_spec(self.library) is None:
-            raise ConfigurationError(f"{kind} needs {self.title}'s library: pip install 'fleetfit[{self.extra}]'.")
+            raise ConfigurationError(f"{kind} needs {self.title}'s library: `fleetfit install {self.extra}`.")
         self._all_ranks = ranks == "all"
         self._patience = patience
         self._feeds: dict[Path, _Feed] = {}
