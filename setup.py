@@ -1,4 +1,4 @@
-"""Packaging of fleetfit: the packages ``estimators`` and ``container`` and the module ``fleetfit``, nothing else.
+"""Packaging of fleetfit: the packages ``estimators``, ``container`` and ``fleetfit``, nothing else.
 
 ``entrypoints/`` must never be packaged: a top-level module of that name on PyPI is imported by Jupyter tools.
 """
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent
 # Limited by name, so that a new folder of this repository never becomes a top-level module of somebody's environment.
 PACKAGES = find_namespace_packages(
     where=str(ROOT),
-    include=["estimators", "estimators.*", "container", "container.*"],
+    include=["estimators", "estimators.*", "container", "container.*", "fleetfit"],
     exclude=["*.__pycache__", "*.__pycache__.*"],
 )
 
@@ -128,7 +128,6 @@ setup(
     license_files=["LICENSE"],
     python_requires=">=3.10",
     packages=PACKAGES,
-    py_modules=["fleetfit"],
     package_data={
         "": ["py.typed", "Dockerfile", "*.cc", "*.json", "*.html", "*.css", "*.js", "*.svg", "*.txt", "*.j2"],
     },

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+#: The flag of code that has ``**kwargs``.
+_TAKES_ANY = 0x08
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Marks where a text was cut, for readers and for those who hide secrets: what is left of one stands beside it.
@@ -74,6 +76,7 @@ def suggesting(
 
     def decorate(function: _Function) -> _Function:
         code = function.__code__
+        assert not code.co_flags & _TAKES_ANY, "it takes any keyword argument"
         known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
         @functools.wraps(function)

@@ -68,18 +68,20 @@ def table(
     rows: Sequence[Sequence[str]],
     *,
     status_column: int | None = None,
+    names: int = 0,
     optional: Sequence[int] = (),
     paragraphs: bool = False,
 ) -> str:
     """Return columns for people, as wide as the terminal at most; in a pipe they are whole.
 
-    On a terminal that is too narrow, optional columns are left out; then the first column, the names, is folded,
+    On a terminal that is too narrow, optional columns are left out; then the column of the names is folded,
     and others are cut with an ellipsis.
 
     Args:
         header: Titles.
         rows: Texts, as many as titles.
         status_column: The column whose text begins with a job's status, to be coloured.
+        names: The column of the names.
         optional: Columns that may be left out, the least useful first.
         paragraphs: Whether the last column has sentences, which are wrapped at their words.
     """
@@ -96,9 +98,9 @@ def table(
     for place in shown:
         made.add_column(
             Text(header[place]),
-            no_wrap=place != shown[0] and not (paragraphs and place == shown[-1]),
-            overflow="fold" if place == shown[0] else "ellipsis",
-            min_width=4,
+            no_wrap=place != names and not (paragraphs and place == shown[-1]),
+            overflow="fold" if place == names else "ellipsis",
+            min_width=12 if place == names else 4,
         )
     for row in rows:
         cells = [Text(visible(row[place])) for place in shown]

@@ -78,24 +78,35 @@ _OPTIONS = {
     "spot_market": "--spot-market", "stop_grace": "--stop-grace", "use_spot_instances": "--spot",
 }  # fmt: skip
 #: Where a message names one: with a value, at its beginning, or by a name that is no word.
-_ARGUMENT = re.compile(rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})(?:(=True\b)|(=)(?=[^\s=])|(?=:)|(?![\w'\"`/=-]|\.\w))")
-#: A message about a line of a job file, which has Python's names.
-_IN_FILE = re.compile(r"\S+:\d+: ")
+_ARGUMENT = re.compile(
+    rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})"
+    r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={])|(?=:)|(?![\w'\"`/=-]|\.\w))"
+)
+#: Values that are no options': of a channel, and for what the command line does otherwise.
+_NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")
 _CALL = re.compile(r"\b(?:RunOptions|fit|plan)\((\w+=[^()]*)\)")
 
 
 def in_options(message: str) -> str:
-    """Return a message of Python's interface in words of the command line: ``--hosts 2`` for ``instance_count=2``."""
+    """Return a message of Python's interface in words of the command line: ``--hosts 2`` for ``instance_count=2``.
+
+    Only the first line is: what follows may be the user's own code.
+    """
 
     def option(match: re.Match[str]) -> str:
-        name, true, value = match.groups()
-        if not (true or value or "_" in name or match.start() == 0):
-            return match[0]  # a word
-        return _OPTIONS[name] + (" " if value else "")
+        name, true, key, item, value = match.groups()
+        before = line[: match.start()]
+        word = not (true or key or value or "_" in name or match.start() == 0)
+        in_call = before.rfind("(") > before.rfind(")") and re.search(r"\w\([^()]*$", before)
+        if word or in_call or _NOT_OPTIONS.match(line, match.start()):
+            return match[0]
+        return _OPTIONS[name] + (f" {key}={item}" if key else " " if value else "")
 
-    if _IN_FILE.match(message):
+    line, newline, rest = message.partition("\n")
+    if "--" in line:  # it speaks of options already
         return message
-    return _ARGUMENT.sub(option, _CALL.sub(r"\1", message))
+    line = _CALL.sub(r"\1", line)
+    return _ARGUMENT.sub(option, line) + newline + rest
 
 
 def add(parser: argparse.ArgumentParser) -> None:

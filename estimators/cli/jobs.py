@@ -140,6 +140,7 @@ def _attach(name: str, args: argparse.Namespace | None = None) -> TrainingJob:
 def run_list(args: argparse.Namespace) -> int:
     """List the jobs."""
     from estimators.results.listing import summaries
+    from estimators.results.tables import terminal_width
 
     jobs = summaries(skipped=console.say)
     if args.status:
@@ -154,13 +155,14 @@ def run_list(args: argparse.Namespace) -> int:
     elif not jobs:
         console.say("there are no jobs." if not args.status else f"there are no jobs that are {args.status}.")
     else:
+        created = console.ago if terminal_width() is not None else console.when
         rows = [
             [
                 job["name"],
                 _status_text(job),
                 job["strategy"],
                 str(job["hosts"]),
-                console.ago(job["created"]),
+                created(job["created"]),
                 _took(job),
             ]
             for job in jobs

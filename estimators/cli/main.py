@@ -237,7 +237,11 @@ def _say_error(args: argparse.Namespace, error: Exception) -> None:
         import traceback
 
         traceback.print_exception(error)
-    console.say(jobargs.in_options(str(error)))
+    from estimators.job.errors import ConfigurationError
+
+    # A job file has Python's names.
+    as_typed = isinstance(error, ConfigurationError) and getattr(args, "file", None) is None
+    console.say(jobargs.in_options(str(error)) if as_typed else str(error))
 
 
 def _show_warning(

@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
     if not rows:
         console.say("no job waits or runs in a queue.")
         return Exit.OK
-    console.out(console.table(("QUEUE", "PLACE", "JOB", "PRIORITY", "NEEDS", "SINCE"), rows))
+    console.out(
+        console.table(("QUEUE", "PLACE", "JOB", "PRIORITY", "NEEDS", "SINCE"), rows, names=2, optional=(5, 3, 4))
+    )
     console.say(f"this machine has {machine()}.")
     return Exit.OK
 

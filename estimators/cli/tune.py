@@ -142,6 +142,7 @@ def run_tune(args: argparse.Namespace) -> int:
 
 def run_tuning(args: argparse.Namespace) -> int:
     """List tuning jobs, or show one."""
+    from estimators.results import tables
     from estimators.tuning import running
     from estimators.tuning.analytics import describe
     from estimators.tuning.display import cells, held_up_by, report, sorted_rows, summary
@@ -167,8 +168,10 @@ def run_tuning(args: argparse.Namespace) -> int:
     if (held_up := held_up_by(record)) is not None:
         console.say(held_up)
     head, rows = cells(record, sorted_rows(record))
-    optional = [head.index(title) for title in ("job", "reports", "time")]
-    console.out(console.table([title.upper() for title in head], rows, optional=optional))
+    width = tables.terminal_width()
+    if width is not None:  # without the jobs' names, which the trials' numbers stand for
+        head, rows = head[:-1], [row[:-1] for row in rows]
+    console.out(tables.numbers(head, rows, width))
     return Exit.OK
 
 

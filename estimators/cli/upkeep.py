@@ -136,7 +136,7 @@ def run_clean(args: argparse.Namespace) -> int:
         console.say(f"there is nothing left over to remove.{offer}" if offer else "there is nothing to remove.")
         return Exit.OK
     rows = [[item.kind.value, format_bytes(item.bytes), item.name, item.why] for item in items]
-    console.out(console.table(("WHAT", "SIZE", "NAME", "WHY"), rows, paragraphs=True))
+    console.out(console.table(("WHAT", "SIZE", "NAME", "WHY"), rows, names=2, paragraphs=True))
     on_disk = sum(item.bytes for item in items if item.kind is not clean.ItemKind.PROCESS)
     total = f"{len(items)} item{'s' if len(items) > 1 else ''}, {format_bytes(on_disk)} on disk"
     if args.dry_run:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,13 +72,21 @@ def check_syntax(source: Source) -> None:
     """
     if not source.program.endswith(".py"):
         return
+    text = source.entry_text()
     try:
-        compile(source.entry_text(), source.program, "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of scripts that are valid all the same
+            compile(text, source.program, "exec", dont_inherit=True)
     except SyntaxError as error:
+        lines = text.decode("utf-8", "replace").splitlines()
+        if error.lineno is not None and error.lineno <= len(lines):
+            error.text = f"{lines[error.lineno - 1]}\n"  # Python would look for the file in this process's folder
         shown = "".join(traceback.format_exception_only(error)).rstrip()
         raise ConfigurationError(f"the script does not compile, so nothing was started:\n{shown}") from None
     except ValueError as error:  # null bytes
         raise ConfigurationError(f"{source.program} is no Python script: {error}.") from None
+    except (RecursionError, MemoryError):
+        return  # the script's own affair
 
 
 def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, python: str) -> None:

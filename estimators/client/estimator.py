@@ -80,6 +80,8 @@ def _is_script(value: Any) -> bool:
 
 
 def _is_hyperparameter(name: str, value: Any) -> str:
+    if name in Settings.__dataclass_fields__:
+        return f"It is an argument of the estimator: TensorFlow(…, {name}={shown(value)})."
     return f"Arguments of the script are hyperparameters={{{name!r}: {shown(value)}}} of the estimator."
 
 

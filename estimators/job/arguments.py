@@ -249,8 +249,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     ),
     Argument(
         name="disable_profiler",
-        treatment=_CHANGED,
-        note="True, False and None are accepted without effect: nothing profiles",
+        treatment=_REFUSED,
+        note="nothing profiles: True, False and None are accepted without effect, other values are refused",
         neutral=(None, True, False),
     ),
     Argument(

@@ -457,7 +457,7 @@ def _declared_extras(setup: Path) -> set[str]:
 
 def _source_files(root: Path) -> list[Path]:
     """Return what a wheel is made of."""
-    folders = (root / "estimators", root / "container")
+    folders = (root / "estimators", root / "container", root / "fleetfit")
     inside = (path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts)
     files = [path for path in inside if path.is_file()]
     return sorted([*files, *(path for name in ("README.md", "LICENSE") if (path := root / name).is_file())])

@@ -52,7 +52,7 @@ def number_text(value: float | None) -> str:
     if value is None:
         return "–"
     if math.isfinite(value) and abs(value) < 1e15 and (abs(value) >= 999.95 or value == int(value)):
-        return f"{value:,.0f}"
+        return f"{value or 0.0:,.0f}"  # no minus zero
     return f"{value:.4g}"
 
 

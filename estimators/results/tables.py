@@ -30,14 +30,14 @@ def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
         width: The most columns of a terminal that the table may take; None for any number. A table that would be wider
             is transposed, and if need be divided into several, so that no number is cut.
     """
-    if width is None or _width((head, *rows)) <= width:
-        return _set(head, rows)
+    if width is None or not rows or _width((head, *rows)) <= width:
+        return _typeset(head, rows)
     parts: list[list[Sequence[str]]] = []
     for row in rows:
         if not parts or _width(_transposed(head, [*parts[-1], row])) > width:
             parts.append([])
         parts[-1].append(row)
-    return "\n\n".join(_set(*_split(_transposed(head, part))) for part in parts)
+    return "\n\n".join(_typeset(titles, lines) for part in parts for titles, *lines in [_transposed(head, part)])
 
 
 def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> list[str]:
@@ -50,7 +50,7 @@ def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> lis
     ]
 
 
-def _set(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _typeset(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [(" " * _GAP).join(cells).rstrip() for cells in padded((head, *rows), right=True)]
     return "\n".join([lines[0], "─" * max(map(columns_of, lines)), *lines[1:]])
 
@@ -62,7 +62,3 @@ def _width(rows: Sequence[Sequence[str]]) -> int:
 
 def _transposed(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(row) for row in zip(head, *rows, strict=True)]
-
-
-def _split(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    return rows[0], rows[1:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,4 +167,4 @@ def _value(text: str) -> str:
         number = float(text)
     except ValueError:
         return text.strip('"')
-    return text if number == int(number) else f"{number:.4g}"
+    return f"{number:.4g}" if math.isfinite(number) and number != int(number) else text

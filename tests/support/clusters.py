@@ -481,7 +481,9 @@ class Snapshot:
         if with_supervisor:
             everything.add(self.supervisor)
         else:
-            everything = {one for one in everything if not "".join(one.argv[-1:]).endswith("/driver.py")}
+            everything = {
+                one for one in everything if not "".join(one.argv[-1:]).endswith(("ray/driver.py", "spark/driver.py"))
+            }
         return [one for one in everything if one.alive]
 
     def await_end(self) -> None:

@@ -20,7 +20,7 @@ from container.system.locations import LocationError, is_s3, local_path
 #: How the names of modules' files end.
 _SUFFIXES = frozenset(importlib.machinery.all_suffixes())
 #: Our own packages.
-_OUR_NAMES = ("container", "estimators")
+_OUR_NAMES = ("container", "estimators", "fleetfit")
 
 #: While this file is there, the code folder holds a part of the code.
 _INCOMPLETE = ".fleetfit-incomplete"

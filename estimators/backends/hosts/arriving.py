@@ -115,7 +115,10 @@ class ArrivingProvider:
         """Handle an event that concerns no single host."""
 
     def told_of(self, host: ExpectedHost, event: Event) -> None:
-        """Handle a host's event."""
+        """Handle an event that only this cluster's hosts have."""
+
+    def placed(self, host: ExpectedHost) -> None:
+        """Handle that the cluster has found a machine for a host."""
 
     def arrived(self, host: ExpectedHost) -> None:
         """Handle that a host has connected."""
@@ -123,7 +126,7 @@ class ArrivingProvider:
 
     def where(self, host: ExpectedHost) -> str:
         """Return where a host is, for the reason of its failure; "" if that is not known."""
-        return ""
+        return host.place
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
         """Handle the loss of a host that had connected."""
@@ -259,7 +262,10 @@ class ExpectedHost:
 
     def told(self, event: Event) -> None:
         """Handle an event of the host."""
-        if event["event"] == "failed":
+        if event["event"] == "placed":
+            self.place = event["node"]
+            self._provider.placed(self)
+        elif event["event"] == "failed":
             self.fail(event["reason"])
         elif event["event"] == "ended":
             self._reason = event["reason"]

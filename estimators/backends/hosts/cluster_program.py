@@ -8,7 +8,7 @@ events are JSON lines:
   ``refused`` with ``reason``;
 * ``acquire``: ``hosts`` (each with ``name``, ``identity``, ``key``), the arguments of :func:`.joining.start_agent`, and
   the cluster's own ones; answered by ``pending`` with ``reason`` while room is lacking, and for a ``host`` (an
-  identity) by ``failed`` or ``ended`` with ``reason``;
+  identity) by ``placed`` with ``node`` (its machine), ``failed`` or ``ended`` with ``reason``;
 * ``release``: ``host`` (an identity), ``lost`` (whether its connection has ended unexpectedly).
 
 When its input ends, for whatever reason, the program leaves the cluster.
@@ -70,8 +70,11 @@ class Program:
         """Have hosts started, and report their fate; runs in a thread of its own."""
         raise NotImplementedError
 
-    def release(self, host: Any, lost: bool) -> None:
-        """Begin to give a host back."""
+    def lost(self, host: Any) -> None:
+        """Note that a host's connection has ended unexpectedly."""
+
+    def release(self, host: Any) -> None:
+        """Give a host back; runs in a thread of its own."""
         raise NotImplementedError
 
     def other(self, operation: str, asked: dict[str, Any]) -> None:
@@ -111,7 +114,9 @@ class Program:
             released = self.hosts.pop(asked["host"], None)
             if released is not None:
                 released.released.set()
-                self.release(released, asked["lost"])
+                if asked["lost"]:
+                    self.lost(released)
+                self.in_thread(self.release, released)
         else:
             self.other(operation, asked)
 

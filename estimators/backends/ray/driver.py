@@ -442,14 +442,13 @@ class Driver(cluster_program.Program):
         finally:
             host.over.set()
 
-    def release(self, host: Host, lost: bool) -> None:
-        """Give a host back, and avoid its node for a time where it was lost."""
-        if lost and host.node:
+    def lost(self, host: Host) -> None:
+        """Avoid the node of a lost host for a time."""
+        if host.node:
             self._avoided[host.node] = time.monotonic() + _AVOID_S
-        self.in_thread(self._give_back, host)
 
-    def _give_back(self, host: Host) -> None:
-        """Have the actor end: the agent does with its connection, and the actor with the agent."""
+    def release(self, host: Host) -> None:
+        """Wait for the actor to end with its agent; kill it if it does not."""
         import ray
         from ray.util.placement_group import remove_placement_group
 

@@ -143,15 +143,16 @@ class RayProvider(ArrivingProvider):
         if self._nodes is not None:
             self._nodes.failed(reason)
 
+    def placed(self, host: ExpectedHost) -> None:
+        """Refuse mixed placement when all hosts have a node."""
+        hosts = self.connection.hosts
+        if all(other.place for other in hosts):
+            remedy = "set backend_options={'strategy': 'STRICT_SPREAD'} or 'STRICT_PACK'"
+            self.refuse_mixed(hosts, [other.place for other in hosts], remedy)
+
     def told_of(self, host: ExpectedHost, event: Event) -> None:
-        """Handle a host's placement, start or preemption notice."""
-        if event["event"] == "placed":
-            host.place = event["node"]
-            others = self.connection.hosts
-            if all(other.place for other in others):
-                remedy = "set backend_options={'strategy': 'STRICT_SPREAD'} or 'STRICT_PACK'"
-                self.refuse_mixed(others, [other.place for other in others], remedy)
-        elif event["event"] == "started":
+        """Handle a host's start or preemption notice."""
+        if event["event"] == "started":
             host.address = event["ip"]
             host.begin()
         elif event["event"] == "notice" and host.remote is not None:
@@ -177,7 +178,7 @@ class RayProvider(ArrivingProvider):
         """Ask for room; what is asked for at once comes in one placement group, unless the job is elastic."""
         host = ExpectedHost(self, name, ready, failed)
         host.wish = self._places.pop(name, None)
-        if self.placed and host.wish is None:
+        if self.waits_for_place and host.wish is None:
             self._unplaced[name] = host
         else:
             self.submit(host)
@@ -204,7 +205,7 @@ class RayProvider(ArrivingProvider):
         return self.elastic and self.options.follow_nodes and self.group is None
 
     @property
-    def placed(self) -> bool:
+    def waits_for_place(self) -> bool:
         """Whether somebody says which node is which host's."""
         strategy = self.spec.strategy
         return self.follows or (isinstance(strategy, Elastic) and strategy.discovery is not None)

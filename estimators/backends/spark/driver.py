@@ -42,8 +42,7 @@ _ENOUGH_S, _EXPECTED_S = 10.0, 60.0
 #: Seconds after which busy executors are reported.
 _SLOW_S = 5.0
 #: Variables of Spark's Python workers, which are not for the script.
-_SPARKS = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_")
-_OF_WORKERS = ("OMP_NUM_THREADS", "PYTHONHASHSEED")
+_SPARKS = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH")
 
 
 # --- in a task, on an executor: standard library only, with what :mod:`estimators.backends.hosts.joining` has ---
@@ -56,11 +55,10 @@ def holding(asked: dict[str, Any], code: bytes) -> Callable[[Iterable[int]], lis
         from pyspark import TaskContext
 
         context: Any = TaskContext.get()
-        if context.attemptNumber():  # a retry: the first attempt's host is lost already
+        if context.attemptNumber():  # a retry of a task; retries of stages are cancelled
             return []
         added = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and not is_sparks(path)]
         env = {name: value for name, value in os.environ.items() if not name.startswith(_SPARKS)}
-        env = {name: value for name, value in env.items() if name not in _OF_WORKERS and name != "PYTHONPATH"}
         if added:
             env["PYTHONPATH"] = os.pathsep.join(added)
         gpus = context.resources().get("gpu")
@@ -103,6 +101,7 @@ class Driver(cluster_program.Program):
     def __init__(self, output: int) -> None:
         super().__init__(output)
         self._stages: set[str] = set()  # those that run
+        self._placing = threading.Lock()  # hosts of an elastic job are asked for one by one
         self._context: Any = None
         self._local = False
 
@@ -114,15 +113,12 @@ class Driver(cluster_program.Program):
             from pyspark import cloudpickle
 
             cloudpickle.register_pickle_by_value(joining)  # executors have it not
+            master, driver = str(self._context.master), str(self._context.getConf().get("spark.driver.host"))
+            address = "127.0.0.1" if master.startswith("local") else socket.gethostbyname(driver)
         except Exception as error:  # noqa: BLE001 - PySpark and Py4J raise a dozen kinds
             self.say("refused", reason=line_of(error))
             return
-        master = str(self._context.master)
         self._local = master.startswith("local") and not master.startswith("local-cluster")
-        address = "127.0.0.1"
-        if not master.startswith("local"):
-            with contextlib.suppress(OSError):
-                address = socket.gethostbyname(str(self._context.getConf().get("spark.driver.host")))
         self.say("connected", address=address)
 
     def _join(self, session: dict[str, str]) -> None:
@@ -157,15 +153,12 @@ class Driver(cluster_program.Program):
         reason = ""
         over = threading.Event()
         try:
-            cores = self._await_room(hosts, wait=not asked["together"])
+            cores = self._await_room(stage, hosts, wait=not asked["together"])
             if cores is None:
                 return
-            for host in hosts:
-                host.stage = stage
             self._stages.add(stage)
             self.in_thread(self._watch, stage, hosts, over)
-            names = ", ".join(host.name for host in hosts)
-            self._context.setJobGroup(stage, f"fleetfit: {names}", interruptOnCancel=True)
+            self._context.setJobGroup(stage, f"fleetfit: {len(hosts)} hosts", interruptOnCancel=True)
             # A list: for a range Spark would start another Python worker first.
             rows = self._context.parallelize(list(range(len(hosts))), len(hosts))
             if not self._local:
@@ -199,10 +192,11 @@ class Driver(cluster_program.Program):
                 requests.resource(name.split(".")[3], int(value))
         return ResourceProfileBuilder().require(requests).build
 
-    def _await_room(self, hosts: list[Host], *, wait: bool) -> int | None:
-        """Wait until there is an executor for each host.
+    def _await_room(self, stage: str, hosts: list[Host], *, wait: bool) -> int | None:
+        """Wait until there is an executor for each host, and reserve them for a stage.
 
         Args:
+            stage: The stage.
             hosts: The requested hosts.
             wait: Whether to wait without a limit.
 
@@ -212,24 +206,24 @@ class Driver(cluster_program.Program):
         Raises:
             ValueError: There are too few executors, and no more come.
         """
-        said, known, since = "", -1, time.monotonic()
-        wanted = len(hosts) + sum(not host.over.is_set() for host in list(self.hosts.values()) if host not in hosts)
+        said, since = "", 0.0
         while not all(host.released.is_set() for host in hosts):
             cores = sorted(self._cores(), reverse=True)
             room = sum(cores) if self._local else len(cores)
-            if room >= wanted:
-                return 1 if self._local else cores[wanted - 1]
-            of = f" of {'/'.join(map(str, cores))} cores" if cores else ""
-            reason = f"Spark has {room} executor{'s' * (room != 1)}{of} for {wanted} hosts, an executor each"
-            if self._local:
-                reason = f"{self._context.master} has {room} cores for {wanted} hosts, a core each"
-            if room != known:
-                known, since = room, time.monotonic()
+            with self._placing:
+                others = [host for host in list(self.hosts.values()) if host.stage and not host.over.is_set()]
+                wanted = len(hosts) + len(others)
+                if room >= wanted:
+                    for host in hosts:
+                        host.stage = stage
+                    return 1 if self._local else cores[wanted - 1]
+            unit = "core" if self._local else "executor"
+            reason = f"Spark has {room} {unit}{'s' * (room != 1)} for {wanted} hosts, one for each"
+            if reason != said:
+                said, since = reason, time.monotonic()
+                self.say("pending", reason=reason)
             if not wait and time.monotonic() - since > self._patience(room):
                 raise ValueError(f"{reason}; give it more (spark.executor.instances), or take fewer hosts")
-            if reason != said:
-                said = reason
-                self.say("pending", reason=reason)
             time.sleep(_LOOK_S)
         return None
 
@@ -242,9 +236,7 @@ class Driver(cluster_program.Program):
             planned = self._context.master.partition("[")[2].partition(",")[0]
         if planned:
             return _EXPECTED_S if room < int(planned) else 0.0
-        store = self._context._jsc.sc().statusStore()
-        lost = store.executorList(False).size() > store.executorList(True).size()  # for which others are started
-        return _EXPECTED_S if lost or not room else _ENOUGH_S
+        return _ENOUGH_S if room else _EXPECTED_S
 
     def _cores(self) -> list[int]:
         """Return the number of cores of each live executor."""
@@ -287,7 +279,7 @@ class Driver(cluster_program.Program):
             for task in map(tasks.apply, range(tasks.size())):
                 if not (host := hosts[task.index()]).placed:
                     host.placed = True
-                    self.say("placed", host=host.identity, place=f"executor {task.executorId()} on {task.host()}")
+                    self.say("placed", host=host.identity, node=f"executor {task.executorId()} on {task.host()}")
         return all(host.placed for host in hosts)
 
     def _why(self, stage: int) -> str:
@@ -306,11 +298,8 @@ class Driver(cluster_program.Program):
                 return line_of(said.get())
         return "its task has failed"
 
-    def release(self, host: Host, lost: bool) -> None:
+    def release(self, host: Host) -> None:
         """Wait for the task to end with its agent; cancel the stage if it does not."""
-        self.in_thread(self._give_back, host)
-
-    def _give_back(self, host: Host) -> None:
         if not host.over.wait(cluster_program.RELEASE_S) and all(other.released.is_set() for other in host.shares):
             self._cancel(host.stage)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from container.contract.strategies import Elastic
 from container.system.loop import Loop
 from estimators.backends.engine import Engine
-from estimators.backends.hosts.arriving import ArrivingOptions, ArrivingProvider, Event, ExpectedHost
+from estimators.backends.hosts.arriving import ArrivingOptions, ArrivingProvider, ExpectedHost
 from estimators.backends.hosts.provider import Finding, Placement
 from estimators.backends.spark import session
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -79,14 +79,6 @@ class SparkProvider(ArrivingProvider):
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
         """Return Spark's own arguments of ``acquire``."""
         return {"together": not self.elastic}
-
-    def told_of(self, host: ExpectedHost, event: Event) -> None:
-        """Note a host's executor."""
-        host.place = event["place"]
-
-    def where(self, host: ExpectedHost) -> str:
-        """Return a host's executor, if known."""
-        return host.place
 
     def arrived(self, host: ExpectedHost) -> None:
         """Begin when all hosts of the stage have connected: their placement is known then."""

@@ -33,8 +33,8 @@ def refusal() -> str | None:
             "classic session is."
         )
     return (
-        "the hosts are executors of the Spark session of the process that calls fit(), and there is none; make it "
-        "first: SparkSession.builder.master('spark://head:7077').getOrCreate()."
+        "the hosts are executors of the Spark session of the process that calls fit(), and this process has none; call "
+        "fit() where SparkSession.builder.master('spark://head:7077').getOrCreate() has made one."
     )
 
 

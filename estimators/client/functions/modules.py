@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 #: Fleetfit's own, which the hosts have.
-_OURS = frozenset({"container", "estimators"})
+_OURS = frozenset({"container", "estimators", "fleetfit"})
 #: Folders of packages that are installed.
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 

@@ -33,7 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("setup.py", "pyproject.toml", "LICENSE", "README.md"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
-    for name in ("container", "estimators"):
+    for name in ("container", "estimators", "fleetfit"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     (source / "entrypoints").mkdir()  # must not get in
     (source / "entrypoints" / "x.py").touch()
@@ -65,14 +65,22 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_the_wheel_holds_our_two_packages_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_our_three_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"container", "estimators", "fleetfit"}
-    patterns = ("container/**/*.py", "estimators/**/*.py", "estimators/**/*.j2")
+    patterns = ("container/**/*.py", "estimators/**/*.py", "estimators/**/*.j2", "fleetfit/*.py")
     assert {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)} <= set(names)
-    assert "container/py.typed" in names and "estimators/py.typed" in names
+    assert {"container/py.typed", "estimators/py.typed", "fleetfit/py.typed"} <= set(names)
     assert any(name.endswith("entry_points.txt") for name in names)
+
+
+def test_the_projects_name_has_the_same_names(installed: Path, tmp_path: Path) -> None:
+    program = (
+        "import estimators, fleetfit\nfrom fleetfit import MPI, TensorFlow\nprint(TensorFlow is estimators.TensorFlow)"
+    )
+    done = run(installed, program, tmp_path / "program", tmp_path)
+    assert done.stdout.split() == ["True"], done.stderr
 
 
 def traps(folder: Path) -> Path:

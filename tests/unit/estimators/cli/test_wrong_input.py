@@ -56,6 +56,13 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
         ("distribution: give an instance", "--strategy: give an instance"),
         ("the role of a queue in the environment", "the role of a queue in the environment"),
         ("'max_run' in /a/max_run.py", "'max_run' in /a/max_run.py"),
+        ("no\n    f(model_dir=args.model_dir)", "no\n    f(model_dir=args.model_dir)"),
+        ("set backend_options={'python': '/x'}", "set --backend-option python='/x'"),
+        ("RunOptions(spot_market=SpotMarket(…)) says", "RunOptions(spot_market=SpotMarket(…)) says"),
+        ("MPI(processes_per_host=4) uses them", "MPI(processes_per_host=4) uses them"),
+        ("give it distribution='FullyReplicated'", "give it distribution='FullyReplicated'"),
+        ("source_dir='x' (--source-dir x) takes it", "source_dir='x' (--source-dir x) takes it"),
+        ("write model_dir=False to pass it", "write model_dir=False to pass it"),
     ],
 )
 def test_the_command_line_speaks_of_options(message: str, shown: str) -> None:
