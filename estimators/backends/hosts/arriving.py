@@ -27,7 +27,7 @@ from estimators.backends.hosts.provider import Host, Placement
 from estimators.backends.hosts.remote import SILENCE_S, RemoteHost
 from estimators.backends.option_rules import above_0, interpreter, option, read, refuse
 from estimators.job.fleets import Capabilities
-from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.job.request import TrainingJobSpec
 
 Ready = Callable[[Host], None]
 Failed = Callable[[str], None]
@@ -80,12 +80,12 @@ class ArrivingProvider:
     #: Seconds to wait for the cluster's own reason when a host's connection ends.
     why_s: ClassVar[float]
 
-    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions, given: ArrivingOptions) -> None:
+    def __init__(self, loop: Loop, spec: TrainingJobSpec, options: ArrivingOptions) -> None:
         self.tell: Callable[[str], None] = lambda text: None
         self.protected: set[int] = set()
         self.loop = loop
         self.spec = spec
-        self.options = given
+        self.options = options
         self._connection: ClusterConnection | None = None
         self._wanted: list[ExpectedHost] = []
         self._starts: Counter[str] = Counter()

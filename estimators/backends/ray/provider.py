@@ -40,7 +40,7 @@ class RayProvider(ArrivingProvider):
     why_s = 0.1  # of a worker it comes at once
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        super().__init__(loop, spec, options, RayOptions.of(options.backend_options))
+        super().__init__(loop, spec, RayOptions.of(options.backend_options))
         self.group = self.options.placement_group
         self.address = self.options.address
         self._local = False  # whether the cluster was started for this job

@@ -36,7 +36,7 @@ class SparkProvider(ArrivingProvider):
     why_s = 0.5
 
     def __init__(self, loop: Loop, spec: TrainingJobSpec, options: RunOptions) -> None:
-        super().__init__(loop, spec, options, SparkOptions.of(options.backend_options))
+        super().__init__(loop, spec, SparkOptions.of(options.backend_options))
         self._session: Mapping[str, Any] = {}
 
     @classmethod
