@@ -401,7 +401,7 @@ class Estimator:
             draft = self._draft(inputs, job_name, experiment, chaos, source)
             draft.check()
             for warning in draft.warnings if not warned else ():
-                warnings.warn(warning, PreflightWarning, stacklevel=3)
+                warnings.warn(warning, PreflightWarning, stacklevel=4)  # the caller of the decorated fit()
             warned = True
             try:
                 # A job that runs elsewhere ends when it is told to, not with whoever started it.

@@ -86,7 +86,7 @@ print("began", number, *(path.name for path in checkpoints.iterdir() if path.is_
 aid.mark(f"wrote-{host}-{number}")
 for other in json.loads(os.environ["SM_HOSTS"]):
     aid.wait_for(f"wrote-{other}-{number}")
-print("wrote", number, flush=True)
+print("wrote", number, "on", host, flush=True)
 if number < int(os.environ["FAILS"]) and os.environ["FAILS_BY"] == "interruption":
     signal.pause()
 sys.exit(3 if number < int(os.environ["FAILS"]) else 0)
@@ -126,7 +126,7 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: i
         **spot,
         **restarts,
     )
-    chaos = Interrupt("algo-1", 0, at_line="wrote 0", return_after_s=0.5) if spot else None
+    chaos = Interrupt("algo-1", 0, at_line="wrote 0 on algo-1", return_after_s=0.5) if spot else None
     job = estimator.fit(wait=False, chaos=chaos)
     clusters.await_terminal(job)
     if way == "resume":

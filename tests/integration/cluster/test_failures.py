@@ -11,7 +11,7 @@ import clusters
 import pytest
 import shapes
 
-from estimators import TrainingJob, TrainingJobError
+from estimators import ConfigurationError, TrainingJob, TrainingJobError
 
 
 def failure_of(make: clusters.Make, script: str, **settings: object) -> TrainingJobError:
@@ -156,9 +156,14 @@ def test_a_script_that_cannot_be_started_names_what_is_missing(make: clusters.Ma
 
 
 def test_a_syntax_error_is_the_users_traceback(make: clusters.Make) -> None:
-    error = failure_of(make, "def f(:\n    pass\n", processes=2)
+    """Of a module: a script that does not compile is refused before anything starts."""
+    error = failure_of(make, "import aid\nexec(compile('def f(:', 'module.py', 'exec'))\n", processes=2)
     assert str(error).endswith("SyntaxError: invalid syntax")
     assert error.exit_code == 1
+    with pytest.raises(
+        ConfigurationError, match=r"does not compile, so nothing was started:\n  File \"train.py\", line 1"
+    ):
+        failure_of(make, "def f(:\n    pass\n")
 
 
 def test_text_that_is_no_utf_8_is_told_as_far_as_it_can_be(make: clusters.Make) -> None:

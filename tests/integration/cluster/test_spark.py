@@ -283,6 +283,7 @@ def test_nothing_is_left_when_the_session_ends(end: str, tmp_path: Path, home: P
     code = Path(make(WAITS).source_dir)
     environ = {
         **os.environ,
+        **sparks.JAVA,
         sparks.MARK: str(os.getpid()),
         "SPARK_WORKER_DIR": str(tmp_path / "work"),
         "PYSPARK_PYTHON": sys.executable,
@@ -320,5 +321,5 @@ def test_nothing_is_left_when_the_session_ends(end: str, tmp_path: Path, home: P
 def test_the_blocks_that_need_spark_do_what_the_document_says(
     document: Path, tmp_path: Path, prepared_digits: Path
 ) -> None:
-    here = {"PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(tmp_path / "workers")}
+    here = {**sparks.JAVA, "PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(tmp_path / "workers")}
     run_document(document, tmp_path, "spark", digits=prepared_digits, environment=here)

@@ -73,6 +73,7 @@ def test_in_the_foreground(tmp_path: Path) -> None:
 
 
 def test_for_eval(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
     done = subprocess.run(
         [*FLEETFIT, "s3", str(tmp_path / "new"), "--env"],
         env=environment(tmp_path),

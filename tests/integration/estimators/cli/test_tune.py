@@ -49,8 +49,8 @@ def test_a_study_from_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["tuning", "stu", "--json"]) == Exit.OK
     assert json.loads(capsys.readouterr().out)["BestTrainingJob"]["TunedHyperParameters"] == {"lr": "1"}
     assert cli.main(["tuning", "study"]) == Exit.OK
-    first, second = [line for line in capsys.readouterr().out.splitlines() if line.startswith("study-0")]
-    assert (first.split()[2], second.split()[2]) == ("0", "1")
+    first, second = [line.split() for line in capsys.readouterr().out.splitlines() if " study-0" in line]
+    assert (first[:3], second[:3]) == (["1", "Completed", "0"], ["2", "Completed", "1"])
     assert cli.main(["tuning", "study", "--stop"]) == Exit.OK  # of one that is over: nothing
     assert cli.main(["tuning", "nobody"]) == Exit.NOT_FOUND
     assert cli.main([*words[:2], "--range", "lr=2:1", "--objective", "loss"]) == Exit.USAGE
