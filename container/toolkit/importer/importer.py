@@ -20,7 +20,7 @@ from typing import Any
 
 from container.contract import variables
 from container.contract.messages import Message
-from container.system import processes
+from container.system import importers, processes
 from container.system.connection import Connection
 from container.system.loop import Loop
 from container.toolkit.importer.client import traits
@@ -201,6 +201,7 @@ class Importer:
     def _root_ended(self, pid: int) -> None:
         if self.root == pid:
             self.root = None
+        importers.forget(Path(self._request["place"]))  # killed, it could not; another's that is there now stays
 
     def _take(self, message: Message) -> None:
         operation = message.get("op")

@@ -84,6 +84,7 @@ class HostCluster(Backend):
         self._attempt = 0
         self._ending = False
         self._begun = False  # whether toolkits have been started in this attempt
+        self._lacking: set[str] = set()  # the hosts that are not ready for it
         self._closed = False
         self._places: dict[str, str] = {}  # host -> where it is said to be in this attempt
         self._located: set[str] = set()  # the hosts of which that was ever said
@@ -180,9 +181,12 @@ class HostCluster(Backend):
         """All that an earlier attempt has saved is here."""
         if self._ending or self._closed:
             return
-        attempt = self._attempt
-        members = []
-        for host in self.spec.hosts:
+        self._lacking = set(self.spec.hosts)
+        self._get_ready(self.spec.hosts)
+
+    def _get_ready(self, hosts: Sequence[str]) -> None:
+        """Get these hosts where they are lacking, and bring everything to them; the last of all starts the toolkits."""
+        for host in hosts:
             member = self._members.get(host)
             if member is not None and (member.lost or host in self._located or member.noticed):
                 # It is gone, or it is said anew where it is, or it will be taken.
@@ -190,26 +194,33 @@ class HostCluster(Backend):
                 if (place := self._places.get(host)) is not None:
                     self.locate(host, place)  # that was said before the host was let go
             if member is None or member.lost:
-                member = self._members[host] = _Member(self, host)
-            members.append(member)
-        number = {member.name: index for index, member in enumerate(members)}
-
+                self._members[host] = _Member(self, host)
+        attempt, number = self._attempt, {host: index for index, host in enumerate(self.spec.hosts)}
         apart = launchers.of(self.spec.strategy).membership_changes
 
-        def prepare(member: _Member, then: Then) -> None:
-            def prepared() -> None:
-                if not apart:
-                    then()
-                elif attempt == self._attempt and not self._ending and not self._closed:
-                    self._train_apart(member)
+        def prepared(member: _Member) -> None:
+            if attempt != self._attempt or self._ending or self._closed or member is not self._members[member.name]:
+                return
+            if apart:
+                self._train_apart(member)
+                return
+            self._lacking.discard(member.name)
+            if not self._lacking:
+                self._start_toolkits([self._members[host] for host in self.spec.hosts])
 
-            member.acquire(lambda: member.prepare(number[member.name], len(members), prepared))
+        def prepare(member: _Member) -> None:
+            member.prepare(number[member.name], len(number), functools.partial(prepared, member))
 
-        def start() -> None:
-            if attempt == self._attempt and not self._ending and not self._closed:
-                self._start_toolkits(members)
+        for member in [self._members[host] for host in hosts]:
+            member.acquire(functools.partial(prepare, member))
 
-        each(members, prepare, start)
+    def noticed(self, member: _Member, seconds: float) -> None:
+        """A host will be taken away: where nothing of the attempt runs yet, another one is got in its place."""
+        if self._begun or launchers.of(self.spec.strategy).membership_changes:
+            self.callbacks.interrupted(member.name, seconds)
+        elif member.preparing and not self._ending and not self._closed:
+            self._lacking.add(member.name)
+            self._get_ready([member.name])
 
     def _train_apart(self, member: _Member) -> None:
         """Start the toolkit of a host that waits for no other: the first that runs may be one that was added."""
@@ -592,7 +603,7 @@ class _Member:
     def _has_notice(self, seconds: float) -> None:
         if not self.lost and not self.noticed:
             self.noticed = True
-            self._cluster.callbacks.interrupted(self.name, seconds)
+            self._cluster.noticed(self, seconds)
 
     def prepare(self, number: int, hosts: int, then: Then) -> None:
         """Bring everything that the toolkit needs; it is the ``number``-th of so many."""

@@ -248,6 +248,7 @@ class _Allocation:
         job: Its number in Slurm, when it has one.
         nodes: The nodes of hosts that are there, and the hosts.
         taken: Whether Slurm takes it, or has taken it.
+        agents: The agents of hosts, by the host.
     """
 
     def __init__(self, provider: SlurmProvider, size: int) -> None:
@@ -256,6 +257,7 @@ class _Allocation:
         self.job: str | None = None
         self.nodes: dict[str, str] = {}
         self.taken = False
+        self.agents: dict[str, _NodeHost] = {}
         self._wanted: list[_Wanted] = []
         self._hosts: set[str] = set()
         self._cancelled = False
@@ -329,9 +331,16 @@ class _Allocation:
             self.nodes[node["name"]] = one.name
             _Step(self._provider, self, one, node, first=number == 0)
 
+    def notice(self, seconds: float) -> None:
+        """Slurm will take its nodes, all at once, though their agents hear of it one after the other."""
+        self.taken = True
+        for host in list(self.agents.values()):
+            host.on_notice(seconds)
+
     def release(self, host: str) -> None:
         """A host of it is not needed any more."""
         self._hosts.discard(host)
+        self.agents.pop(host, None)
         self.nodes = {node: name for node, name in self.nodes.items() if name != host}
         if not self._hosts:
             self._provider.over(self)
@@ -379,7 +388,7 @@ class _Step:
             self._refuse(wanted, f"srun could not be started: {error.strerror}")
             return
         self._loop.add_reader(errors, lambda: self._said(errors))
-        self._host = _NodeHost(
+        self._host = allocation.agents[wanted.name] = _NodeHost(
             self._loop,
             wanted.name,
             read,
@@ -392,7 +401,7 @@ class _Step:
             ready=lambda host: self._ready(wanted, host),
             failed=lambda reason: self._refuse(wanted, reason),
             silence=options.silence,
-            on_signal=self._signalled,
+            on_signal=lambda number: self._look(),
         )
 
     def _spawn(self, words: list[str]) -> tuple[int, int, int]:
@@ -435,22 +444,23 @@ class _Step:
             )
             return
         wanted.ready(host)
+        if self._allocation.taken:  # it was announced while the agent started
+            self._look()
 
     def _refuse(self, wanted: _Wanted, reason: str) -> None:
         self._allocation.release(wanted.name)
         wanted.failed(f"{self._node} (Slurm job {self._allocation.job}): {reason}")
 
-    def _signalled(self, number: int) -> None:
-        """Slurm announces that it will take the node, or ends what somebody has cancelled."""
+    def _look(self) -> None:
+        """Ask Slurm what a signal was for: it will take the node, or it ends what somebody has cancelled."""
 
         def answered(event: Event) -> None:
             # srun says "CANCELLED" of what is only announced, too, so without an answer it counts as an announcement.
             if event["state"] not in ("RUNNING", "") and self._end() in ("CANCELLED", "NODE_FAIL"):
                 self._host.end("")
             else:
-                self._allocation.taken = True
                 left = event.get("left")
-                self._host.on_notice(max(0.0, (left if left is not None else _NOTICE_S) - _MARGIN_S))
+                self._allocation.notice(max(0.0, (left if left is not None else _NOTICE_S) - _MARGIN_S))
 
         self._provider.queue.look(str(self._allocation.job), answered)
 

@@ -180,6 +180,7 @@ def test_after_sigkill_of_one_process_nothing_is_kept(kind: str, make: clusters.
         job.stop(grace=0)
     snapshot.await_end()
     gone(one.pid)
+    clusters.until(lambda: not folders.of_importers(kept.whose(home())).exists())
 
 
 def test_one_that_is_killed_while_it_is_kept_is_done_without(make: clusters.Make) -> None:
