@@ -131,7 +131,7 @@ def row(strategy: str, job: TrainingJob) -> tuple[list[str], float]:
     cells = [
         strategy,
         f"{result.to_first_step_s:.1f} s" if result.to_first_step_s is not None else "–",
-        f"{result.samples_per_second:.0f}" if result.samples_per_second is not None else "–",
+        f"{result.samples_per_second:,.0f}" if result.samples_per_second is not None else "–",
         f"{accuracy:.4f}",
     ]
     return cells, accuracy

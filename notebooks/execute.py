@@ -6,6 +6,7 @@ into the outputs that are committed.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -40,8 +41,15 @@ def execute(source: Path, target: Path | None = None, *, timeout: float = 1800.0
         for output in cell.get("outputs", ()):
             _tidy(output)
     notebook.metadata.pop("widgets", None)
+    notebook.metadata["fleetfit"] = {"executed": digest(notebook)}
     nbformat.write(notebook, target or source)
     return notebook
+
+
+def digest(notebook: nbformat.NotebookNode) -> str:
+    """Return what changes with the code of a notebook: outputs belong to the code that made them."""
+    code = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
 def _tidy(output: nbformat.NotebookNode) -> None:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 
 from container.contract.environment import Environment
-from container.contract.layout import DEFAULT_BASE_DIR
+from container.contract.layout import DEFAULT_BASE_DIR, FUNCTION_FOLDER
 from container.contract.names import cut, nearest
 
 _LEGACY = "TF_USE_LEGACY_KERAS"
@@ -28,6 +28,8 @@ class Situation:
         environment: The variables that the user set.
         base_dir: The host's folder, ``/opt/ml`` in a container.
         elsewhere: Whether the host is another machine than the one that the job was started on.
+        code: The folder of the script.
+        ours: Files and folders of fleetfit's own Python code.
     """
 
     channels: tuple[str, ...] = ()
@@ -35,17 +37,24 @@ class Situation:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     base_dir: str = DEFAULT_BASE_DIR
     elsewhere: bool = False
+    code: str = ""
+    ours: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, environment: Environment) -> Situation:
         """Return what a host knows about its job."""
-        strategy = environment.strategy
+        strategy, code = environment.strategy, environment.tree.code
+        ours = [f"{package}/"] if (package := environment.machine.container_package) else []
+        if (code / FUNCTION_FOLDER).is_dir():
+            ours += [str(code / environment.program), f"{code / FUNCTION_FOLDER}/"]
         return cls(
             channels=tuple(sorted(environment.input_data_config)),
             strategy=strategy.name if strategy is not None else None,
             environment=environment.user_environment,
             base_dir=str(environment.tree.base),
             elsewhere=not environment.machine.shared and str(environment.tree.base) != DEFAULT_BASE_DIR,
+            code=str(code),
+            ours=tuple(ours),
         )
 
 

@@ -21,6 +21,9 @@ _BASE_DIR = re.compile(r"(?:(?<![\w./-])|(?<=file://))/opt/ml(?![\w.-])(/checkpo
 #: The channel by which a job's code and our toolkit come where they cannot come otherwise; scripts do not see it.
 CODE_CHANNEL = "fleetfit"
 
+#: The folder beside the program of a job whose entry point is a function.
+FUNCTION_FOLDER = "fleetfit_function"
+
 
 def rebased(value: Any, tree: MLTree) -> Any:
     """Return a JSON value whose texts name a host's own paths in place of those below ``/opt/ml``.

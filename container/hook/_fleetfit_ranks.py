@@ -39,6 +39,8 @@ def become(request, passed, host, *, server):  # type: ignore[no-untyped-def]
             del os.environ[name]
     os.environ.update({name: value for name, value in environment.items() if value is not None})
     os.umask(request["umask"])
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(request["oom_score_adj"])
     for number, soft, most in request["limits"]:
         if resource.getrlimit(number) != (soft, most):
             resource.setrlimit(number, (soft, most))

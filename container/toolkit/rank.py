@@ -56,6 +56,9 @@ VERDICT_TIMEOUT = 5.0
 
 _PIPE_SIZE = 256 << 10
 
+#: What is added to a rank's badness when memory runs out, in thousandths of the machine's memory; see proc(5).
+_OUT_OF_MEMORY_SCORE = 300
+
 
 def main(argv: list[str]) -> int:
     """Run the command after ``--`` and return its exit code, 128 + signal if one killed it."""
@@ -102,6 +105,7 @@ def main(argv: list[str]) -> int:
         use_own_pipes(env, channels.split(","))
     if mask := env.pop(UMASK, None):
         os.umask(int(mask, 8))
+    prefer_as_victim()
     place_read = place_write = -1
     if place := env.pop(PLACE, None):
         if place == "ready" and os.path.basename(command[0]).startswith("python"):
@@ -366,6 +370,14 @@ def _allow_open_files(number: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def prefer_as_victim() -> None:
+    """Have the kernel kill this process and what it starts, not the toolkit or the supervisor, when memory runs out."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+        if int(file.read()) < _OUT_OF_MEMORY_SCORE:
+            file.seek(0)
+            file.write(str(_OUT_OF_MEMORY_SCORE))
 
 
 def _enlarge(fd: int) -> None:

@@ -95,7 +95,7 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
         rank=member.rank,
         exit_code=member.exit_code,
         signal=member.signal,
-        traceback=traceback_text.shorten(traceback) if traceback else None,
+        traceback=_told(traceback, situation or Situation()) if traceback else None,
         log_tail=None if traceback else traceback_text.log_tail(text) or None,
         hints=(
             *((collective_timeouts.HINT,) if timed_out else ()),
@@ -103,6 +103,11 @@ def of_member(member: Member, host: str, situation: Situation | None = None) -> 
             *hints(text, None if member.importer_gone else member.signal, traceback=traceback, situation=situation),
         ),
     )
+
+
+def _told(traceback: str, situation: Situation) -> str:
+    """Return a traceback as users read it."""
+    return traceback_text.users_own(traceback_text.shorten(traceback), code=situation.code, ours=situation.ours)
 
 
 def of_launcher(member: Member, host: str, waiting: list[str]) -> Failure:

@@ -6,6 +6,7 @@ Pure functions over the tail of the output.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _HEADER = re.compile(r"^(?P<margin>[ |]*(?:\+ )?)(?:Exception Group )?Traceback \(most recent call last\):\s*$")
 _GROUP = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\):\s*$")
@@ -19,6 +20,7 @@ _CHAIN = (
 )
 _SYNTAX_ERROR = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
 _SYNTAX_PLACE = re.compile(r'^  File ".*", line \d+')
+_FRAME = re.compile(r'^(?P<head> +(?:\| +)?File ")(?P<file>[^"]+)(?P<rest>", line \d+.*)$')
 _FATAL = re.compile(r"^Fatal Python error: ")
 
 #: Lines of TensorFlow and what it is made of: information and warnings, and what its libraries say of each other.
@@ -79,6 +81,33 @@ def shorten(traceback: str) -> str:
         return traceback
     middle = f"… {left_out} lines, which the log has …"
     return "\n".join([*lines[: first + _KEPT_LINES], middle, *lines[-_KEPT_LINES:]]) + "\n"
+
+
+def users_own(traceback: str, *, code: str, ours: Sequence[str]) -> str:
+    """Return a traceback without fleetfit's frames, and with the script's files named as in the script's folder.
+
+    One that has no other frames keeps them: it is fleetfit's own fault, perhaps.
+
+    Args:
+        traceback: As :func:`last_traceback` gives it.
+        code: The script's folder on the host; "" if it is not known.
+        ours: Files, and folders that end in a slash, of fleetfit's own code.
+    """
+    lines = traceback.split("\n")
+    kept: list[str] = []
+    others = 0
+    ours_now = False
+    for line in lines:
+        if (frame := _FRAME.match(line)) is not None:
+            ours_now = any(frame["file"] == one or (one[-1:] == "/" and frame["file"].startswith(one)) for one in ours)
+            others += not ours_now
+            if code and frame["file"].startswith(f"{code}/"):
+                line = f"{frame['head']}{frame['file'][len(code) + 1 :]}{frame['rest']}"
+        elif not line.startswith("  ") and line.strip(" |"):
+            ours_now = False
+        if not ours_now:
+            kept.append(line)
+    return "\n".join(kept) if others else traceback
 
 
 def message_start(lines: list[str]) -> int | None:

@@ -142,8 +142,11 @@ def _run(args: argparse.Namespace) -> int:
         status = int(args.run(args))
         write_text(sys.stdout, "")
         return status
-    except KeyboardInterrupt:
-        console.say("interrupted.")
+    except KeyboardInterrupt as interrupt:
+        from estimators.client.waiting import JobInterrupted
+
+        if not isinstance(interrupt, JobInterrupted):  # of which everything is said
+            console.say("interrupted.")
         return Exit.INTERRUPTED
     except BrokenPipeError:
         console.close_output()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import shown
@@ -18,6 +18,7 @@ from container.contract.wire import Event
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from estimators.client.progress import JobProgress
     from estimators.client.training_job import TrainingJob
     from estimators.records.record import JobRecord
 
@@ -88,24 +89,38 @@ class EventFeed:
     Args:
         job: The job.
         callbacks: Whom to tell.
+        progress: What follows how far the job is.
+        before: Called before callbacks are: they may print.
     """
 
-    def __init__(self, job: TrainingJob, callbacks: tuple[Callback, ...]) -> None:
+    def __init__(
+        self,
+        job: TrainingJob,
+        callbacks: tuple[Callback, ...],
+        progress: JobProgress | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self._job = job
         self._callbacks = callbacks
+        self._progress = progress
+        self._before = before
         self._tail = EventTail(job.record)
 
     def poll(self) -> bool:
         """Tell what is new; returns whether there was anything."""
-        if not self._callbacks:
+        if not self._callbacks and self._progress is None:
             return False
         told = False
         while events := self._tail.read():
             told = True
-            self._tell(events)
+            if self._progress is not None:
+                self._progress.take(events)
+            if self._callbacks:
+                self._tell(events)
         return told
 
     def _tell(self, events: list[Event]) -> None:
+        self._before()
         for event in events:
             metric = metric_of(event)
             for callback in self._callbacks:
@@ -116,6 +131,7 @@ class EventFeed:
     def end(self) -> None:
         """Tell the last news, and that the job is over."""
         self.poll()
+        self._before()
         for callback in self._callbacks:
             callback.on_end(self._job)
 

@@ -61,6 +61,11 @@ _CHAIN = (b"During handling of the above exception", b"The above exception was t
 _WORD = re.compile(rb"\w")
 
 
+def is_startup(data: bytes) -> bool:
+    """Return whether a line is one that every process prints that imports TensorFlow."""
+    return _STARTUP.match(data) is not None
+
+
 class Shown(NamedTuple):
     """A line to show.
 
@@ -112,7 +117,7 @@ class Folding:
         """Take lines, and give what may be shown now."""
         now = self._clock()
         for line in lines:
-            if _STARTUP.match(line.data) is not None:
+            if is_startup(line.data):
                 if self._noted:
                     continue
                 self._noted = True

@@ -9,40 +9,34 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import sys
+import math
 import time
 from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators.client.callbacks import Callback, Metric
-from estimators.client.printing import write_text
-
 if TYPE_CHECKING:
-    from container.contract.wire import Event
+    from estimators.client.progress import JobProgress
     from estimators.client.training_job import TrainingJob
     from estimators.job.settings import Settings
 
-#: Between two updates, in seconds: each sends the whole pane to the browser.
-_PERIOD_SECONDS = 0.25
 #: So many of the last lines are shown; ``job.logs()`` shows all.
 _LINES = 200
 _LINE_LIMIT = 2000
 
-_STAGES = {
-    "ranks_started": "importing", "imported": "meeting", "rendezvous": "first step", "first_step": "training",
-    "training_ended": "finishing", "ranks_ended": "finishing",
-}  # fmt: skip
-#: Hyperparameters that say how many epochs there will be.
-_EPOCHS = ("epochs", "num-epochs", "num_epochs")
-_SHOWN = 4
+#: The size of the drawn loss, in pixels.
+_WIDTH, _HEIGHT = 120.0, 22.0
+#: What people call packages.
+_NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch", "tf_keras": "Keras", "keras": "Keras", "horovod": "Horovod"}
 
 
-def pane_for(job: TrainingJob) -> Pane | None:
+def pane_for(job: TrainingJob, progress: JobProgress) -> Pane | None:
     """Return a pane in the running notebook; None where there is no IPython to show it."""
     with contextlib.suppress(ImportError):
         from IPython.display import HTML, display
 
-        return Pane(job, display, HTML)
+        return Pane(job, progress, display, HTML)
     return None
 
 
@@ -58,11 +52,12 @@ def keep(settings: Settings) -> Settings:
     return settings
 
 
-class Pane(Callback):
+class Pane:
     """The display of one waiting call.
 
     Args:
         job: The job.
+        progress: How far it is.
         display: IPython's ``display``.
         as_html: IPython's ``HTML``.
 
@@ -70,23 +65,18 @@ class Pane(Callback):
         stream: What is written to it stands in the folding part.
     """
 
-    def __init__(self, job: TrainingJob, display: Any, as_html: Any) -> None:
+    def __init__(self, job: TrainingJob, progress: JobProgress, display: Any, as_html: Any) -> None:
         self._job = job
+        self._progress = progress
         self._display = display
         self._as_html = as_html
         self._handle: Any = None
+        self._kernel = _kernel_id()
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._rest = ""
         self._count = 0
-        self._began = time.monotonic()
-        self._updated = float("-inf")
-        self._stage = "launching"
-        self._metrics: dict[str, float] = {}
-        self._epochs = _epochs_of(job)
         self.stream: io.TextIOBase = _Stream(self)
-        self.refresh(force=True)
-
-    # --- what is new ---
+        self.refresh()
 
     def write(self, text: str) -> None:
         """Take a piece of the log."""
@@ -95,61 +85,53 @@ class Pane(Callback):
         self._count += len(whole)
         self._lines.extend(line[:_LINE_LIMIT] for line in whole)
 
-    def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """A metric of the lowest rank that reports it."""
-        if metric.rank in (None, 0):
-            self._metrics[metric.name] = metric.value
-
-    def on_event(self, job: TrainingJob, event: Event) -> None:
-        """A phase begins."""
-        if event.kind == "phase":
-            self._stage = _STAGES.get(str(event.data.get("name")), self._stage)
-
-    # --- showing it ---
-
-    def refresh(self, *, force: bool = False) -> None:
-        """Bring the display up to date, a few times a second at most."""
-        now = time.monotonic()
-        if not force and now - self._updated < _PERIOD_SECONDS:
-            return
-        self._updated = now
+    def refresh(self) -> None:
+        """Bring the display up to date: the whole pane is sent to the browser."""
         self._show()
 
-    def say_what_is_kept(self) -> None:
-        """Say once in this process what is kept after a job, and the memory that it takes."""
-        if _said or not (self._job.record.read_request().get("ResourceConfig") or {}).get("KeepAlivePeriodInSeconds"):
-            return
-        from estimators.backends.hosts import kept
-
-        for one in kept.find(self._job.record.home):
-            _said.append(self._job.name)
-            write_text(
-                sys.stdout,
-                f"fleetfit keeps {one}: the next job starts faster. keep_alive_period_in_seconds=0 turns this off, and "
-                "`fleetfit clean` ends it.\n",
-            )
-
     def finish(self) -> None:
-        """The job is over: its table, with the logs folded."""
+        """Show the job's table, with the logs folded: it is over."""
         from estimators.results.display import job_html
 
         if self._rest:
             self.write("\n")
-        self._show(job_html(self._job.result()))
+        self._show(job_html(self._job.result()), kept=self._kept())
 
-    def _show(self, table: str | None = None) -> None:
+    def _kept(self) -> str:
+        """Return what stays loaded after the job, and the memory that takes; said once in this process."""
+        seconds = (self._job.record.read_request().get("ResourceConfig") or {}).get("KeepAlivePeriodInSeconds")
+        if _said or not seconds:
+            return ""
+        from estimators.backends.hosts import kept
+        from estimators.results.summary import bytes_text, seconds_text
+
+        found = kept.find(self._job.record.home)
+        if not found:
+            return ""
+        _said.append(self._job.name)
+        modules = {name.partition(".")[0] for one in found for name in one.packages}
+        names = list(dict.fromkeys(title for name, title in _NAMES.items() if name in modules)) or sorted(modules)
+        period = f"{seconds // 60} minutes" if seconds % 60 == 0 and seconds > 60 else seconds_text(seconds)
+        stay = "stays" if len(names) == 1 else "stay"
+        return f"{' and '.join(names)} {stay} loaded for {period} ({bytes_text(sum(one.bytes for one in found))})"
+
+    def _show(self, table: str | None = None, kept: str = "") -> None:
         from estimators.results.html import render
 
+        progress = self._progress
         left_out = self._count - len(self._lines)
         lines = f"{self._count} line{'' if self._count == 1 else 's'}"
-        epoch = self._metrics.get("epoch")
         page = render(
             "client/templates/pane",
             table=table,
+            kept=kept,
+            kernel=self._kernel,
             job=self._job.name,
-            epoch=epoch,
-            epochs=self._epochs if epoch is not None else None,
-            parts=self._progress(epoch),
+            done=progress.done,
+            total=progress.total,
+            curve=_curve(progress.loss),
+            size=(_WIDTH, _HEIGHT),
+            parts=progress.parts(time.time()),
             title=f"logs ({lines}, the last {len(self._lines)})" if left_out > 0 else f"logs ({lines})",
             text="\n".join([*self._lines, *([self._rest] if self._rest else [])]),
         )
@@ -158,13 +140,24 @@ class Pane(Callback):
         else:
             self._handle.update(self._as_html(page))
 
-    def _progress(self, epoch: float | None) -> list[str]:
-        stage = self._stage
-        if epoch is not None:
-            stage = f"epoch {epoch:g}" + (f" of {self._epochs}" if self._epochs else "")
-        names = [name for name in self._metrics if name != "epoch"][:_SHOWN]
-        elapsed_s = time.monotonic() - self._began
-        return [stage, f"{elapsed_s:.0f} s", *(f"{name} {self._metrics[name]:.4g}" for name in names)]
+
+def _curve(values: Sequence[float]) -> str:
+    """Return the points of an SVG line through some values; "" for fewer than two."""
+    known = [value for value in values if math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    least, most = min(known), max(known)
+    step, scale = _WIDTH / (len(known) - 1), (_HEIGHT - 2) / ((most - least) or 1.0)
+    return " ".join(f"{index * step:.1f},{1 + (most - value) * scale:.1f}" for index, value in enumerate(known))
+
+
+def _kernel_id() -> str:
+    """Return the id by which Jupyter's server knows this kernel; "" where that is not known."""
+    with contextlib.suppress(Exception):  # no kernel, or one that has no such file
+        from ipykernel.connect import get_connection_file
+
+        return Path(get_connection_file()).stem.removeprefix("kernel-")
+    return ""
 
 
 class _Stream(io.TextIOBase):
@@ -179,14 +172,3 @@ class _Stream(io.TextIOBase):
     def write(self, text: str) -> int:
         self._pane.write(text)
         return len(text)
-
-
-def _epochs_of(job: TrainingJob) -> int | None:
-    from container.contract import hyperparameters as codec
-
-    found = codec.decode(job.record.read_request().get("HyperParameters") or {})
-    for name in _EPOCHS:
-        value = found.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None

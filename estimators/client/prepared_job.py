@@ -16,7 +16,7 @@ from container.contract.strategies import FRAMEWORKS, MPI, ElasticHorovod
 from estimators import backends
 from estimators.client import checks, planning, request_builder
 from estimators.client.cluster_plan import ClusterPlan
-from estimators.client.preflight import idle_devices, preflight
+from estimators.client.preflight import check_fits, idle_devices, preflight
 from estimators.client.source import Source, resolve, resolve_function
 from estimators.job import validation
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -214,6 +214,7 @@ class Draft:
         checks.check_elastic(self.spec, backend)
         if not self.settings.capabilities.managed:
             checks.check_local(self.spec)
+            check_fits(self.spec)
             checks.check_disturbances(self.spec, options)
             if self.settings.capabilities.this_python and self.source is not None:
                 if options.python in (None, sys.executable):

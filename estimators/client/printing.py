@@ -16,6 +16,7 @@ from estimators.job.text import fit_columns, visible
 
 if TYPE_CHECKING:
     from estimators.client.folding import Folding, Shown
+    from estimators.client.tracebacks import Tracebacks
     from estimators.records.logs import LogLine
 
 _RESET = "\x1b[0m"
@@ -48,6 +49,7 @@ class LogPrinter:
         colour: bool | None = None,
         mask: Callable[[str], str] | None = None,
         folding: Folding | None = None,
+        tracebacks: Tracebacks | None = None,
     ) -> None:
         """Print to a stream.
 
@@ -56,19 +58,22 @@ class LogPrinter:
             colour: Whether to colour the prefixes; default: on a terminal and in Jupyter, unless ``NO_COLOR`` is set.
             mask: Applied to every text before it is shown, to hide secrets.
             folding: What is left out, and what is shown once; default: every line is shown.
+            tracebacks: What holds tracebacks back until it is known whether the job fails of them; default: nothing.
         """
         self.stream: IO[str] = stream if stream is not None else sys.stdout
         self._tty = is_terminal(self.stream)
         self._colour = wants_colour(self.stream) if colour is None else colour
         self._mask = mask
         self._folding = folding
+        self._tracebacks = tracebacks
         # Who reads a pipe or a file wants the text of a bar, not how it was drawn.
         self._plain = not (self._tty or in_jupyter(self.stream))
         self._tags: dict[_Key, str] = {}
         self._open: _Key | None = None  # whose line has been begun and not ended
         self._decoders: dict[_Key, codecs.IncrementalDecoder] = {}
         self._live: dict[_Key, str] = {}  # progress bars: what they show now
-        self._drawn = 0  # how many lines of the terminal they take
+        self._status = ""  # the line below them
+        self._drawn = 0  # how many lines of the terminal both take
         self._budget: dict[_Key, tuple[float, int]] = {}
 
     def print(self, lines: Iterable[LogLine]) -> None:
@@ -78,17 +83,21 @@ class LogPrinter:
             BrokenPipeError: nobody reads the stream any more.
         """
         out: list[str] = []
+        self._take(lines if self._tracebacks is None else self._tracebacks.take(lines), out)
+        self._emit(out)
+
+    def _take(self, lines: Iterable[LogLine], out: list[str]) -> None:
         if self._folding is None:
             for line in lines:
                 self._one(line, out)
         else:
             self._folded(self._folding.take(lines), out)
-        self._emit(out)
 
     @property
     def due(self) -> float | None:
         """In how many seconds to call :meth:`print` again, with or without lines; None when nothing is held back."""
-        return self._folding.due if self._folding is not None else None
+        times = [held.due for held in (self._folding, self._tracebacks) if held is not None and held.due is not None]
+        return min(times, default=None)
 
     def message(self, text: str) -> None:
         """Print a line of our own."""
@@ -99,9 +108,29 @@ class LogPrinter:
         out.append(f"{text}\n")
         self._emit(out)
 
-    def finish(self) -> None:
-        """End what is unfinished: what is held back, the last state of progress bars, a line without an end."""
+    def note(self, text: str) -> None:
+        """Print a line of our own beside what is held back."""
         out: list[str] = []
+        self._end_open_line(out)
+        out.append(f"{text}\n")
+        self._emit(out)
+
+    def status(self, text: str) -> None:
+        """Show a line below the log on a terminal; "" for none."""
+        if text != self._status:
+            self._status = text
+            self._emit([])
+
+    def finish(self, told: str | None = None) -> None:
+        """End what is unfinished: what is held back, the last state of progress bars, a line without an end.
+
+        Args:
+            told: The traceback of which the job has failed, if it is told elsewhere: it is not printed, too.
+        """
+        self._status = ""
+        out: list[str] = []
+        if self._tracebacks is not None:
+            self._take(self._tracebacks.rest(told), out)
         if self._folding is not None:
             self._folded(self._folding.rest(), out)
         self._end_open_line(out)
@@ -200,16 +229,20 @@ class LogPrinter:
 
     def _emit(self, out: list[str]) -> None:
         if self._tty:
-            if self._drawn and (out or self._live):
+            if self._drawn:
                 out.insert(0, f"\x1b[{self._drawn}A\r\x1b[J")
                 self._drawn = 0
-            if self._live and self._open is None:
+            if self._open is None:
                 width = shutil.get_terminal_size().columns
                 bars = list(self._live.items())[-_MAX_LIVE:]
                 for key, text in sorted(bars, key=lambda item: natural_key(prefix(*item[0]))):
                     room = width - 2 - len(prefix(*key))
                     out.append(f"{self._tag(key)} {fit_columns(text, room)}\n")
                 self._drawn = len(bars)
+                if self._status:
+                    text = fit_columns(self._masked(self._status), width - 1)
+                    out.append(f"{_DIM}{text}{_RESET}\n" if self._colour else f"{text}\n")
+                    self._drawn += 1
         if out:
             write_text(self.stream, "".join(out))
 

@@ -336,21 +336,28 @@ class TrainingJob:
             yield []  # time goes by
             time.sleep(_POLL_SECONDS)
 
-    def _printer(self, stream: IO[str] | None = None, *, all: bool = False, one_rank: bool = False) -> LogPrinter:
+    def _printer(
+        self, stream: IO[str] | None = None, *, all: bool = False, one_rank: bool = False, waits: bool = False
+    ) -> LogPrinter:
         """Return what prints the logs.
 
         Args:
             stream: Default: standard output.
             all: Whether every line is shown.
             one_rank: Whether the lines of a single rank are printed.
+            waits: Whether whoever looks is told of the job's failure, with the traceback.
         """
         from estimators.client.folding import Folding
+        from estimators.client.tracebacks import Tracebacks
         from estimators.job.log_redaction import text_mask
 
         request = self.record.read_request()
         spec = TrainingJobSpec.from_request(request)
         several = not one_rank and (spec.instance_count > 1 or spec.strategy is not None)
-        return LogPrinter(stream, mask=text_mask(request), folding=None if all else Folding(several=several))
+        if all:
+            return LogPrinter(stream, mask=text_mask(request))
+        tracebacks = Tracebacks() if waits else None
+        return LogPrinter(stream, mask=text_mask(request), folding=Folding(several=several), tracebacks=tracebacks)
 
     # --- ending it ---
 
@@ -517,7 +524,7 @@ class TrainingJob:
         """
         checked = check_callbacks(callbacks)
         output = Output(self, sys.stdout if logs else None, all=logs == "All")
-        feed = EventFeed(self, checked if output.pane is None else (output.pane, *checked))
+        feed = EventFeed(self, checked, output.progress, before=output.hide)
         deadline = time.monotonic() + timeout if timeout is not None else None
         self.ensure_followed()
         with Interrupts() as interrupts:
@@ -532,8 +539,6 @@ class TrainingJob:
                 if self._tie is not None and not self._tie.ended:
                     self._tie.send(ipc_client.stop_message(self._interrupt_grace(), "its caller failed"))
                 raise
-        if output.pane is not None:
-            output.pane.say_what_is_kept()
         status = self._status()
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
             failure = statuses.failure_of(status)

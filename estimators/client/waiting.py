@@ -9,24 +9,31 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from container.contract import hyperparameters as codec
 from estimators.client import ipc_client
 from estimators.client.callbacks import EventFeed
+from estimators.client.folding import is_startup
 from estimators.client.interrupts import Interrupts
-from estimators.client.printing import in_jupyter, wants_colour, write_text
+from estimators.client.printing import in_jupyter, is_terminal, wants_colour, write_text
+from estimators.client.progress import JobProgress
 from estimators.job.errors import JobUnreachableError
+from estimators.records import status as statuses
 from estimators.records.logs import LogReader
 
 if TYPE_CHECKING:
     from estimators.client.notebook import Pane
     from estimators.client.training_job import TrainingJob
+    from estimators.records.logs import LogLine
 
 #: How often a job is looked at to which there is no tie, in seconds.
 _POLL_SECONDS = 0.1
 #: With a tie the supervisor says when there is something; this is in case it cannot.
 _TIED_POLL_SECONDS = 1.0
+#: How often the line of a terminal is brought up to date, in seconds.
+_LINE_SECONDS = 0.25
 #: Between two looks at the logs of a job that writes without pause, in seconds: it shares the machine with us.
 _BREATH_SECONDS = 0.005
 #: How long a supervisor may take to end a job beyond the script's own grace, before it is killed.
@@ -39,23 +46,31 @@ _PINGS = 3
 
 
 class Output:
-    """Where a waiting caller shows the logs: nowhere, or on a stream.
+    """Where a waiting caller shows the logs and how far the job is: nowhere, or on a stream.
 
+    A terminal has a line for the latter below the logs, a notebook a pane; elsewhere each stage is told in a line.
     A stream that cannot be written to, on a full disk for example, is none any more; the job goes on.
     """
 
     def __init__(self, job: TrainingJob, stream: IO[str] | None, *, all: bool = False) -> None:
         self._job = job
         self._stream = stream
+        #: How far the job is; None where nobody looks.
+        self.progress: JobProgress | None = None
+        if stream is not None:
+            request = job.record.read_request()
+            self.progress = JobProgress(codec.decode(request.get("HyperParameters") or {}), time.time())
         #: A notebook's display, which takes the place of the stream.
         self.pane: Pane | None = None
-        if stream is not None and in_jupyter(stream):
+        if stream is not None and self.progress is not None and in_jupyter(stream):
             from estimators.client.notebook import pane_for
 
-            self.pane = pane_for(job)
+            self.pane = pane_for(job, self.progress)
+        self._stage = self.progress.stage if self.progress is not None else ""  # the last that was told
+        self._shown_at = float("-inf")
         target: Any = self.pane.stream if self.pane is not None else stream
         self._reader = LogReader(job.record) if stream is not None else None
-        self._printer = job._printer(target, all=all) if stream is not None else None
+        self._printer = job._printer(target, all=all, waits=True) if stream is not None else None
         #: A pipe on which the logs go, whose reader may go away.
         self.pipe = _pipe_of(stream)
 
@@ -73,15 +88,51 @@ class Output:
             return
         shown = False
         for lines in self._reader.drain(final=final):
+            self._notice(lines)
             self._printer.print(lines)
             shown = True
             yield
         if not shown:
             self._printer.print(())  # what has waited long enough
         if final:
-            self._printer.finish()
+            failure = statuses.failure_of(self._job._status())
+            self._printer.finish(failure.traceback if failure is not None else None)
+            if self.pane is not None:
+                self.pane.finish()
+        else:
+            self._show_progress()
+
+    def _notice(self, lines: Iterable[LogLine]) -> None:
+        """See whether the script runs: a rank prints something of its own."""
+        if (
+            self.progress is not None
+            and self.progress.awaits_output
+            and any(line.rank is not None and not is_startup(line.data) for line in lines)
+        ):
+            self.progress.printed()
+
+    def _show_progress(self) -> None:
+        """Say how far the job is, a few times a second at most."""
+        now = time.monotonic()
+        if self.progress is None or self._printer is None or now - self._shown_at < _LINE_SECONDS:
+            return
+        self._shown_at = now
+        status = self._job._status()
+        message = str((status.get("SecondaryStatusTransitions") or [{}])[-1].get("StatusMessage") or "")
+        self.progress.stand(str(status["SecondaryStatus"]), message)
         if self.pane is not None:
-            self.pane.finish() if final else self.pane.refresh()
+            self.pane.refresh()
+        elif self._stream is not None and is_terminal(self._stream):
+            self._printer.status(" · ".join(self.progress.parts(time.time())))
+        elif self.progress.stage != self._stage:
+            self._printer.note(f"training job {self._job.name}: {self.progress.stage}")
+            self._stage = self.progress.stage
+
+    def hide(self) -> None:
+        """Take the terminal's line away: something else is printed, or nothing more."""
+        if self._printer is not None:
+            with self._going_on():
+                self._printer.status("")
 
     @property
     def due(self) -> float | None:
@@ -94,9 +145,17 @@ class Output:
             if self._printer is not None:
                 self._printer.message(text)
                 if self.pane is not None and not self._job._is_over():
-                    self.pane.refresh(force=True)
+                    self.pane.refresh()
             elif not self._silent:
                 write_text(sys.stderr, text + "\n")
+
+    def interrupted(self, text: str) -> None:
+        """Say what an interrupt does: on a terminal in the line below the logs, which goes when it is done."""
+        if self.progress is not None:
+            self.progress.interrupted = text
+        if self.progress is None or self._stream is None or not (self.pane or is_terminal(self._stream)):
+            self.message(text)
+        self._shown_at = float("-inf")
 
     @contextlib.contextmanager
     def _going_on(self) -> Iterator[None]:
@@ -136,6 +195,13 @@ class Output:
         text = display.job_table(self._job.result(), colour=wants_colour(stream), columns=columns)
         with self._going_on():
             write_text(stream, text)
+
+
+class JobInterrupted(KeyboardInterrupt):
+    """The interrupt that has stopped a job, of which everything is told already: a notebook shows no frames."""
+
+    def _render_traceback_(self) -> list[str]:  # the name that IPython asks for
+        return [str(self)]
 
 
 class Wait:
@@ -183,9 +249,11 @@ class Wait:
         if self._broken is not None:
             raise self._broken
         if self._interrupts.count:
+            text = f"training job {self._job.name}: {str(self._job.status).lower()}."
             with contextlib.suppress(BrokenPipeError):
-                self._output.message(f"training job {self._job.name}: {self._job.status}.")
-            raise KeyboardInterrupt
+                self._output.message(text)
+                self._output.table()
+            raise JobInterrupted(text)
 
     def _step(self) -> bool:
         """Show what is new and wait a little; returns whether the job is over."""
@@ -258,12 +326,12 @@ class Wait:
         if self._heeded == 1:
             grace = job._interrupt_grace()
             self._stop(grace, "interrupted by the user")
-            self._output.message(
+            self._output.interrupted(
                 f"stopping training job {job.name}: it has {grace:g} s to save. Interrupt again to end it at once."
             )
         elif self._heeded == 2:
             self._stop(0.0, "interrupted twice by the user")
-            self._output.message(f"ending training job {job.name} at once.")
+            self._output.interrupted(f"ending training job {job.name} at once.")
         else:
             self._kill_at = time.monotonic()
 

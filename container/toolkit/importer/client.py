@@ -84,10 +84,13 @@ def _request(command: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     """Return what the process takes over from us."""
     mask = os.umask(0)
     os.umask(mask)
+    with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+        score = file.read().strip()
     return {
         "argv": list(command),
         "environment": dict(env),
         "umask": mask,
+        "oom_score_adj": score,
         "limits": [[number, *resource.getrlimit(number)] for number in _LIMITS],
         "traits": traits(),
     }

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-#: The folder beside the program, and what is in it.
+#: The folder beside the program (as :mod:`container.contract.layout` has it), and what is in it.
 FOLDER = "fleetfit_function"
 DESCRIPTION, FUNCTION, SOURCES = "function.json", "function.pkl", "sources"
 
@@ -137,7 +137,8 @@ def main() -> None:
         _become_main(names_of(function))
         value = function(**arguments(description, json.loads(os.environ.get("SM_HPS") or "{}")))
     except Exception as error:
-        text = traceback.format_exc()
+        own = error.__traceback__  # this frame; what the function did is below
+        text = "".join(traceback.format_exception(type(error), error, (own and own.tb_next) or own))
         number = rank()
         name = ERROR.format(host=os.environ.get("SM_CURRENT_HOST", "host"), rank="server" if number is None else number)
         _keep(

@@ -22,7 +22,7 @@ import dataclasses
 import math
 
 #: Horovod's default of HOROVOD_FUSION_THRESHOLD, in bytes.
-FUSION_BYTES = 64 << 20
+FUSION_BYTES = 128 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -88,6 +88,11 @@ class Group:
         """A run that stands for them: one that completed, if there is one."""
         return (self.completed or self.results)[0]
 
+    @property
+    def strategy(self) -> str | None:
+        """The name of the strategy that made it; None for none."""
+        return self.first.strategy
+
     def spread(self, value: Callable[[Result], float | None]) -> Spread | None:
         """A number over the completed runs."""
         return Spread.of(value(result) for result in self.completed)

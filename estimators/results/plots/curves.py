@@ -54,6 +54,7 @@ def draw(
     made, axes = style.figure(len(names), len(chosen), height=0.9 + 2.1 * len(names))
     from matplotlib.ticker import EngFormatter
 
+    looks = style.looks([group.strategy for group in comparison.groups])
     for row, metric in enumerate(names):
         for column, kind in enumerate(chosen):
             one = axes[row * len(chosen) + column]
@@ -64,7 +65,7 @@ def draw(
                     if x:
                         name = style.short(group.name) if number == 0 else "_"
                         alpha = 1.0 if len(group.results) == 1 else 0.75
-                        one.plot(x, y, label=name, alpha=alpha, **style.line(place, len(x)))
+                        one.plot(x, y, label=name, alpha=alpha, **looks[place].line(len(x)))
                         drawn = True
             last_row = row == len(names) - 1
             if kind == "time" and drawn:
@@ -88,9 +89,10 @@ def _mark(axes: Any, comparison: Comparison) -> None:
     """Mark what happened to elastic jobs: a line for each resize, signs for the rest."""
     where = axes.get_xaxis_transform()
     named: set[str] = set()
+    looks = style.looks([group.strategy for group in comparison.groups])
     for place, group in enumerate(comparison.groups):
         for result in group.results:
-            colour = style.colour(place) if len(comparison.groups) > 1 else INK
+            colour = looks[place].colour if len(comparison.groups) > 1 else INK
             for moment in result.moments:
                 name = moment.kind if moment.kind not in named else "_"
                 named.add(moment.kind)

@@ -11,22 +11,26 @@ def draw(comparison: Comparison) -> Plot:
     """Return a curve for each strategy (and model, and kind of host), beside what linear scaling would be."""
     made, axes = style.figure(1, 2, height=3.3)
     series: dict[str, dict[int, Spread]] = {}
+    strategies: dict[str, str | None] = {}
     for group in comparison.groups:
         speed = group.spread(lambda result: result.samples_per_second)
         if speed is not None:
-            series.setdefault(_line_of(comparison, group), {})[group.first.processes] = speed
+            name = _line_of(comparison, group)
+            series.setdefault(name, {})[group.first.processes] = speed
+            strategies[name] = group.strategy
     counts = sorted({count for found in series.values() for count in found})
     if not counts:
         return style.nothing("Scaling", "no run tells its speed")
     alone: dict[str, float] = {}
     singles = [found[1].median for found in series.values() if 1 in found]
-    for place, (name, found) in enumerate(series.items()):
+    looks = style.looks(list(strategies.values()))
+    for look, (name, found) in zip(looks, series.items(), strict=True):
         x = sorted(found)
-        style_of = {**style.line(place, len(x)), "label": style.short(name)}
+        style_of = {**look.line(len(x)), "label": style.short(name)}
         y = [found[count].median for count in x]
         axes[0].plot(x, y, **style_of)
         axes[0].fill_between(
-            x, [found[count].low for count in x], [found[count].high for count in x], color=style.colour(place),
+            x, [found[count].low for count in x], [found[count].high for count in x], color=look.colour,
             alpha=0.2, linewidth=0,
         )  # fmt: skip
         base = found[1].median if 1 in found else (singles[0] if len(set(singles)) == 1 else None)

@@ -20,6 +20,7 @@ def draw(comparison: Comparison) -> Plot:
     """Return a curve for each configuration: which share of its steps took at most how long."""
     made, [axes] = style.figure(height=3.2 + 0.06 * len(comparison.groups))  # the legend takes its part of it
     drawn: list[float] = []
+    looks = style.looks([group.strategy for group in comparison.groups])
     for place, group in enumerate(comparison.groups):
         times = Durations.sum(result.step_times for result in group.completed or group.results)
         if not times.count:
@@ -33,7 +34,7 @@ def draw(comparison: Comparison) -> Plot:
             below += count
             x.append(min(end, times.longest_s) * 1e3 if below == times.count else end * 1e3)
             y.append(100.0 * below / times.count)
-        axes.plot(x, y, label=style.short(group.name), **style.line(place, len(x) + 100))
+        axes.plot(x, y, label=style.short(group.name), **looks[place].line(len(x) + 100))
         drawn += x
     if not drawn:
         return style.nothing("Step times", "no run tells its steps' times")

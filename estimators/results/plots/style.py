@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from estimators.job.errors import UnsupportedError
 from estimators.results.plots import INK, Plot
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's, without black, white and the yellow that is lost on white.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+#: A strategy has the same colour in every picture; whatever has none of these is grey.
+STRATEGIES = dict(
+    zip(
+        (
+            "mpi", "collective_all_reduce", "parameter_server", "elastic_horovod", "torch_distributed",
+            "elastic_torch_distributed",
+        ),
+        PALETTE,
+        strict=True,
+    )
+)  # fmt: skip
+OTHER = "#7F7F7F"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 WIDTH = 7.0
@@ -96,15 +109,41 @@ def colour(place: int) -> str:
     return PALETTE[place % len(PALETTE)]
 
 
-def line(place: int, points: int) -> dict[str, Any]:
-    """Return how the n-th curve is drawn: what shares a colour differs in dashes."""
-    found: dict[str, Any] = {
-        "color": colour(place),
-        "linestyle": DASHES[(place + place // len(PALETTE)) % len(DASHES)],
-        "linewidth": 1.7,
-    }
-    if points <= 30:
-        found.update(marker=MARKERS[place % len(MARKERS)], markersize=4)
+class Look(NamedTuple):
+    """How one of several things is drawn.
+
+    Attributes:
+        colour: Its colour.
+        number: What tells it from others of that colour: which dashes and markers it has.
+    """
+
+    colour: str
+    number: int
+
+    def line(self, points: int) -> dict[str, Any]:
+        """Return how a curve of so many points is drawn."""
+        found: dict[str, Any] = {
+            "color": self.colour, "linestyle": DASHES[self.number % len(DASHES)], "linewidth": 1.7,
+        }  # fmt: skip
+        if points <= 30:
+            found.update(marker=MARKERS[self.number % len(MARKERS)], markersize=4)
+        return found
+
+
+def looks(strategies: Sequence[str | None]) -> list[Look]:
+    """Return how things are drawn that were made by strategies: a strategy has the same colour in every picture.
+
+    Where one strategy made them all, each has a colour of its own.
+    """
+    if len(set(strategies)) == 1:
+        places = range(len(strategies))
+        return [Look(colour(place), place + place // len(PALETTE)) for place in places]
+    numbers: collections.Counter[str] = collections.Counter()
+    found = []
+    for strategy in strategies:
+        own = STRATEGIES.get(strategy or "", OTHER)
+        found.append(Look(own, numbers[own]))
+        numbers[own] += 1
     return found
 
 

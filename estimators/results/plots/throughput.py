@@ -18,12 +18,13 @@ def draw(comparison: Comparison) -> Plot:
     if not any(spreads):
         return style.nothing("Throughput", "no run tells its speed")
     longest = max(spread.high for spread in spreads if spread is not None)
+    looks = style.looks([group.strategy for group in groups])
     for place, (group, spread) in enumerate(zip(groups, spreads, strict=True)):
         if spread is None:
             text = "failed" if group.failed and not group.completed else "not known"
             axes.text(longest * 0.01, place, text, va="center", color=INK, fontsize=8, style="italic")
             continue
-        axes.barh(place, spread.median, height=0.62, color=style.colour(place))
+        axes.barh(place, spread.median, height=0.62, color=looks[place].colour)
         if spread.count > 1:
             error = [[spread.median - spread.low], [spread.high - spread.median]]
             axes.errorbar(spread.median, place, xerr=error, color=INK, capsize=4, linewidth=1.4)

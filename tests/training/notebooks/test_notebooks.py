@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -20,6 +21,9 @@ _MARKS = {
     "01": pytest.mark.landing,
     **dict.fromkeys(("02", "06", "07", "08", "09", "10", "11", "13"), pytest.mark.soak),
 }
+
+#: Titles that are the scripts' own.
+METRICS = {"loss", "accuracy", "val_loss", "val_accuracy"}
 
 #: Executes one notebook at a small size: the place, and where the copy with its outputs goes.
 PROGRAM = """
@@ -83,6 +87,23 @@ def test_what_is_committed_has_outputs_and_speaks_of_no_machine(notebook: Path) 
     assert pictures or notebook.name.startswith("12"), "it shows no picture"  # 12 shows tables
     assert not re.findall(r"/(?:root|home/\w+|work|tmp/(?!probe)\w+)/[\w./-]*", text_of(found))
     assert notebook.stat().st_size < 2 << 20
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_committed_of_its_outputs_is_of_today(notebook: Path) -> None:
+    """Its code has not changed since, and its tables have no title that today's would not have."""
+    sys.path.insert(0, str(ROOT / "notebooks"))
+    import execute
+
+    found = nbformat.read(notebook, as_version=4)
+    assert found.metadata.get("fleetfit", {}).get("executed") == execute.digest(found), "execute it again"
+    said = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "estimators").rglob("*.py")))
+    titles = {
+        html.unescape(title).strip()
+        for table in re.findall(r'<div class="fleetfit-(?:comparison|job)">(.*?)</table>', text_of(found), re.DOTALL)
+        for title in re.findall(r"<th[^>]*>([^<]+)</th>", table)
+    }
+    assert not {title for title in titles - METRICS if f'"{title}"' not in said}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from container.toolkit import traceback_text
 from container.toolkit.traceback_text import group_line, last_traceback, log_tail
 
 
@@ -85,3 +86,46 @@ def test_log_tail() -> None:
     assert log_tail(b"\xffa\n") == "\N{REPLACEMENT CHARACTER}a"
     assert log_tail("") == ""
     assert len(log_tail("x" * 5000)) == 1000
+
+
+OURS = ("/site/container/", "/job/ml/code/run_train.py")
+OWN = """\
+Traceback (most recent call last):
+  File "/job/ml/code/run_train.py", line 138, in main
+    value = function()
+            ^^^^^^^^^^
+  File "/job/ml/code/models/net.py", line 5, in train
+    cluster.fit(
+        3)
+  File "/site/container/distributed/core/training.py", line 7, in fit
+    return 1 / 0
+           ~~^~~
+  File "/site/keras/training.py", line 9, in inner
+    return 1 / 0
+ZeroDivisionError: division by zero
+  see /job/ml/code/run_train.py
+"""
+
+
+def test_frames_of_fleetfits_are_left_out_and_the_scripts_files_are_named_as_in_its_folder() -> None:
+    told = traceback_text.users_own(OWN, code="/job/ml/code", ours=OURS)
+    assert told.splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "models/net.py", line 5, in train',
+        "    cluster.fit(",
+        "        3)",
+        '  File "/site/keras/training.py", line 9, in inner',
+        "    return 1 / 0",
+        "ZeroDivisionError: division by zero",
+        "  see /job/ml/code/run_train.py",
+    ]
+
+
+def test_a_fault_of_fleetfits_own_is_told_whole() -> None:
+    alone = 'Traceback (most recent call last):\n  File "/site/container/x.py", line 1, in f\n    g()\nKeyError: 1\n'
+    assert traceback_text.users_own(alone, code="/job/ml/code", ours=OURS) == alone
+
+
+def test_members_of_a_group_are_named_alike() -> None:
+    group = '  + Exception Group Traceback (most recent call last):\n  |   File "/c/a.py", line 3, in <module>\n'
+    assert 'File "a.py", line 3' in traceback_text.users_own(group, code="/c", ours=())

@@ -244,8 +244,20 @@ def test_colours_stand_out_on_light_and_dark_grounds() -> None:
     assert _contrast(INK, white) >= 4.5 and _contrast(INK, black) >= 4.5
     for colour in style.PALETTE:
         assert _contrast(colour, white) >= 2.0 and _contrast(colour, black) >= 3.0, colour
-    looks = {(str(style.line(n, 100)["color"]), str(style.line(n, 100)["linestyle"])) for n in range(12)}
-    assert len(looks) == 12
+    assert len(_distinct(["mpi"] * 12)) == 12
+
+
+def test_a_strategy_has_the_same_colour_in_every_picture() -> None:
+    two = style.looks(["parameter_server", "mpi"])
+    many = style.looks(["mpi", "mpi", "collective_all_reduce", None, "parameter_server"])
+    assert many[0].colour == many[1].colour == two[1].colour and many[4].colour == two[0].colour
+    assert len({look.colour for look in many}) == 4
+    assert len(_distinct(["mpi", "mpi", "collective_all_reduce", None, "mirrored"])) == 5
+
+
+def _distinct(strategies: list[str | None]) -> set[tuple[str, str]]:
+    lines = [look.line(100) for look in style.looks(strategies)]
+    return {(str(line["color"]), str(line["linestyle"])) for line in lines}
 
 
 # --- the report ---

@@ -1,0 +1,189 @@
+"""How far a job is, for whoever waits for it: the terminal's line and the notebook's pane say the same. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from estimators.client.callbacks import metric_of
+from estimators.records.states import MESSAGES, SecondaryStatus
+from estimators.results.summary import number_text, seconds_text
+
+if TYPE_CHECKING:
+    from container.contract.wire import Event
+
+_STATUSES: dict[str, str] = {
+    SecondaryStatus.STARTING: "launching",
+    SecondaryStatus.PENDING: "waiting for hosts",
+    SecondaryStatus.DOWNLOADING_TRAINING_IMAGE: "bringing the image",
+    SecondaryStatus.DOWNLOADING: "bringing the data",
+    SecondaryStatus.UPDATING: "resizing the cluster",
+    SecondaryStatus.INTERRUPTED: "interrupted",
+    SecondaryStatus.RESTARTING: "restarting",
+    SecondaryStatus.UPLOADING: "saving the outputs",
+    SecondaryStatus.STOPPING: "stopping",
+}
+#: Those in which what they wait for is worth telling.
+_WAITING = (SecondaryStatus.PENDING, SecondaryStatus.DOWNLOADING_TRAINING_IMAGE)
+_PHASES = {
+    "ranks_started": "importing", "imported": "connecting", "rendezvous": "preparing the first step",
+    "first_step": "training", "training_ended": "finishing", "ranks_ended": "finishing",
+}  # fmt: skip
+#: The phases in which a line of the script's says that it runs.
+_QUIET = ("", "ranks_started", "rendezvous")
+#: Hyperparameters that say how many epochs or steps there will be.
+_TOTALS = {
+    "epoch": ("epochs", "num-epochs", "num_epochs", "num_train_epochs"),
+    "step": ("steps", "max-steps", "max_steps", "num-steps", "num_steps", "train_steps"),
+}
+#: So many values are drawn of the loss, and so many metrics shown.
+_CURVE, _SHOWN = 240, 4
+#: The time of an epoch is the mean of so many.
+_RECENT = 5
+
+
+class JobProgress:
+    """How far a job is.
+
+    Args:
+        hyperparameters: The job's.
+        began: When it began, in seconds since the epoch.
+
+    Attributes:
+        loss: Values of the loss so far, thinned.
+        interrupted: What the user's interrupt does; "" without one.
+    """
+
+    def __init__(self, hyperparameters: Mapping[str, Any], began: float) -> None:
+        self._began = began
+        self._totals = {unit: _total(hyperparameters, names) for unit, names in _TOTALS.items()}
+        self._status, self._message = str(SecondaryStatus.STARTING.value), ""
+        self._phase = ""
+        self._attempt = 0
+        self._printed = False
+        self._metrics: dict[str, float] = {}
+        self._rate: float | None = None  # steps a second, in the last epoch
+        self._reached: list[tuple[float, float]] = []  # when, and how many epochs or steps were done
+        self.loss: list[float] = []
+        self.interrupted = ""
+
+    # --- what is new ---
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Take what is new on the job's record."""
+        for event in events:
+            self._begin(event.attempt)
+            if event.kind == "phase":
+                name = str(event.data.get("name"))
+                if name in _PHASES and name != self._phase:
+                    self._phase, self._printed = name, False
+            elif event.kind == "steps" and event.rank in (None, 0):
+                seconds = event.data.get("seconds") or 0.0
+                self._rate = event.data["steps"] / seconds if seconds > 0 else None
+            elif (metric := metric_of(event)) is not None and metric.rank in (None, 0):
+                self._metrics[metric.name] = metric.value
+                if metric.name == self._unit:
+                    self._reached = [*self._reached[-_RECENT:], (metric.time, metric.value)]
+                if metric.name == self._loss_name:
+                    self.loss.append(metric.value)
+                    if len(self.loss) > 2 * _CURVE:
+                        self.loss = self.loss[::2]
+
+    def _begin(self, attempt: int) -> None:
+        if attempt > self._attempt:  # what went before says nothing of how long this one takes
+            self._attempt, self._phase, self._printed, self._reached, self._rate = attempt, "", False, [], None
+
+    def stand(self, secondary_status: str, message: str) -> None:
+        """Take the job's secondary status, with the message that belongs to it."""
+        self._status, self._message = secondary_status, message
+
+    @property
+    def awaits_output(self) -> bool:
+        """Whether a line of a rank would say that its script runs."""
+        return not self._printed and self._phase in _QUIET
+
+    def printed(self) -> None:
+        """Take note that a rank has printed something of its script's own."""
+        self._printed = True
+
+    # --- how far that is ---
+
+    @property
+    def stage(self) -> str:
+        """What the job does: ``importing``, ``training``, ``waiting for hosts: …``."""
+        if self._status != SecondaryStatus.TRAINING:
+            said = self._message.rstrip(".") if self._status in _WAITING else ""
+            if not said or said == MESSAGES[SecondaryStatus(self._status)]:
+                return _STATUSES.get(self._status, self._status)
+            return f"{_STATUSES[self._status]}: {said}"
+        if self._metrics and self._phase in _QUIET:
+            return "training"
+        if self._printed:
+            return "running"
+        return _PHASES.get(self._phase, "launching")
+
+    @property
+    def _unit(self) -> str:
+        """What is counted: epochs, or steps where the script reports no epochs."""
+        return "step" if "epoch" not in self._metrics and "step" in self._metrics else "epoch"
+
+    @property
+    def _loss_name(self) -> str | None:
+        named = [name for name in self._metrics if name == "loss" or name.endswith("loss")]
+        return "loss" if "loss" in named else named[0] if named else None
+
+    @property
+    def done(self) -> float | None:
+        """How many epochs or steps are done; None where that is not known."""
+        return self._metrics.get(self._unit)
+
+    @property
+    def total(self) -> int | None:
+        """How many there will be; None where that is not known."""
+        return self._totals[self._unit]
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return about how long the rest takes; None where that cannot be told.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        if self.total is None or self.done is None or len(self._reached) < 2:
+            return None
+        (first_s, first), (last_s, last) = self._reached[0], self._reached[-1]
+        if last <= first or last >= self.total:
+            return None
+        each_s = (last_s - first_s) / (last - first)
+        return max(0.0, (self.total - last) * each_s - (now - last_s))
+
+    def parts(self, now: float) -> list[str]:
+        """Return what there is to say, the stage first.
+
+        Args:
+            now: Seconds since the epoch.
+        """
+        if self.interrupted:
+            return [self.interrupted]
+        found = [self.stage]
+        if self._status == SecondaryStatus.TRAINING:
+            if (done := self.done) is not None:
+                found.append(f"{self._unit} {done:,.0f}" + (f" of {self.total:,}" if self.total else ""))
+            names = [name for name in self._metrics if name not in _TOTALS and not name.endswith("_per_second")]
+            names.sort(key=lambda name: name != self._loss_name)
+            found += [f"{name} {number_text(self._metrics[name])}" for name in names[:_SHOWN]]
+            if self._rate:
+                found.append(f"{number_text(self._rate)} steps/s")
+        found.append(_whole_seconds(max(0.0, now - self._began)))
+        if (left := self.seconds_left(now)) is not None:
+            found.append(f"about {_whole_seconds(left)} to go")
+        return found
+
+
+def _whole_seconds(seconds: float) -> str:
+    """Return a time that changes once a second."""
+    return f"{seconds:.0f} s" if seconds < 99.5 else seconds_text(round(seconds))
+
+
+def _total(hyperparameters: Mapping[str, Any], names: Iterable[str]) -> int | None:
+    found = (hyperparameters.get(name) for name in names)
+    return next((one for one in found if isinstance(one, int) and not isinstance(one, bool) and one > 0), None)

@@ -1,0 +1,101 @@
+"""Tracebacks in what a job prints: the one that ends the job is told once, by the error that ``fit()`` raises."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from estimators.records.logs import LogLine
+
+#: How long a traceback is held at the end of what a process prints, in seconds: a job that fails of it has ended by then.
+HELD_S = 3.0
+#: What a process prints within this time of a traceback's last line is held with it, in nanoseconds: messages may be long.
+_BURST_NS = 100_000_000
+
+_HINT = b"Traceback (most recent call last)"
+_HEADER = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
+#: What stands between two exceptions of a chain.
+_CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
+
+_Key = tuple[str, str | None]
+
+
+class _Held:
+    """A traceback, and what its process printed right behind it."""
+
+    def __init__(self, line: LogLine, now: float) -> None:
+        self.lines = [line]
+        self.since = now
+
+
+class Tracebacks:
+    """Holds each rank's traceback until the rank prints more, or the job is over. No line is lost.
+
+    Args:
+        clock: Seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._held: dict[_Key, _Held] = {}
+
+    def take(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """Take lines, and give what may be shown now."""
+        now = self._clock()
+        for line in lines:
+            key = (line.host, line.process)
+            held = self._held.get(key) if self._held else None
+            if line.rank is None or (held is None and _HINT not in line.data):
+                yield line
+                continue
+            if held is not None:
+                if line.time_ns - held.lines[-1].time_ns <= _BURST_NS:
+                    held.lines.append(line)
+                    continue
+                del self._held[key]
+                yield from held.lines
+            if _HEADER.match(line.data) is not None:
+                self._held[key] = _Held(line, now)
+            else:
+                yield line
+        for key, held in list(self._held.items()):
+            if now - held.since >= HELD_S:
+                del self._held[key]
+                yield from held.lines
+
+    @property
+    def due(self) -> float | None:
+        """In how many seconds something is to be shown; None while nothing is held."""
+        if not self._held:
+            return None
+        return max(0.0, min(held.since for held in self._held.values()) + HELD_S - self._clock())
+
+    def rest(self, told: str | None = None) -> Iterator[LogLine]:
+        """Give all that is held.
+
+        Args:
+            told: The traceback of the job's failure, if one is told: frames are left out then, since they are in the
+                log, and so is each line that it has.
+        """
+        held, self._held = self._held, {}
+        known = {line.strip() for line in (told or "").splitlines()}
+        for one in held.values():
+            yield from one.lines if told is None else _untold(one.lines, known)
+
+
+def _untold(lines: Iterable[LogLine], known: set[str]) -> Iterator[LogLine]:
+    """Yield the lines that are neither frames of a traceback nor known already."""
+    in_frames = False
+    for line in lines:
+        if _HEADER.match(line.data) is not None:
+            in_frames = True
+        elif in_frames and (line.data.startswith((b" ", b"\t")) or not line.data.strip()):
+            continue
+        else:
+            in_frames = False
+            text = line.data.decode("utf-8", "replace").strip()
+            if text and text not in known and not line.data.startswith(_CHAIN):
+                yield line

@@ -1,0 +1,104 @@
+"""How far a job is, from its status, its events and its metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from container.contract.wire import Event
+from estimators.client.progress import JobProgress
+from estimators.records.states import SecondaryStatus
+
+
+def event(kind: str, seconds: float = 0.0, *, rank: int | None = 0, attempt: int = 0, **data: Any) -> Event:
+    return Event(kind=kind, host="algo-1", time_ns=int(seconds * 1e9), rank=rank, attempt=attempt, data=data)
+
+
+def phase(name: str, attempt: int = 0) -> Event:
+    return event("phase", attempt=attempt, name=name)
+
+
+def metric(name: str, value: float, seconds: float = 0.0, rank: int = 0) -> Event:
+    return event("metric", seconds, rank=rank, name=name, value=value)
+
+
+def training(**hyperparameters: Any) -> JobProgress:
+    made = JobProgress(hyperparameters, began=0.0)
+    made.stand("Training", "")
+    return made
+
+
+def test_stages_follow_the_phases() -> None:
+    progress = training()
+    assert progress.stage == "launching"
+    said = []
+    for name in ("toolkit_started", "ranks_started", "imported", "rendezvous", "first_step", "training_ended"):
+        progress.take([phase(name), phase(name)])
+        said.append(progress.stage)
+    assert said == [
+        "launching", "importing", "connecting", "preparing the first step", "training", "finishing",
+    ]  # fmt: skip
+
+
+def test_a_plain_script_runs_from_its_first_line_on() -> None:
+    progress = training()
+    progress.take([phase("ranks_started")])
+    assert progress.stage == "importing" and progress.awaits_output
+    progress.printed()
+    assert progress.stage == "running" and not progress.awaits_output
+    progress.take([metric("accuracy", 0.5)])
+    assert progress.stage == "training"
+
+
+def test_what_is_waited_for_is_said() -> None:
+    progress = JobProgress({}, began=0.0)
+    progress.stand("Pending", "Waiting for capacity")
+    assert progress.stage == "waiting for hosts"
+    progress.stand("Pending", "Slurm job 7 is pending, at place 2.")
+    assert progress.stage == "waiting for hosts: Slurm job 7 is pending, at place 2"
+    for status in SecondaryStatus:
+        progress.stand(status.value, "")
+        assert progress.stage
+
+
+def test_epochs_loss_rate_and_the_time_to_go() -> None:
+    progress = training(epochs=10)
+    progress.take([phase("first_step"), event("steps", epoch=1, steps=100, seconds=4.0)])
+    progress.take([event("steps", rank=1, epoch=1, steps=100, seconds=400.0)])
+    assert progress.parts(3.0) == ["training", "25 steps/s", "3 s"]
+    for epoch in (1, 2, 3):
+        progress.take([metric("accuracy", 0.9), metric("loss", 1 / epoch), metric("epoch", epoch, 10.0 * epoch)])
+    progress.take([metric("loss", 77.0, rank=1), metric("samples_per_second", 1.0)])
+    assert progress.loss == [1.0, 0.5, 1 / 3]
+    assert progress.seconds_left(34.0) == 66.0
+    assert progress.parts(34.0) == [
+        "training", "epoch 3 of 10", "loss 0.3333", "accuracy 0.9", "25 steps/s", "34 s", "about 66 s to go",
+    ]  # fmt: skip
+    progress.stand("Uploading", "")
+    assert progress.parts(300.0)[0] == "saving the outputs" and progress.parts(300.0)[1] == "5 min 00 s"
+
+
+def test_steps_are_counted_where_there_are_no_epochs() -> None:
+    progress = training(**{"max-steps": 200})
+    progress.take([metric("step", 50.0, 5.0), metric("step", 100.0, 10.0)])
+    assert progress.parts(10.0) == ["training", "step 100 of 200", "10 s", "about 10 s to go"]
+    progress.take([metric("step", 200.0, 20.0)])
+    assert progress.seconds_left(20.0) is None
+
+
+def test_another_attempt_begins_anew() -> None:
+    progress = training(epochs=4)
+    progress.take([phase("first_step"), metric("epoch", 1, 1.0), metric("epoch", 2, 2.0)])
+    progress.take([phase("toolkit_started", attempt=1)])
+    assert progress.seconds_left(3.0) is None
+
+
+def test_the_curve_does_not_grow() -> None:
+    progress = training()
+    progress.take([metric("loss", float(number)) for number in range(5000)])
+    assert 200 < len(progress.loss) <= 480 and progress.loss[0] == 0.0 and progress.loss[-1] > 4900
+
+
+def test_an_interrupt_is_all_there_is_to_say() -> None:
+    progress = training()
+    progress.interrupted = "stopping"
+    assert progress.parts(1.0) == ["stopping"]
